@@ -1,0 +1,1 @@
+"""Making the bundled models: text generators, corpus, tokenizer, training recipes and evaluation."""

@@ -1,0 +1,57 @@
+"""Progress of a run, by wall clock or by steps, and the learning-rate schedule that follows it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RunClock:
+    """How far a run is, from 0 to 1.
+
+    With `minutes` the run ends on time on any machine; with `steps` it is the same run on any machine.
+
+    Attributes:
+        minutes: Length of the run by the clock, resumed parts included.
+        steps: Length of the run in steps; wins over `minutes`.
+        spent: Seconds spent before the run was resumed.
+    """
+
+    minutes: float | None = None
+    steps: int | None = None
+    spent: float = 0.0
+    _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.minutes is None and self.steps is None:
+            raise ValueError("give the run a length: minutes or steps")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent on the run, resumed parts included."""
+        return self.spent + time.monotonic() - self._started
+
+    def progress(self, step: int) -> float:
+        """Return the share of the run that is over."""
+        if self.steps is not None:
+            return step / max(1, self.steps)
+        return self.seconds / (60.0 * (self.minutes or 1.0))
+
+    def minutes_left(self, step: int) -> float:
+        """Return the expected time to the end, in minutes."""
+        progress = max(self.progress(step), 1e-6)
+        return self.seconds / 60.0 * (1.0 - progress) / progress
+
+
+def trapezoid(progress: float, warmup: float = 0.02, decay: float = 0.4, floor: float = 0.02) -> float:
+    """Return the learning-rate factor: up, level, and linearly down to `floor` at the end.
+
+    >>> [trapezoid(p) for p in (0.01, 0.5, 1.0)]
+    [0.5, 1.0, 0.02]
+    """
+    if progress < warmup:
+        return max(progress / warmup, 1e-3)
+    if progress > 1.0 - decay:
+        return max(floor, floor + (1.0 - floor) * (1.0 - progress) / decay)
+    return 1.0

@@ -1,0 +1,126 @@
+"""The training mixture, packed into files of 16-bit token ids.
+
+Half of the tokens come from the project's own generators, half from the files of `sources.SOURCES`. One row in a
+hundred of every file is held out, chosen by a hash of the row; so are the generators' held-out problems.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from workbench.training.generators import TASKS, mixture
+from workbench.training.sources import SOURCES, Source
+
+DEFAULT_DATA = Path("../shared/data/train")
+CHARS_PER_TOKEN = 3.2
+HELD_OUT_CHARS = 120_000  # per group
+Report = Callable[[str], None]
+
+
+def row_held_out(row: object) -> bool:
+    """Return whether a row of a source belongs to the held-out hundredth."""
+    text = json.dumps(row, sort_keys=True, ensure_ascii=False)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 100 == 0
+
+
+def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tuple[list[str], list[str]]:
+    """Return shuffled training documents of at most `budget` characters, and the held-out documents."""
+    train: list[str] = []
+    held: list[str] = []
+    for row in source.rows(folder):
+        (held if row_held_out(row) else train).extend(source.documents(row))
+    rng = random.Random(f"{source.file}/{source.group}/{seed}")
+    chosen: list[str] = []
+    left = budget
+    for _ in range(source.passes):
+        rng.shuffle(train)
+        for document in train:
+            if left <= 0:
+                return chosen, held
+            chosen.append(document)
+            left -= len(document)
+    return chosen, held
+
+
+def build_documents(folder: Path, tokens: int, seed: int, report: Report = print) -> tuple[list[str], dict[str, list[str]]]:
+    """Draw the mixture.
+
+    Returns:
+        The shuffled training documents, and held-out documents by group.
+    """
+    half = tokens * CHARS_PER_TOKEN / 2
+    documents: list[str] = []
+    held: dict[str, list[str]] = {}
+    for source in SOURCES:
+        chosen, kept = source_documents(source, folder, int(half * source.share), seed)
+        documents += chosen
+        if source.group != "copy":
+            held.setdefault(source.group, []).extend(kept)
+        report(f"corpus {source.file} as {source.group}: {sum(map(len, chosen)):,} characters")
+    left = half if documents else 2 * half
+    for _, document in mixture(seed):
+        documents.append(document)
+        left -= len(document)
+        if left <= 0:
+            break
+    random.Random(seed).shuffle(documents)
+    for name, task in TASKS.items():
+        group = "own stories" if name == "story" else "own tasks"
+        count = 150 if name == "story" else 40
+        held.setdefault(group, []).extend(i.render() for i in islice(task.stream(seed, held_out=True), count))
+    return documents, {group: kept for group, kept in held.items() if kept}
+
+
+def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> np.ndarray:
+    """Encode and join documents.
+
+    Returns:
+        Token ids, uint16 [T].
+    """
+    pieces = [
+        np.fromiter((i for e in tokenizer.backend_tokenizer.encode_batch_fast(batch) for i in e.ids), dtype=np.uint16)
+        for batch in _batches(documents, 2000)
+    ]
+    return np.concatenate(pieces)
+
+
+def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(documents), size):
+        yield documents[start : start + size]
+
+
+def pack_corpus(
+    tokenizer: PreTrainedTokenizerFast, documents: list[str], held: dict[str, list[str]], out: Path, report: Report = print
+) -> None:
+    """Write `train.bin`, one `held-GROUP.bin` per group and `corpus.json` (token counts) to a folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    counts: dict[str, int] = {}
+    tokens = encode_documents(tokenizer, documents)
+    tokens.tofile(out / "train.bin")
+    counts["train"] = len(tokens)
+    for group, kept in held.items():
+        short: list[str] = []
+        left = HELD_OUT_CHARS
+        for document in kept:
+            short.append(document)
+            left -= len(document)
+            if left <= 0:
+                break
+        ids = encode_documents(tokenizer, short)
+        ids.tofile(out / f"held-{group.replace(' ', '-')}.bin")
+        counts[f"held-{group}"] = len(ids)
+    (out / "corpus.json").write_text(json.dumps(counts, indent=2) + "\n")
+    report(f"corpus: {counts['train']:,} training tokens in {out}")
+
+
+def load_tokens(path: Path) -> np.ndarray:
+    """Map a token file into memory, uint16 [T]."""
+    return np.memmap(path, dtype=np.uint16, mode="r")

@@ -1,0 +1,73 @@
+"""The project's own text generators: tasks whose right answer is known.
+
+>>> instance = next(TASKS["addition"].stream(seed=0, held_out=True))
+>>> TASKS["addition"].check(instance, instance.answer)
+True
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from workbench.training.generators.arithmetic import make_addition, make_multiplication, make_subtraction
+from workbench.training.generators.base import ASSISTANT, END, USER, Instance, Task, exact, is_held_out
+from workbench.training.generators.code import check_code, make_code
+from workbench.training.generators.editing import make_copy, make_quote, make_repeat, make_replace, make_summary
+from workbench.training.generators.lists import make_sort_numbers, make_sort_words
+from workbench.training.generators.records import make_extract, make_json
+from workbench.training.generators.stories import Story, check_story, make_story, make_story_instance
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in [
+        Task("story", make_story_instance, check_story, share=0.24),
+        Task("addition", make_addition, exact, share=0.11, goal=0.7),
+        Task("subtraction", make_subtraction, exact, share=0.06),
+        Task("multiplication", make_multiplication, exact, share=0.04),
+        Task("json", make_json, exact, share=0.09, goal=0.9),
+        Task("extract", make_extract, exact, share=0.05),
+        Task("sort_words", make_sort_words, exact, share=0.07, goal=0.9),
+        Task("sort_numbers", make_sort_numbers, exact, share=0.06, goal=0.9),
+        Task("copy", make_copy, exact, share=0.08, goal=0.9),
+        Task("repeat", make_repeat, exact, share=0.03, goal=0.9),
+        Task("replace", make_replace, exact, share=0.04),
+        Task("quote", make_quote, exact, share=0.03),
+        Task("summary", make_summary, exact, share=0.04),
+        Task("code", make_code, check_code, share=0.06),
+    ]
+}
+
+
+def mixture(seed: int) -> Iterator[tuple[str, str]]:
+    """Yield an endless stream of (task, document) for training.
+
+    Shares are of tokens, estimated by characters: the task that is furthest behind its share comes next.
+    Two stories in five come without a request, as text to continue.
+    """
+    rng = random.Random(f"mixture/{seed}")
+    streams = {name: task.stream(seed, held_out=False) for name, task in TASKS.items()}
+    written = dict.fromkeys(TASKS, 0.0)
+    while True:
+        name = min(TASKS, key=lambda n: written[n] / TASKS[n].share + rng.random() * 3000)
+        instance = next(streams[name])
+        raw = name == "story" and rng.random() < 0.4
+        document = instance.answer + END if raw else instance.render()
+        written[name] += len(document)
+        yield name, document
+
+
+__all__ = [
+    "ASSISTANT",
+    "END",
+    "TASKS",
+    "USER",
+    "Instance",
+    "Story",
+    "Task",
+    "exact",
+    "is_held_out",
+    "make_story",
+    "make_story_instance",
+    "mixture",
+]

@@ -1,0 +1,91 @@
+"""What a generator task is: a seeded source of (prompt, answer) pairs whose right answer is known.
+
+An instance is split into *train* or *held-out* by a hash of its content, never by its seed, so the same
+problem reached from two seeds always lands on the same side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+HELD_OUT_PERCENT = 4
+
+USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One problem with its known answer.
+
+    Attributes:
+        task: Name of the task that made it.
+        prompt: What the user says.
+        answer: The one right answer (for stories: one good answer).
+        key: What identifies the problem; the split hashes it.
+    """
+
+    task: str
+    prompt: str
+    answer: str
+    key: str
+
+    @property
+    def held_out(self) -> bool:
+        """Whether this problem belongs to the held-out split."""
+        return is_held_out(self.key)
+
+    def render(self) -> str:
+        """Return the instance as one training document in the chat format."""
+        return f"{USER}{self.prompt}{ASSISTANT}{self.answer}{END}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A generator with its checker.
+
+    Attributes:
+        name: Registry name.
+        make: Draws one instance from a random source.
+        check: Whether an output answers an instance; exact match unless the task is open-ended.
+        share: Share of the generator tokens in the training mixture.
+        goal: Exact-match rate aimed at, 0 where none is set.
+    """
+
+    name: str
+    make: Callable[[random.Random], Instance]
+    check: Callable[[Instance, str], bool]
+    share: float
+    goal: float = 0.0
+
+    def draw(self, rng: random.Random, *, held_out: bool) -> Instance:
+        """Draw instances until one falls on the wanted side of the split."""
+        while True:
+            instance = self.make(rng)
+            if instance.held_out == held_out:
+                return instance
+
+    def stream(self, seed: int, *, held_out: bool) -> Iterator[Instance]:
+        """Yield an endless, reproducible stream of instances from one side of the split."""
+        rng = random.Random(f"{self.name}/{seed}/{held_out}")
+        while True:
+            yield self.draw(rng, held_out=held_out)
+
+
+def is_held_out(key: str) -> bool:
+    """Return whether a problem is kept out of training.
+
+    The task is not hashed: a story kept out as a story is kept out as a text to summarise too.
+
+    >>> is_held_out("12+34") == is_held_out("12+34")
+    True
+    """
+    digest = hashlib.sha256(key.encode()).digest()
+    return int.from_bytes(digest[:4], "big") % 100 < HELD_OUT_PERCENT
+
+
+def exact(instance: Instance, output: str) -> bool:
+    """Exact match, up to white space at the ends."""
+    return output.strip() == instance.answer.strip()

@@ -1,0 +1,143 @@
+"""The training loop that all recipes share: clocked schedule, checkpoints, resuming, progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from workbench.training.clock import RunClock, trapezoid
+from workbench.training.models import scale_rates
+
+Report = Callable[[str], None]
+
+
+@dataclass
+class LoopOptions:
+    """What the loop needs to know.
+
+    Attributes:
+        name: Name of the run in its progress lines.
+        clock: Length of the run.
+        checkpoint: Where the state is kept; None keeps none.
+        resume: Go on from the checkpoint if there is one.
+        every_seconds: Time between checkpoints.
+        log_every: Steps between progress lines.
+        clip: Largest gradient norm.
+        decay: Share of the run in which the learning rate falls.
+    """
+
+    name: str
+    clock: RunClock
+    checkpoint: Path | None = None
+    resume: bool = False
+    every_seconds: float = 300.0
+    log_every: int = 20
+    clip: float = 1.0
+    decay: float = 0.4
+
+
+@dataclass
+class RunResult:
+    """Measured figures of a run."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+def run_loop(
+    options: LoopOptions,
+    trained: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    step_losses: Callable[[int], tuple[int, dict[str, float]]],
+    report: Report,
+    on_checkpoint: Callable[[RunResult], str] | None = None,
+) -> RunResult:
+    """Train until the clock says stop.
+
+    Args:
+        options: Options.
+        trained: Module whose parameters the optimizers hold; its state is in the checkpoint.
+        optimizers: Optimizers, each group with its top learning rate as `peak`.
+        step_losses: Given the step number, runs forward and backward; returns tokens used and losses to report.
+        report: Receives progress lines.
+        on_checkpoint: Called at each checkpoint and at the end, for example to evaluate; returns a line to report.
+
+    Returns:
+        The measured figures, losses smoothed.
+    """
+    result = RunResult()
+    if options.resume and options.checkpoint and options.checkpoint.exists():
+        _restore(options, trained, optimizers, result)
+        report(f"{options.name}: resumed at step {result.steps} from {options.checkpoint}")
+    clock = options.clock
+    parameters = [p for p in trained.parameters() if p.requires_grad]
+    saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens
+    while (progress := clock.progress(result.steps)) < 1.0:
+        scale_rates(optimizers, trapezoid(progress, decay=options.decay))
+        tokens, losses = step_losses(result.steps)
+        nn.utils.clip_grad_norm_(parameters, options.clip)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        result.steps += 1
+        result.tokens += tokens
+        for name, value in losses.items():
+            result.losses[name] = 0.95 * result.losses.get(name, value) + 0.05 * value
+        if result.steps % options.log_every == 0 or result.steps == 1:
+            rate = (result.tokens - seen_tokens) / max(clock.seconds - seen_at, 1e-6)
+            seen_at, seen_tokens = clock.seconds, result.tokens
+            shown = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
+            left = clock.minutes_left(result.steps)
+            report(
+                f"{options.name}: step {result.steps} {shown} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
+                f" · {left:.0f} min left"
+            )
+        if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
+            _save(options, trained, optimizers, result)
+            if on_checkpoint:
+                report(on_checkpoint(result))
+            saved_at = clock.seconds
+    result.seconds = clock.seconds
+    if options.checkpoint:
+        _save(options, trained, optimizers, result)
+    if on_checkpoint:
+        report(on_checkpoint(result))
+    return result
+
+
+def _save(
+    options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
+) -> None:
+    path = options.checkpoint
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    state = {
+        "model": trained.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "seconds": options.clock.seconds,
+        "losses": result.losses,
+    }
+    torch.save(state, part)
+    os.replace(part, path)  # noqa: PTH105  # a kill while writing leaves the old checkpoint whole
+
+
+def _restore(
+    options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
+) -> None:
+    state: dict[str, object] = torch.load(options.checkpoint, weights_only=True)
+    trained.load_state_dict(state["model"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    result.steps, result.tokens, result.losses = state["steps"], state["tokens"], dict(state["losses"])
+    options.clock.spent = state["seconds"]

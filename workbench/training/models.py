@@ -1,0 +1,110 @@
+"""Shapes of the bundled models, their optimizers, and how they are written to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbench.training.tokenizer import CONTEXT
+
+EARLY_EXIT_LAYERS = (2, 3, 4, 6)
+SHARD_SIZE = "9MB"
+
+
+def target_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 288, layers: int = 12) -> LlamaConfig:
+    """Return the shape of the bundled target: deep and narrow, so that early layers have something to leave out."""
+    return _config(tokenizer, hidden, layers, heads=6, inner=hidden * 8 // 3)
+
+
+def drafter_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 1) -> LlamaConfig:
+    """Return the shape of the bundled drafter."""
+    return _config(tokenizer, hidden, layers, heads=4, inner=hidden * 3)
+
+
+def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int, inner: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
+    """Build a model with weights drawn from a generator of its own, float32."""
+    model = LlamaForCausalLM(config)
+    generator = torch.Generator().manual_seed(seed)
+    residual = 0.02 / (2 * config.num_hidden_layers) ** 0.5
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() < 2:
+                parameter.fill_(1.0)
+            else:
+                last = name.endswith(("o_proj.weight", "down_proj.weight"))
+                parameter.normal_(0.0, residual if last else 0.02, generator=generator)
+    return model
+
+
+def build_optimizers(
+    model: nn.Module, matrix_rate: float, other_rate: float, weight_decay: float = 0.05
+) -> list[torch.optim.Optimizer]:
+    """Return Muon for the matrices inside the layers and AdamW for embeddings, norms and biases.
+
+    Each group keeps its top learning rate as `peak`; the training loop scales it.
+    """
+    matrices, others = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (matrices if parameter.dim() == 2 and "embed" not in name else others).append(parameter)
+    optimizers: list[torch.optim.Optimizer] = []
+    if matrices:
+        optimizers.append(torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=weight_decay, momentum=0.95))
+    if others:
+        optimizers.append(torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["peak"] = group["lr"]
+    return optimizers
+
+
+def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
+    """Set every learning rate to its top value times a factor."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+
+
+def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, extra: dict[str, object]) -> None:
+    """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and tokenizer.
+
+    Args:
+        model: The float32 model; it is left as it is.
+        tokenizer: Its tokenizer.
+        out: Folder.
+        extra: Further entries of `config.json`.
+    """
+    half = LlamaForCausalLM(model.config)
+    half.load_state_dict(model.state_dict())
+    half = half.to(torch.float16)
+    for name, value in extra.items():
+        setattr(half.config, name, value)
+    half.config.dtype = "float16"
+    half.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("model*.safetensors*"):
+        old.unlink()
+    half.save_pretrained(out, max_shard_size=SHARD_SIZE)
+    tokenizer.save_pretrained(out)

@@ -1,0 +1,159 @@
+"""Training of the bundled target from scratch, with an early-exit loss.
+
+At every step one of the early layers is read through the *shared* final norm and LM head and trained to predict the
+next token as well (after LayerSkip, arXiv 2404.16710), so that the first layers can draft for the whole model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbench.training.clock import RunClock
+from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.models import EARLY_EXIT_LAYERS, build_model, build_optimizers, save_model, target_config
+from workbench.training.tokenizer import load_tokenizer
+from workbench.training.windows import Windows, held_windows, user_positions
+
+
+@dataclass
+class PretrainOptions:
+    """Options of the `target` recipe.
+
+    Attributes:
+        corpus: Folder written by the `corpus` recipe.
+        tokenizer: Folder written by the `tokenizer` recipe.
+        out: Folder of the finished model; also written at every checkpoint.
+        checkpoint: Checkpoint file.
+        minutes: Length of the run by the clock.
+        steps: Length of the run in steps; wins over `minutes`.
+        resume: Go on from the checkpoint.
+        hidden: Hidden size.
+        layers: Number of layers.
+        window: Tokens per window.
+        rows: Windows per forward.
+        parts: Forwards per optimizer step.
+        user_share: Share of the tokens inside user turns that are predicted.
+        exit_weight: Weight of the early-exit loss.
+        exit_layers: Layers that take turns.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
+        seed: Seed of weights and batches.
+        threads: CPU threads.
+        compile: Compile the layers with torch.compile.
+        checkpoint_seconds: Time between checkpoints.
+    """
+
+    corpus: Path = Path(".cache/train/corpus")
+    tokenizer: Path = Path(".cache/train/tokenizer")
+    out: Path = Path(".cache/models/text-target")
+    checkpoint: Path | None = Path(".cache/train/target.pt")
+    minutes: float | None = 85.0
+    steps: int | None = None
+    resume: bool = False
+    hidden: int = 288
+    layers: int = 12
+    window: int = 512
+    rows: int = 12
+    parts: int = 1
+    user_share: float = 0.25
+    exit_weight: float = 0.3
+    exit_layers: tuple[int, ...] = field(default=EARLY_EXIT_LAYERS)
+    matrix_rate: float = 0.02
+    other_rate: float = 0.003
+    seed: int = 0
+    threads: int = 2
+    compile: bool = False
+    checkpoint_seconds: float = 300.0
+
+
+class TargetObjective:
+    """Next-token loss of the whole model plus, at each step, of one early layer."""
+
+    def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, options: PretrainOptions) -> None:
+        self.model, self.options = model, options
+        self.user, answer, end = tokenizer.convert_tokens_to_ids(["<|user|>", "<|assistant|>", "<|endoftext|>"])
+        self.closers = (answer, end)
+        self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
+
+    def losses(self, ids: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Return the loss at the top and at this step's early layer.
+
+        Three steps in four read every window as two halves, because attention over short windows is cheaper. Only a
+        share of the tokens inside user turns is predicted: what a user asks is mostly not to be guessed.
+
+        Args:
+            ids: Windows, int64 [B, T].
+            step: Step number; picks the early layer and the user tokens.
+        """
+        options = self.options
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        inside = user_positions(ids, self.user, self.closers)
+        keep = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)  # noqa: TID251
+        if step % 4:
+            ids, keep = ids.reshape(-1, ids.shape[1] // 2), keep.reshape(-1, ids.shape[1] // 2)
+        labels, keep = ids[:, 1:], keep[:, 1:]
+        layer = options.exit_layers[step % len(options.exit_layers)]
+        few = max(1, ids.shape[0] // 4)  # a quarter of the windows is enough for the early layer
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            states = self.trunk(ids[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
+            top = self._loss(states[-1], labels, keep)
+            early = self._loss(self.model.model.norm(states[layer][:few]), labels[:few], keep[:few])
+        return top, early
+
+    def _loss(self, states: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        logits = self.model.lm_head(states[keep])
+        return F.cross_entropy(logits.float(), labels[keep])
+
+
+def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int = 6) -> dict[str, float]:
+    """Return the mean held-out loss in nats per token, user turns included, for every group of the corpus."""
+    result: dict[str, float] = {}
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for path in sorted(corpus.glob("held-*.bin")):
+            ids = held_windows(path, window, count)
+            if len(ids) == 0:
+                continue
+            logits = model(ids[:, :-1]).logits.float()
+            loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].reshape(-1))
+            result[path.stem.removeprefix("held-")] = float(loss)
+    return result
+
+
+def pretrain(options: PretrainOptions, report: Report) -> RunResult:
+    """Train the target and write it to `options.out`."""
+    torch.set_num_threads(options.threads)
+    tokenizer = load_tokenizer(options.tokenizer)
+    model = build_model(target_config(tokenizer, options.hidden, options.layers), options.seed)
+    report(f"target: {sum(p.numel() for p in model.parameters()):,} parameters")
+    optimizers = build_optimizers(model, options.matrix_rate, options.other_rate)
+    objective = TargetObjective(model, tokenizer, options)
+    windows = Windows(options.corpus / "train.bin", options.window, options.rows, options.seed)
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        tops = exits = 0.0
+        for part in range(options.parts):
+            ids = windows.batch(step * options.parts + part)
+            top, early = objective.losses(ids, step)
+            ((top + options.exit_weight * early) / options.parts).backward()
+            tops += float(top.detach()) / options.parts
+            exits += float(early.detach()) / options.parts
+        if not math.isfinite(tops):
+            raise FloatingPointError(f"the loss is {tops} at step {step}: lower the learning rates")
+        return options.rows * options.parts * options.window, {"loss": tops, "exit": exits}
+
+    def on_checkpoint(result: RunResult) -> str:
+        held = held_losses(model, options.corpus, options.window)
+        result.losses.update({f"held {name}": value for name, value in held.items()})
+        save_model(model, tokenizer, options.out, {"early_exit_layers": list(options.exit_layers)})
+        return "target: held-out " + " ".join(f"{name} {value:.3f}" for name, value in held.items())
+
+    clock = RunClock(options.minutes, options.steps)
+    loop = LoopOptions("target", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    return run_loop(loop, model, optimizers, step_losses, report, on_checkpoint)

@@ -1,0 +1,71 @@
+"""Batches of fixed windows of a packed token file; which tokens a batch holds depends on the step number alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.training.corpus import load_tokens
+
+
+class Windows:
+    """Windows of a token file, in a new order and with a new offset every epoch.
+
+    Args:
+        path: Token file, uint16.
+        length: Tokens per window.
+        rows: Windows per batch.
+        seed: Seed of the order.
+    """
+
+    def __init__(self, path: Path, length: int, rows: int, seed: int = 0) -> None:
+        self.tokens = load_tokens(path)
+        self.length, self.rows, self.seed = length, rows, seed
+        self.per_epoch = (len(self.tokens) - length) // length
+        if self.per_epoch < 1:
+            raise ValueError(f"{path} holds {len(self.tokens)} tokens, fewer than two windows of {length}")
+        self._epoch = -1
+        self._order = np.arange(0)
+        self._offset = 0
+
+    def batch(self, step: int) -> Tensor:
+        """Return the windows of one step, int64 [rows, length]."""
+        return torch.from_numpy(np.stack([self._window(step * self.rows + i) for i in range(self.rows)]))
+
+    def _window(self, index: int) -> np.ndarray:
+        epoch, position = divmod(index, self.per_epoch)
+        if epoch != self._epoch:
+            rng = np.random.default_rng((self.seed, epoch))
+            self._order = rng.permutation(self.per_epoch)
+            self._offset = int(rng.integers(self.length))
+            self._epoch = epoch
+        start = int(self._order[position]) * self.length + self._offset
+        start = min(start, len(self.tokens) - self.length)
+        return self.tokens[start : start + self.length].astype(np.int64)
+
+
+def held_windows(path: Path, length: int, count: int) -> Tensor:
+    """Return the first `count` windows of a held-out file, int64 [n, length]."""
+    tokens = load_tokens(path)
+    count = min(count, len(tokens) // length)
+    return torch.from_numpy(tokens[: count * length].astype(np.int64)).reshape(count, length)
+
+
+def user_positions(ids: Tensor, user: int, closers: tuple[int, ...]) -> Tensor:
+    """Return which tokens belong to a user turn.
+
+    Args:
+        ids: Token ids, int64 [B, T].
+        user: Id of the user marker.
+        closers: Ids of the markers that end a user turn.
+
+    Returns:
+        bool [B, T]: inside a user turn, the marker itself included.
+    """
+    position = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
+    opened = torch.where(ids == user, position, 0).cummax(dim=1).values
+    closed = torch.where(torch.isin(ids, torch.tensor(closers)), position, 0).cummax(dim=1).values
+    return opened > closed
