@@ -1,0 +1,37 @@
+"""What all tests share: where models are, and which tests this machine can run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="device of the engine's tests: cpu, cuda, cuda:1 …")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> str:
+    """Where models live in this run."""
+    return request.config.getoption("--device")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail."""
+    has_browser = any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    must_have_browser = bool(os.environ.get("WORKBENCH_REQUIRE_BROWSER"))
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("browser") and not has_browser and not must_have_browser:
+            item.add_marker(pytest.mark.skip(reason="needs chromium: apt-get install chromium"))

@@ -1,0 +1,254 @@
+"""What a bench measures: a method on our engine, or Hugging Face's own `generate`, on the same model objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from workbench.trace.metrics import summary
+
+
+@dataclass(slots=True)
+class Sample:
+    """One timed generation.
+
+    Attributes:
+        contender: name of what ran.
+        prompt: index of the prompt.
+        repeat: number of the repetition, from 0.
+        token_ids: what was generated.
+        seconds: the whole call, prefill included.
+        decode_seconds: from the end of prefill to the last token; None where it cannot be told apart.
+        rounds: verification passes of the target.
+        figures: sums that rows add up: accepted, tested, drafted, overhead_s, draft_s, verify_s, rounds_s.
+        warnings: what the run's self-checks said.
+    """
+
+    contender: str
+    prompt: int
+    repeat: int
+    token_ids: list[int]
+    seconds: float
+    decode_seconds: float | None
+    rounds: int
+    figures: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def call_rate(self) -> float:
+        """Tokens per second of the whole call."""
+        return len(self.token_ids) / self.seconds
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second after prefill; of the whole call where prefill cannot be told apart."""
+        return len(self.token_ids) / (self.decode_seconds or self.seconds)
+
+
+class Contender(Protocol):
+    """Something that continues a prompt and can be timed."""
+
+    name: str
+    title: str
+    kind: str
+    promise: str
+    parameters: dict[str, Any]
+
+    def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
+        """Generate once; `prompt` and `repeat` label the sample."""
+        ...
+
+
+@dataclass
+class EngineContender:
+    """A method of the registry on our engine.
+
+    Attributes:
+        engine: the engine, which has its models.
+        method: the method with its parameters set.
+        sampling: `SamplingParams` of every run.
+        max_new_tokens: length limit.
+        seed: seed of every run, so that repetitions do the same work.
+    """
+
+    engine: Any
+    method: Any
+    sampling: Any
+    max_new_tokens: int
+    seed: int = 0
+    kind: str = "workbench"
+
+    @property
+    def name(self) -> str:
+        """Registry name."""
+        return self.method.name
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return self.method.title
+
+    @property
+    def promise(self) -> str:
+        """What the method promises."""
+        return self.method.promise.value
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Values of the method's parameters."""
+        return {name: spec.default for name, spec in self.method.params.items()}
+
+    def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
+        from workbench.engine import Request
+
+        request = Request(
+            list(prompt_ids),
+            method=self.method,
+            sampling=self.sampling,
+            max_new_tokens=self.max_new_tokens,
+            seed=self.seed,
+        )
+        start = time.perf_counter()
+        trace = self.engine.generate(request)
+        seconds = time.perf_counter() - start
+        figures = summary(trace)
+        kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
+        kept["rounds_s"] = figures["seconds"]
+        kept["draft_s"] = figures["draft_seconds"]
+        kept["verify_s"] = figures["verify_seconds"]
+        kept["overhead_s"] = sum(r.overhead_s for r in trace.rounds)
+        return Sample(
+            contender=self.name,
+            prompt=prompt,
+            repeat=repeat,
+            token_ids=trace.token_ids,
+            seconds=seconds,
+            decode_seconds=figures["seconds"] or None,
+            rounds=figures["rounds"],
+            figures=kept,
+            warnings=list(trace.footer.warnings),
+        )
+
+
+@dataclass
+class HuggingFaceContender:
+    """`generate` of transformers: plain, with an assistant model, or with prompt lookup.
+
+    Draft lengths are held fixed (constant schedule, no confidence stop), so that both sides draft the same number of
+    tokens a round and only the implementation differs.
+
+    Attributes:
+        model: the target.
+        eos: token ids that end the text.
+        max_new_tokens: length limit.
+        sampling: `SamplingParams` of every run.
+        assistant: drafter, for assisted generation.
+        draft_tokens: tokens drafted a round by the assistant or by prompt lookup; None for plain decoding.
+        ngram: longest n-gram looked up by prompt lookup.
+        seed: seed of sampled runs.
+    """
+
+    model: Any
+    eos: Sequence[int]
+    max_new_tokens: int
+    sampling: Any
+    assistant: Any = None
+    draft_tokens: int | None = None
+    ngram: int | None = None
+    seed: int = 0
+    kind: str = "hugging-face"
+    promise: str = "exact"
+
+    @property
+    def name(self) -> str:
+        """Name in reports."""
+        if self.assistant is not None:
+            return "hf-assisted"
+        return "hf-generate" if self.draft_tokens is None else "hf-prompt-lookup"
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        how = {"hf-assisted": "assistant_model", "hf-generate": "plain", "hf-prompt-lookup": "prompt lookup"}
+        return f"Hugging Face generate, {how[self.name]}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The draft length, and what else decides the work of a round."""
+        found = {"draft_tokens": self.draft_tokens, "ngram": self.ngram}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
+        ids = torch.tensor([list(prompt_ids)], device=self.model.device)
+        options = self._options()
+        with _count_forwards(self.model) as forwards, self._fixed_length():
+            if self.sampling.temperature > 0:
+                torch.manual_seed(self.seed + repeat)  # noqa: TID251  (generate draws from the global generator)
+            start = time.perf_counter()
+            with torch.inference_mode():
+                out = self.model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+            new = out[0, len(prompt_ids) :].tolist()
+            seconds = time.perf_counter() - start
+        return Sample(self.name, prompt, repeat, new, seconds, None, forwards[0])
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "max_new_tokens": self.max_new_tokens,
+            "do_sample": self.sampling.temperature > 0,
+            "eos_token_id": list(self.eos) or None,
+            "pad_token_id": next(iter(self.eos), 0),
+        }
+        if self.sampling.temperature > 0:
+            options |= {
+                "temperature": self.sampling.temperature,
+                "top_k": self.sampling.top_k or 0,
+                "top_p": self.sampling.top_p,
+            }
+        if self.assistant is not None:
+            options["assistant_model"] = self.assistant
+        elif self.draft_tokens is not None:
+            options["prompt_lookup_num_tokens"] = self.draft_tokens
+            if self.ngram is not None:
+                options["max_matching_ngram_size"] = self.ngram
+        return options
+
+    @contextmanager
+    def _fixed_length(self) -> Iterator[None]:
+        """Hold the assistant's draft length: transformers reads it from the assistant's generation configuration."""
+        if self.assistant is None:
+            yield
+            return
+        config = self.assistant.generation_config
+        wanted = {
+            "num_assistant_tokens": self.draft_tokens,
+            "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.0,
+        }
+        before = {name: getattr(config, name, None) for name in wanted}
+        for name, value in wanted.items():
+            setattr(config, name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(config, name, value)
+
+
+@contextmanager
+def _count_forwards(model: Any) -> Iterator[list[int]]:
+    """Count forwards with a hook: transformers inspects `forward`, so it must not be wrapped."""
+    count = [0]
+
+    def add(*_: Any) -> None:
+        count[0] += 1
+
+    handle = model.register_forward_hook(add)
+    try:
+        yield count
+    finally:
+        handle.remove()

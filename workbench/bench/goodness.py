@@ -1,0 +1,127 @@
+"""Does a sample follow a law? Pearson's chi-square with its exact tail, and the law of a model's first two tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+MIN_EXPECTED = 5.0
+"""Cells expected to hold fewer observations are pooled: the chi-square law is an approximation for large cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Result of a goodness-of-fit test.
+
+    Attributes:
+        statistic: Pearson's sum of (observed − expected)² / expected.
+        freedom: degrees of freedom: cells after pooling, less one.
+        p_value: probability of a statistic at least as large if the law holds.
+        worst: the cell that adds most, as (cell, observed, expected).
+        impossible: observed cells to which the law gives no probability; one is enough to fail.
+    """
+
+    statistic: float
+    freedom: int
+    p_value: float
+    worst: tuple[Any, int, float]
+    impossible: tuple[Any, ...] = ()
+
+    def fits(self, alpha: float = 1e-4) -> bool:
+        """Whether the law is kept at error probability `alpha`."""
+        return not self.impossible and self.p_value >= alpha
+
+    def __str__(self) -> str:
+        if self.impossible:
+            return f"{len(self.impossible)} outcomes of probability 0 were seen, {self.impossible[0]} for one"
+        cell, observed, expected = self.worst
+        return (
+            f"χ² = {self.statistic:.1f} with {self.freedom} degrees of freedom, p = {self.p_value:.2g} "
+            f"(worst cell {cell}: {observed} seen, {expected:.1f} expected)"
+        )
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """Probability that a chi-square variable with `freedom` degrees exceeds `statistic`.
+
+    Example:
+        >>> round(chi_square_tail(3.841458820694124, 1), 6)
+        0.05
+    """
+    if freedom <= 0:
+        return 1.0
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def chi_square(counts: Mapping[Hashable, int], law: Mapping[Hashable, float]) -> Fit:
+    """Test observed counts against a law over the same cells.
+
+    Cells with an expectation below `MIN_EXPECTED` are pooled into one, smallest first.
+
+    Args:
+        counts: observations by cell.
+        law: probabilities by cell, summing to 1.
+
+    Example:
+        >>> chi_square({"a": 50, "b": 50}, {"a": 0.5, "b": 0.5}).p_value
+        1.0
+    """
+    n = sum(counts.values())
+    impossible = tuple(cell for cell, count in counts.items() if count and law.get(cell, 0.0) <= 0.0)
+    cells = sorted((cell for cell, p in law.items() if p > 0), key=lambda cell: law[cell])
+    pooled: list[tuple[Any, int, float]] = []
+    rest_seen, rest_expected, rest_cells = 0, 0.0, 0
+    for cell in cells:
+        seen, expected = counts.get(cell, 0), n * law[cell]
+        if expected < MIN_EXPECTED or 0 < rest_expected < MIN_EXPECTED:
+            rest_seen, rest_expected, rest_cells = rest_seen + seen, rest_expected + expected, rest_cells + 1
+        else:
+            pooled.append((cell, seen, expected))
+    if rest_cells:
+        pooled.append((f"{rest_cells} rare cells", rest_seen, rest_expected))
+    parts = [(seen - expected) ** 2 / expected for _, seen, expected in pooled]
+    worst = pooled[max(range(len(parts)), key=parts.__getitem__)] if parts else ("none", 0, 0.0)
+    freedom = max(len(pooled) - 1, 0)
+    return Fit(sum(parts), freedom, chi_square_tail(sum(parts), freedom), worst, impossible)
+
+
+def total_variation(counts: Mapping[Hashable, int], law: Mapping[Hashable, float]) -> float:
+    """Half the sum of absolute differences between the observed frequencies and the law: 0 is equal, 1 disjoint."""
+    n = max(sum(counts.values()), 1)
+    return sum(abs(counts.get(c, 0) / n - law.get(c, 0.0)) for c in {*counts, *law}) / 2
+
+
+def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:
+    """Counts of the first `n_tokens` of each sample."""
+    return Counter(tuple(s[:n_tokens]) for s in samples)
+
+
+def joint_law(
+    model: Any, prompt: Sequence[int], n_tokens: int, warp: Callable[[Float[Tensor, " V"]], Float[Tensor, " V"]]
+) -> dict[tuple[int, ...], float]:
+    """The exact law of the next `n_tokens`, by one plain forward of the model for each beginning.
+
+    Args:
+        model: a Hugging Face causal model.
+        prompt: token ids.
+        n_tokens: how far; the law has up to V**n_tokens cells.
+        warp: turns the logits [V] after a beginning into the probabilities [V] that sampling uses.
+    """
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(n_tokens):
+        longer: dict[tuple[int, ...], float] = {}
+        for beginning, mass in law.items():
+            ids = torch.tensor([[*prompt, *beginning]], device=model.device)
+            with torch.inference_mode():
+                p = warp(model(ids).logits[0, -1].double())
+            for token in p.nonzero().flatten().tolist():
+                longer[(*beginning, token)] = mass * float(p[token])
+        law = longer
+    return law

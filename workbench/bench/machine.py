@@ -1,0 +1,48 @@
+"""What a measurement was taken on: without it a number of seconds says nothing."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+
+def machine_facts() -> dict[str, Any]:
+    """Processor, cores, threads, accelerator, versions and the time, as plain JSON."""
+    facts: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """The facts as one line for people."""
+    gpu = f", {facts['gpu']}" if facts.get("gpu") else ""
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores{gpu}; torch {facts['torch']}, "
+        f"transformers {facts['transformers']}; {facts['date']}; load before the run {facts['load']}"
+    )
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,76 @@
+"""The prompts of a bench: the bundled set, or a file of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import PromptError
+
+BUNDLED = Path(__file__).with_name("prompts.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPrompt:
+    """One prompt.
+
+    Attributes:
+        name: short name in reports.
+        group: what kind of text it asks for; rows are also reported by group.
+        prompt: the text.
+        chat: whether it is a user's message, to be put through the tokenizer's chat template where there is one.
+    """
+
+    name: str
+    prompt: str
+    group: str = "all"
+    chat: bool = False
+
+    def encode(self, tokenizer: Any) -> list[int]:
+        """Token ids, in the chat format if the prompt is a message and the tokenizer knows such a format."""
+        if self.chat and getattr(tokenizer, "chat_template", None):
+            message = [{"role": "user", "content": self.prompt}]
+            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(tokenizer(self.prompt)["input_ids"])
+
+
+def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
+    """Read JSON lines of objects with `prompt`, and if wanted `name`, `group` and `chat`. None: the bundled set.
+
+    Raises:
+        PromptError: the file is missing, empty, or a line is not such an object.
+    """
+    path = path or BUNDLED
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a file of JSON lines.") from None
+    prompts = [_parse(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise PromptError(f"{path} holds no prompts.", 'Write one object a line: {"prompt": "Once upon a time"}')
+    return prompts
+
+
+def _parse(line: str, number: int, path: Path) -> BenchPrompt:
+    try:
+        row = json.loads(line)
+        text = row["prompt"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        text = None
+    if not isinstance(text, str) or not text:
+        raise PromptError(
+            f"Line {number} of {path} is not an object with a text under 'prompt'.",
+            'Write one object a line: {"prompt": "Once upon a time"}',
+        )
+    name = str(row.get("name") or f"prompt-{number}")
+    return BenchPrompt(name, text, str(row.get("group") or "all"), bool(row.get("chat", False)))
+
+
+def groups_of(prompts: Sequence[BenchPrompt]) -> list[str]:
+    """Names of the groups, in order of appearance."""
+    return list(dict.fromkeys(p.group for p in prompts))

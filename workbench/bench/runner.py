@@ -1,0 +1,64 @@
+"""Interleaved measuring: prompt by prompt, every contender, several times, in changing order."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+
+from workbench.bench.contenders import Contender, Sample
+
+Progress = Callable[[int, int, str], None]
+"""Called before each run with (runs done, runs in all, what runs now)."""
+
+WARM_UP_RUNS = 2
+
+
+def measure(
+    contenders: Sequence[Contender],
+    prompts: Sequence[Sequence[int]],
+    repeats: int = 3,
+    progress: Progress | None = None,
+) -> tuple[list[Sample], bool]:
+    """Run every contender on every prompt, `repeats` times.
+
+    All contenders run on a prompt before the next prompt begins, so that a slow minute of the machine falls on all of
+    them; the order rotates from repetition to repetition, so that none always runs first.
+
+    Args:
+        contenders: what is compared; the first is the baseline.
+        prompts: token ids.
+        repeats: repetitions of each pair.
+        progress: told about every run.
+
+    Returns:
+        The samples, and whether the plan was completed. Ctrl-C ends the run: what was measured is kept, and the
+        prompt that was under way is left out, so that every contender has the same prompts.
+    """
+    total = (len(prompts) * repeats + WARM_UP_RUNS) * len(contenders)
+    samples: list[Sample] = []
+    finished = 0
+    done = 0
+    try:
+        for _ in range(WARM_UP_RUNS):
+            for contender in contenders:
+                _tell(progress, done, total, f"warm-up · {contender.name}")
+                contender.run(prompts[0])
+                done += 1
+        for index, ids in enumerate(prompts):
+            for repeat in range(repeats):
+                shift = (index + repeat) % len(contenders)
+                for contender in [*contenders[shift:], *contenders[:shift]]:
+                    _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
+                    gc.collect()
+                    samples.append(contender.run(ids, prompt=index, repeat=repeat))
+                    done += 1
+            finished = index + 1
+    except KeyboardInterrupt:
+        return [s for s in samples if s.prompt < finished], False
+    _tell(progress, total, total, "done")
+    return samples, True
+
+
+def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
+    if progress is not None:
+        progress(done, total, what)
