@@ -50,7 +50,9 @@ def source_documents(source: Source, folder: Path, budget: int, seed: int) -> tu
     return chosen, held
 
 
-def build_documents(folder: Path, tokens: int, seed: int, report: Report = print) -> tuple[list[str], dict[str, list[str]]]:
+def build_documents(
+    folder: Path, tokens: int, seed: int, report: Report = print
+) -> tuple[list[str], dict[str, list[str]]]:
     """Draw the mixture.
 
     Returns:
@@ -98,7 +100,11 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
 
 
 def pack_corpus(
-    tokenizer: PreTrainedTokenizerFast, documents: list[str], held: dict[str, list[str]], out: Path, report: Report = print
+    tokenizer: PreTrainedTokenizerFast,
+    documents: list[str],
+    held: dict[str, list[str]],
+    out: Path,
+    report: Report = print,
 ) -> None:
     """Write `train.bin`, one `held-GROUP.bin` per group and `corpus.json` (token counts) to a folder."""
     out.mkdir(parents=True, exist_ok=True)

@@ -43,12 +43,21 @@ class LoopOptions:
 
 @dataclass
 class RunResult:
-    """Measured figures of a run."""
+    """Measured figures of a run.
+
+    Attributes:
+        steps: Optimizer steps.
+        tokens: Tokens read.
+        seconds: Time spent, resumed parts included.
+        losses: Smoothed training figures by name.
+        held: Figures on held-out text, as of the last checkpoint.
+    """
 
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
 
 
 def run_loop(

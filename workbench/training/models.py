@@ -85,7 +85,9 @@ def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> N
             group["lr"] = group["peak"] * factor
 
 
-def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, extra: dict[str, object]) -> None:
+def save_model(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, extra: dict[str, object]
+) -> None:
     """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and tokenizer.
 
     Args:
@@ -107,4 +109,6 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out:
     for old in out.glob("model*.safetensors*"):
         old.unlink()
     half.save_pretrained(out, max_shard_size=SHARD_SIZE)
+    for shard in out.glob("model*.safetensors"):
+        shard.chmod(0o644)
     tokenizer.save_pretrained(out)

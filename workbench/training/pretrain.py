@@ -95,7 +95,7 @@ class TargetObjective:
         options = self.options
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         inside = user_positions(ids, self.user, self.closers)
-        keep = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)  # noqa: TID251
+        keep = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
         if step % 4:
             ids, keep = ids.reshape(-1, ids.shape[1] // 2), keep.reshape(-1, ids.shape[1] // 2)
         labels, keep = ids[:, 1:], keep[:, 1:]
@@ -150,7 +150,7 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
 
     def on_checkpoint(result: RunResult) -> str:
         held = held_losses(model, options.corpus, options.window)
-        result.losses.update({f"held {name}": value for name, value in held.items()})
+        result.held = held
         save_model(model, tokenizer, options.out, {"early_exit_layers": list(options.exit_layers)})
         return "target: held-out " + " ".join(f"{name} {value:.3f}" for name, value in held.items())
 

@@ -32,9 +32,24 @@ _ON_LIST: list[tuple[str, str, str, Callable[[list[int], int], object]]] = [
     ("reverse", "{v} in reverse order", "{v}[::-1]", lambda v, k: v[::-1]),
     ("length", "the number of elements of {v}", "len({v})", lambda v, k: len(v)),
     ("last", "the last element of {v}", "{v}[-1]", lambda v, k: v[-1]),
-    ("keep_above_{k}", "the elements of {v} that are greater than {k}", "[x for x in {v} if x > {k}]", lambda v, k: [x for x in v if x > k]),
-    ("keep_below_{k}", "the elements of {v} that are less than {k}", "[x for x in {v} if x < {k}]", lambda v, k: [x for x in v if x < k]),
-    ("remove_{k}", "the elements of {v} that are not equal to {k}", "[x for x in {v} if x != {k}]", lambda v, k: [x for x in v if x != k]),
+    (
+        "keep_above_{k}",
+        "the elements of {v} that are greater than {k}",
+        "[x for x in {v} if x > {k}]",
+        lambda v, k: [x for x in v if x > k],
+    ),
+    (
+        "keep_below_{k}",
+        "the elements of {v} that are less than {k}",
+        "[x for x in {v} if x < {k}]",
+        lambda v, k: [x for x in v if x < k],
+    ),
+    (
+        "remove_{k}",
+        "the elements of {v} that are not equal to {k}",
+        "[x for x in {v} if x != {k}]",
+        lambda v, k: [x for x in v if x != k],
+    ),
     ("add_{k}_to_all", "every element of {v} plus {k}", "[x + {k} for x in {v}]", lambda v, k: [x + k for x in v]),
 ]
 _ON_TEXT: list[tuple[str, str, str, Callable[[str, str], object]]] = [

@@ -1,0 +1,152 @@
+"""Tiny runs of the recipes: they resume exactly, and write the files that the loaders expect."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from workbench.training import recipes
+from workbench.training.clock import trapezoid
+from workbench.training.corpus import load_tokens
+from workbench.training.distill import greedy_acceptance
+from workbench.training.medusa import load_heads
+from workbench.training.pretrain import PretrainOptions, pretrain
+from workbench.training.windows import Windows, user_positions
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of generated text alone, a tokenizer, and a target trained for four steps."""
+    root = tmp_path_factory.mktemp("training")
+    nowhere = root / "no-such-data"
+    shared = {"data": nowhere, "tokens": "40000"}
+    recipes.run("tokenizer", {**shared, "out": root / "tokenizer", "vocab_size": "500"}, lambda line: None)
+    corpus = {**shared, "tokenizer": root / "tokenizer", "out": root / "corpus"}
+    assert recipes.run("corpus", corpus, lambda line: None)["train"] > 20_000
+    pretrain(_options(root, steps=4), lambda line: None)
+    return root
+
+
+def _options(root: Path, steps: int, name: str = "target") -> PretrainOptions:
+    return PretrainOptions(
+        corpus=root / "corpus",
+        tokenizer=root / "tokenizer",
+        out=root / name,
+        checkpoint=root / f"{name}.pt",
+        steps=steps,
+        hidden=48,
+        layers=4,
+        window=64,
+        rows=4,
+        exit_layers=(1, 2),
+        checkpoint_seconds=1e9,
+    )
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(folder: Path) -> None:
+    options = _options(folder, steps=4, name="resumed")
+    seen: list[str] = []
+
+    class Killed(Exception):
+        pass
+
+    def kill_at_two(line: str) -> None:
+        seen.append(line)
+        if "held-out" in line:
+            raise Killed
+
+    # A checkpoint after every step; the first run dies right after one of them.
+    first = dataclasses.replace(options, checkpoint_seconds=-1.0)
+    with pytest.raises(Killed):
+        pretrain(first, kill_at_two)
+    result = pretrain(dataclasses.replace(options, resume=True), seen.append)
+    assert any("resumed at step 1" in line for line in seen)
+    assert result.steps == 4
+    whole = torch.load(folder / "target.pt", weights_only=True)
+    resumed = torch.load(folder / "resumed.pt", weights_only=True)
+    assert whole["tokens"] == resumed["tokens"]
+    for name, tensor in whole["model"].items():
+        assert torch.equal(tensor, resumed["model"][name]), name
+
+
+def test_target_folder_loads_with_transformers(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder / "target", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "target")
+    assert isinstance(model, LlamaForCausalLM)
+    assert model.config.early_exit_layers == [1, 2]
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    stored = load_file(folder / "target" / "model.safetensors")
+    assert all(tensor.dtype == torch.float16 for tensor in stored.values())
+
+
+def test_drafter_and_heads_have_their_layout(folder: Path) -> None:
+    shared = {"target": folder / "target", "corpus": folder / "corpus", "own_text": folder / "own.bin", "window": "64"}
+    out = {"out": folder / "drafter", "checkpoint": folder / "drafter.pt"}
+    figures = recipes.run(
+        "drafter",
+        {**shared, **out, "steps": "2", "hidden": "32", "rows": "2", "own_minutes": "0"},
+        lambda line: None,
+    )
+    assert 0.0 <= figures["held"]["acceptance"] <= 1.0
+    heads = folder / "medusa"
+    recipes.run("medusa", {**shared, "out": heads, "checkpoint": "none", "steps": "2", "rows": "2"}, lambda line: None)
+    config = json.loads((heads / "config.json").read_text())
+    assert config["workbench_head"] == "medusa"
+    assert (config["hidden_size"], config["n_heads"], config["target"]) == (48, 4, "text-target")
+    assert [len(row) for row in config["head_accuracy"]] == [10] * 4
+    tensors = load_file(heads / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
+        f"heads.{i}.{part}": shape for i in range(4) for part, shape in (("weight", (48, 48)), ("bias", (48,)))
+    }
+    assert all(tensor.dtype == torch.float16 for tensor in tensors.values())
+    assert load_heads(heads)[0](torch.zeros(3, 48)).shape == (4, 3, 48)
+
+
+def test_a_copy_of_the_target_is_always_accepted(folder: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(folder / "target", dtype=torch.float32).eval()
+    row = torch.tensor([[5, 6, 7]])
+    ids = model.generate(row, max_new_tokens=12, do_sample=False, eos_token_id=None)[0].tolist()
+    assert greedy_acceptance(model, model, [ids], [3]) == 1.0
+
+
+def test_windows_depend_on_the_step_alone(folder: Path) -> None:
+    path = folder / "corpus" / "train.bin"
+    one, two = Windows(path, 32, 3), Windows(path, 32, 3)
+    later = one.batch(700)
+    assert torch.equal(later, two.batch(700))
+    assert torch.equal(one.batch(0), two.batch(0))
+    assert not torch.equal(one.batch(0), one.batch(1))
+    assert int(later.max()) <= int(load_tokens(path).max())
+
+
+def test_user_positions() -> None:
+    ids = torch.tensor([[9, 1, 9, 9, 2, 9, 0, 9, 1, 9]])
+    expected = [False, True, True, True, False, False, False, False, True, True]
+    assert user_positions(ids, user=1, closers=(2, 0)).tolist() == [expected]
+
+
+def test_schedule_rises_holds_and_falls() -> None:
+    values = [trapezoid(i / 100) for i in range(101)]
+    assert values[0] < values[2] == 1.0
+    assert values[55] == 1.0
+    assert values[-1] == pytest.approx(0.02)
+    assert values[60:] == sorted(values[60:], reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("poetry", {}, "there is no recipe 'poetry'"),
+        ("target", {"colour": "red"}, "has no option 'colour'"),
+        ("target", {"rows": "many"}, "option rows takes int"),
+    ],
+)
+def test_bad_requests_are_named(name: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipes.run(name, options, lambda line: None)

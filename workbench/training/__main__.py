@@ -1,0 +1,47 @@
+"""`python -m workbench.training NAME --option value …`: run a training recipe."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+
+from workbench.training.recipes import RECIPES, run
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m workbench.training", description="Make the bundled models.")
+    recipes = parser.add_subparsers(dest="recipe", required=True, metavar="NAME")
+    for recipe in RECIPES.values():
+        sub = recipes.add_parser(recipe.name, help=recipe.help, description=f"Make {recipe.help}.")
+        for option in dataclasses.fields(recipe.options):
+            default = option.default if option.default is not dataclasses.MISSING else option.default_factory()
+            flag = "--" + option.name.replace("_", "-")
+            if isinstance(default, bool):
+                sub.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=f"default {default}")
+            else:
+                shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+                sub.add_argument(flag, default=None, help=f"default {shown}")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the recipe that the command line names; return the exit code."""
+    values = vars(_parser().parse_args(arguments))
+    name = values.pop("recipe")
+
+    def report(line: str) -> None:
+        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+        sys.stdout.flush()
+
+    try:
+        run(name, values, report)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

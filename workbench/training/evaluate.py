@@ -1,0 +1,100 @@
+"""What a trained model can do: exact match per generator task, held-out loss, acceptance of the drafter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbench.training.distill import greedy_acceptance, greedy_batch, held_continuations, load_target
+from workbench.training.generators import TASKS
+from workbench.training.loop import Report
+from workbench.training.pretrain import held_losses
+from workbench.training.tokenizer import load_tokenizer
+
+
+@dataclass
+class EvaluateOptions:
+    """Options of the `evaluate` recipe.
+
+    Attributes:
+        target: Folder of the target.
+        drafter: Folder of the drafter; skipped if it does not exist.
+        corpus: Folder of the corpus, for the held-out losses; skipped if it does not exist.
+        out: JSON file for the results.
+        count: Held-out instances per task.
+        tasks: Tasks to measure; empty measures all.
+        rows: Prompts generated at once.
+        threads: CPU threads.
+    """
+
+    target: Path = Path("assets/models/text-target")
+    drafter: Path = Path("assets/models/text-drafter")
+    corpus: Path = Path(".cache/train/corpus")
+    out: Path = Path(".cache/train/evaluation.json")
+    count: int = 100
+    tasks: tuple[str, ...] = field(default=())
+    rows: int = 50
+    threads: int = 2
+
+
+def exact_match(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, rows: int = 50
+) -> tuple[float, list[tuple[str, str]]]:
+    """Return the share of held-out instances answered right, greedily, and (prompt, output) of some that were not.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        task: Name of the task.
+        count: Number of held-out instances.
+        rows: Prompts generated at once.
+    """
+    instances = list(islice(TASKS[task].stream(9, held_out=True), count))
+    right = 0
+    wrong: list[tuple[str, str]] = []
+    for start in range(0, count, rows):
+        part = instances[start : start + rows]
+        longest = max(len(tokenizer(i.answer)["input_ids"]) for i in part) + 16
+        limit = max(longest, 260) if task == "story" else longest
+        answers = greedy_batch(model, tokenizer, [i.prompt for i in part], limit)
+        for instance, ids in zip(part, answers, strict=True):
+            output = tokenizer.decode(ids, skip_special_tokens=True)
+            if ids[-1] == tokenizer.eos_token_id and TASKS[task].check(instance, output):
+                right += 1
+            elif len(wrong) < 5:
+                wrong.append((instance.prompt, output))
+    return right / count, wrong
+
+
+def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
+    """Measure the bundled models and write the figures to `options.out`."""
+    torch.set_num_threads(options.threads)
+    tokenizer = load_tokenizer(options.target)
+    target = load_target(options.target)
+    results: dict[str, object] = {"count": options.count}
+    matches: dict[str, float] = {}
+    wrong: dict[str, list[tuple[str, str]]] = {}
+    for task in options.tasks or tuple(TASKS):
+        matches[task], wrong[task] = exact_match(target, tokenizer, task, options.count, options.rows)
+        goal = f" (goal {TASKS[task].goal:.0%})" if TASKS[task].goal else ""
+        report(f"evaluate: {task} {matches[task]:.0%}{goal}")
+    results["exact_match"], results["wrong"] = matches, wrong
+    if options.corpus.exists():
+        results["held_loss"] = held_losses(target, options.corpus, 512, 12)
+        report("evaluate: held-out loss " + json.dumps(results["held_loss"]))
+    if (options.drafter / "config.json").exists():
+        drafter = load_target(options.drafter)
+        acceptance = {}
+        for task in ("story", "addition", "json", "copy", "code", "summary"):
+            held = held_continuations(target, tokenizer, task, 24)
+            acceptance[task] = greedy_acceptance(target, drafter, *held)
+        results["acceptance"] = acceptance
+        report("evaluate: drafter acceptance " + json.dumps(acceptance))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    return results

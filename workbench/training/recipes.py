@@ -1,0 +1,199 @@
+"""The registry of training recipes: names, typed options, and how to run one.
+
+>>> sorted(RECIPES)
+['corpus', 'drafter', 'evaluate', 'medusa', 'target', 'tokenizer']
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
+from workbench.training.distill import DistillOptions, distill, write_own_text
+from workbench.training.evaluate import EvaluateOptions, evaluate
+from workbench.training.loop import Report, RunResult
+from workbench.training.medusa import MedusaOptions, train_medusa
+from workbench.training.pretrain import PretrainOptions, pretrain
+from workbench.training.tokenizer import VOCAB_SIZE, load_tokenizer, train_tokenizer
+
+
+@dataclass
+class TokenizerOptions:
+    """Options of the `tokenizer` recipe.
+
+    Attributes:
+        data: Folder with the public training text; missing files are skipped.
+        out: Folder of the tokenizer.
+        tokens: Size of the mixture of which a sixth is read.
+        vocab_size: Number of entries.
+        seed: Seed of the mixture.
+    """
+
+    data: Path = DEFAULT_DATA
+    out: Path = Path(".cache/train/tokenizer")
+    tokens: int = 24_000_000
+    vocab_size: int = VOCAB_SIZE
+    seed: int = 0
+
+
+@dataclass
+class CorpusOptions:
+    """Options of the `corpus` recipe.
+
+    Attributes:
+        data: Folder with the public training text; missing files are skipped.
+        tokenizer: Folder written by the `tokenizer` recipe.
+        out: Folder of the packed corpus.
+        tokens: Training tokens, about.
+        seed: Seed of the mixture.
+    """
+
+    data: Path = DEFAULT_DATA
+    tokenizer: Path = Path(".cache/train/tokenizer")
+    out: Path = Path(".cache/train/corpus")
+    tokens: int = 24_000_000
+    seed: int = 0
+
+
+@dataclass
+class DrafterOptions(DistillOptions):
+    """Options of the `drafter` recipe.
+
+    Attributes:
+        own_minutes: Minutes in which the target first writes text of its own to learn from; part of `minutes`.
+    """
+
+    own_minutes: float = 4.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named recipe.
+
+    Attributes:
+        name: Registry name.
+        help: One line on what it makes.
+        options: Dataclass of its options; every field has a default.
+        run: Runs it.
+    """
+
+    name: str
+    help: str
+    options: type
+    run: Callable[[Any, Report], dict[str, Any]]
+
+    def parse(self, values: dict[str, Any]) -> Any:
+        """Build the options from names and values, which may be strings.
+
+        Raises:
+            ValueError: For an unknown name or a value of the wrong type.
+        """
+        kinds = typing.get_type_hints(self.options)
+        unknown = sorted(set(values) - set(kinds))
+        if unknown:
+            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has: {', '.join(kinds)}")
+        return self.options(
+            **{key: _convert(key, kinds[key], value) for key, value in values.items() if value is not None}
+        )
+
+
+def _convert(name: str, kind: Any, value: Any) -> Any:
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+        if value in {"", "none"}:
+            return None
+    origin = typing.get_origin(kind)
+    try:
+        if origin is tuple:
+            item = typing.get_args(kind)[0]
+            return tuple(item(part) for part in (value.split(",") if isinstance(value, str) else value) if part != "")
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+        return kind(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"option {name} takes {getattr(kind, '__name__', kind)}, not {value!r}") from error
+
+
+def _tokenizer(options: TokenizerOptions, report: Report) -> dict[str, Any]:
+    documents, _ = build_documents(options.data, options.tokens, options.seed, report)
+    tokenizer = train_tokenizer(documents[: max(1, len(documents) // 6)], options.vocab_size)
+    tokenizer.save_pretrained(options.out)
+    report(f"tokenizer: {len(tokenizer)} entries in {options.out}")
+    return {"entries": len(tokenizer), "out": str(options.out)}
+
+
+def _corpus(options: CorpusOptions, report: Report) -> dict[str, Any]:
+    documents, held = build_documents(options.data, options.tokens, options.seed, report)
+    pack_corpus(load_tokenizer(options.tokenizer), documents, held, options.out, report)
+    return json.loads((options.out / "corpus.json").read_text())
+
+
+def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
+    if options.own_minutes > 0 and not (options.resume and options.own_text.exists()):
+        write_own_text(options, options.own_minutes, report)
+    if options.minutes is not None:
+        options = dataclasses.replace(options, minutes=max(0.1, options.minutes - options.own_minutes))
+    return _finish(distill(options, report), options.out)
+
+
+def _finish(result: RunResult, out: Path) -> dict[str, Any]:
+    figures = dataclasses.asdict(result)
+    (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
+    return figures
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in [
+        Recipe("tokenizer", "byte-level BPE of 4,096 entries, trained on the mixture", TokenizerOptions, _tokenizer),
+        Recipe("corpus", "the training mixture, packed into token files", CorpusOptions, _corpus),
+        Recipe(
+            "target",
+            "the bundled target (13 M parameters, early-exit loss)",
+            PretrainOptions,
+            lambda options, report: _finish(pretrain(options, report), options.out),
+        ),
+        Recipe(
+            "drafter", "the bundled drafter (0.7 M parameters), distilled from the target", DrafterOptions, _drafter
+        ),
+        Recipe(
+            "medusa",
+            "four Medusa heads on the frozen target",
+            MedusaOptions,
+            lambda options, report: _finish(train_medusa(options, report), options.out),
+        ),
+        Recipe(
+            "evaluate", "exact match, held-out loss and acceptance of the bundled models", EvaluateOptions, evaluate
+        ),
+    ]
+}
+
+
+def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Run a recipe.
+
+    Args:
+        name: Name of the recipe.
+        options: Its options by name; missing ones and `None` take their defaults, strings are converted.
+        report: Receives progress lines.
+
+    Returns:
+        The measured figures.
+
+    Raises:
+        ValueError: For an unknown recipe or option.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    transformers_logging.disable_progress_bar()
+    return recipe.run(recipe.parse(options), report)
