@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.engine.method import Configured
 from workbench.trace.metrics import summary
 
 
@@ -25,7 +28,9 @@ class Sample:
         seconds: the whole call, prefill included.
         decode_seconds: from the end of prefill to the last token; None where it cannot be told apart.
         rounds: verification passes of the target.
-        figures: sums that rows add up: accepted, tested, drafted, overhead_s, draft_s, verify_s, rounds_s.
+        figures: sums that rows add up: accepted, tested, drafted, draft_s, verify_s,
+            decode_s, and overhead_s: everything between prefill and the last token that is in no model forward, be it
+            inside a round or between two.
         warnings: what the run's self-checks said.
     """
 
@@ -70,15 +75,15 @@ class EngineContender:
 
     Attributes:
         engine: the engine, which has its models.
-        method: the method with its parameters set.
+        configured: the method with its parameters set.
         sampling: `SamplingParams` of every run.
         max_new_tokens: length limit.
         seed: seed of every run, so that repetitions do the same work.
     """
 
-    engine: Any
-    method: Any
-    sampling: Any
+    engine: Engine
+    configured: Configured
+    sampling: SamplingParams
     max_new_tokens: int
     seed: int = 0
     kind: str = "workbench"
@@ -86,29 +91,27 @@ class EngineContender:
     @property
     def name(self) -> str:
         """Registry name."""
-        return self.method.name
+        return self.configured.name
 
     @property
     def title(self) -> str:
         """Name for people."""
-        return self.method.title
+        return self.configured.method.title
 
     @property
     def promise(self) -> str:
         """What the method promises."""
-        return self.method.promise.value
+        return self.configured.promise.value
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Values of the method's parameters."""
-        return {name: spec.default for name, spec in self.method.params.items()}
+        return dict(self.configured.values)
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        from workbench.engine import Request
-
         request = Request(
             list(prompt_ids),
-            method=self.method,
+            method=self.configured,
             sampling=self.sampling,
             max_new_tokens=self.max_new_tokens,
             seed=self.seed,
@@ -118,17 +121,18 @@ class EngineContender:
         seconds = time.perf_counter() - start
         figures = summary(trace)
         kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
-        kept["rounds_s"] = figures["seconds"]
+        decode = trace.footer.seconds
+        kept["decode_s"] = decode
         kept["draft_s"] = figures["draft_seconds"]
         kept["verify_s"] = figures["verify_seconds"]
-        kept["overhead_s"] = sum(r.overhead_s for r in trace.rounds)
+        kept["overhead_s"] = max(0.0, decode - kept["draft_s"] - kept["verify_s"])
         return Sample(
             contender=self.name,
             prompt=prompt,
             repeat=repeat,
             token_ids=trace.token_ids,
             seconds=seconds,
-            decode_seconds=figures["seconds"] or None,
+            decode_seconds=decode or None,
             rounds=figures["rounds"],
             figures=kept,
             warnings=list(trace.footer.warnings),
@@ -156,7 +160,7 @@ class HuggingFaceContender:
     model: Any
     eos: Sequence[int]
     max_new_tokens: int
-    sampling: Any
+    sampling: SamplingParams
     assistant: Any = None
     draft_tokens: int | None = None
     ngram: int | None = None

@@ -66,7 +66,7 @@ class BenchRow:
         speedup_per_tau: median speed-up / τ: the share of the ideal that arrives.
         speedup_vs_hf: ratio of the rates of whole calls, prefill included; None unless measured against it.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
-        overhead_share: wall time in no model forward / wall time of the rounds.
+        overhead_share: wall time in no model forward / wall time from the end of prefill to the last token.
         overhead_ms_per_round: the same, in milliseconds a round.
         draft_ms_per_round: time in drafting.
         verify_ms_per_round: time in the target's verification.
@@ -185,7 +185,7 @@ def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], g
             Spread.of(_ratios(own, runs[counterpart], lambda s: s.call_rate)) if is_ours and counterpart else None
         ),
         hf_counterpart=counterpart if is_ours else None,
-        overhead_share=_share(sums["overhead_s"], sums["rounds_s"]) if is_ours else None,
+        overhead_share=_share(sums["overhead_s"], sums["decode_s"]) if is_ours else None,
         overhead_ms_per_round=_share(1e3 * sums["overhead_s"], rounds) if is_ours else None,
         draft_ms_per_round=_share(1e3 * sums["draft_s"], rounds) if is_ours else None,
         verify_ms_per_round=_share(1e3 * sums["verify_s"], rounds) if is_ours else None,

@@ -1,0 +1,49 @@
+"""The harness itself: it accepts the right law and rejects a wrong one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workbench.bench.goodness import chi_square, chi_square_tail, total_variation
+
+LAW = {"a": 0.5, "b": 0.3, "c": 0.19, "d": 0.01}
+
+
+def sample(law: dict[str, float], n: int, seed: int = 0) -> dict[str, int]:
+    counts = np.random.default_rng(seed).multinomial(n, list(law.values()))
+    return dict(zip(law, map(int, counts), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("statistic", "freedom", "p"), [(3.841458820694124, 1, 0.05), (18.307038, 10, 0.05), (9.21034, 2, 0.01)]
+)
+def test_the_tail_agrees_with_published_quantiles(statistic: float, freedom: int, p: float) -> None:
+    assert chi_square_tail(statistic, freedom) == pytest.approx(p, rel=1e-5)
+
+
+def test_the_right_law_is_accepted_at_its_error_probability() -> None:
+    p_values = [chi_square(sample(LAW, 2000, seed), LAW).p_value for seed in range(200)]
+    assert min(p_values) > 1e-4
+    assert 0.35 < float(np.mean(p_values)) < 0.65
+
+
+def test_a_wrong_law_is_rejected() -> None:
+    wrong = {"a": 0.45, "b": 0.35, "c": 0.19, "d": 0.01}
+    fit = chi_square(sample(wrong, 5000), LAW)
+    assert not fit.fits()
+    assert "seen" in str(fit)
+
+
+def test_an_impossible_outcome_fails_whatever_the_statistic() -> None:
+    fit = chi_square({"a": 500, "b": 300, "c": 190, "d": 10, "e": 1}, LAW)
+    assert fit.impossible == ("e",)
+    assert not fit.fits()
+
+
+def test_rare_cells_are_pooled() -> None:
+    assert chi_square({"a": 50, "b": 30, "c": 19, "d": 1}, LAW).freedom == 2
+
+
+def test_total_variation_is_half_the_absolute_difference() -> None:
+    assert total_variation({"a": 1}, {"a": 0.5, "b": 0.5}) == pytest.approx(0.5)

@@ -1,0 +1,204 @@
+"""Promises put to the test: greedy output against Hugging Face's, sampled output against the exact law."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workbench.bench.goodness import chi_square, count_firsts, joint_law, total_variation
+from workbench.bench.worlds import tiny_models
+from workbench.core.errors import WorkbenchError
+from workbench.core.params import ParamSpec
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Engine, Request
+from workbench.engine.method import Configured, Method, Promise
+from workbench.engine.models import Models
+
+PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
+ALPHA = 1e-4
+"""Probability that a method that keeps its promise fails one sampling test."""
+BATCH = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A sampling test: how to sample, and how many first tokens are compared with their exact joint law."""
+
+    name: str
+    sampling: SamplingParams
+    n_tokens: int
+
+
+LAWS = (
+    Law("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
+    Law("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
+)
+TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
+"""It repeats itself, so that methods that copy have something to propose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the verdict.
+
+    Attributes:
+        method: registry name.
+        promise: what it promises.
+        claim: what was put to the test.
+        verdict: "pass", "fail", "measured" (no promise to keep: the figure is reported) or "skipped".
+        detail: the evidence, in a few words.
+        seconds: how long the test took.
+    """
+
+    method: str
+    promise: str
+    claim: str
+    verdict: str
+    detail: str
+    seconds: float = 0.0
+
+
+def check_method(
+    method: Method, models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int = 24, runs: int = 2000
+) -> Iterator[Finding]:
+    """Test one method.
+
+    Args:
+        method: from the registry.
+        models: target in float64, with its drafter and heads.
+        prompts: token ids; parameter corners are tried on the first.
+        max_new_tokens: length of greedy texts.
+        runs: samples of each sampling test.
+    """
+    reason = models.why_not(method.needs)
+    if reason:
+        yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason)
+        return
+    yield check_greedy(method, models, prompts, max_new_tokens)
+    if method.promise is Promise.GREEDY_EXACT:
+        return
+    if set(method.needs) - {"drafter"}:
+        yield Finding(
+            method.name, method.promise.value, "sampling law", SKIPPED, f"no tiny model has {', '.join(method.needs)}"
+        )
+        return
+    tiny = tiny_models(models.tokenizer)
+    for which in LAWS:
+        yield check_law(method, tiny, which, runs)
+
+
+def check_greedy(method: Method, models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int = 24) -> Finding:
+    """Greedy tokens against Hugging Face's `generate` on the same model, for defaults and all parameter corners."""
+    start = time.perf_counter()
+    engine = Engine(models, record=False)
+    wanted = [greedy_reference(models, prompt, max_new_tokens) for prompt in prompts]
+    cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in corners(method)]
+    same, wrong = 0, ""
+    for configured, i in cases:
+        request = Request(list(prompts[i]), configured, max_new_tokens=max_new_tokens)
+        try:
+            got = engine.generate(request).token_ids
+        except WorkbenchError as error:
+            wrong = wrong or f"{_setting(configured)} ended with: {error}"
+            continue
+        if got == wanted[i]:
+            same += 1
+        elif not wrong:
+            at = next((k for k, (a, b) in enumerate(zip(got, wanted[i], strict=False)) if a != b), len(got))
+            wrong = f"prompt {i + 1} with {_setting(configured)} differs at token {at + 1}"
+    detail = f"{same} of {len(cases)} texts equal" + (f"; {wrong}" if wrong else "")
+    return _finding(method, "greedy text equals Hugging Face's", same == len(cases), detail, start)
+
+
+def check_law(method: Method, models: Models, which: Law, runs: int) -> Finding:
+    """Sampled first tokens against their exact joint law, for the default and every choice of a rule."""
+    start = time.perf_counter()
+    exact = exact_law(models, which)
+    details, good = [], True
+    for configured in [method.with_params(), *corners(method, kinds=("choice",))]:
+        samples = sample_many(configured, models, which, runs)
+        counts = count_firsts(samples, which.n_tokens)
+        fit = chi_square(counts, exact)
+        good &= fit.fits(ALPHA)
+        details.append((fit.p_value, f"{_setting(configured)}: {fit}; distance {total_variation(counts, exact):.3f}"))
+    return _finding(method, f"sampling law ({which.name})", good, min(details)[1], start)
+
+
+def exact_law(models: Models, which: Law) -> dict[tuple[int, ...], float]:
+    """The joint law of the first tokens behind `TINY_PROMPT`, from plain forwards."""
+    return joint_law(
+        models.target.model, TINY_PROMPT, which.n_tokens, lambda logits: law(logits[None], which.sampling)[0]
+    )
+
+
+def sample_many(configured: Configured, models: Models, which: Law, runs: int, seed: int = 0) -> list[list[int]]:
+    """`runs` independent generations behind `TINY_PROMPT`, many at once."""
+    engine = Engine(models, max_rows=BATCH, record=False)
+    rows = [
+        engine.submit(
+            Request(
+                list(TINY_PROMPT),
+                configured,
+                which.sampling,
+                max_new_tokens=which.n_tokens + 2,
+                seed=seed * runs + i,
+                stop_at_eos=False,
+            )
+        )
+        for i in range(runs)
+    ]
+    while not engine.idle:
+        engine.step()
+    failed = next((row.trace.footer.error for row in rows if row.trace and row.trace.footer.error), "")
+    if failed:
+        raise WorkbenchError(failed)
+    return [row.trace.token_ids for row in rows if row.trace]
+
+
+def greedy_reference(models: Models, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """What Hugging Face's own greedy `generate` writes."""
+    ids = torch.tensor([list(prompt)], device=models.target.device)
+    eos = sorted(models.eos)
+    with torch.inference_mode():
+        out: Any = models.target.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=eos or None,
+            pad_token_id=eos[0] if eos else 0,
+        )
+    return out[0, len(prompt) :].tolist()
+
+
+def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
+    """The method with each parameter in turn at each end of its range, or at each other choice."""
+    found = []
+    for name, spec in method.params.items():
+        if spec.kind in kinds:
+            found += [method.with_params(**{name: v}) for v in _ends(spec) if v != spec.default]
+    return found
+
+
+def _ends(spec: ParamSpec) -> list[Any]:
+    if spec.kind == "choice":
+        return list(spec.choices)
+    if spec.kind == "bool":
+        return [False, True]
+    cast = int if spec.kind == "int" else float
+    return [cast(v) for v in (spec.ge, spec.le) if v is not None]
+
+
+def _setting(configured: Configured) -> str:
+    changed = {k: v for k, v in configured.values.items() if v != configured.method.params[k].default}
+    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"
+
+
+def _finding(method: Method, claim: str, good: bool, detail: str, start: float) -> Finding:
+    promised = method.promise in (Promise.EXACT, Promise.GREEDY_EXACT)
+    verdict = MEASURED if not promised else PASS if good else FAIL
+    return Finding(method.name, method.promise.value, claim, verdict, detail, time.perf_counter() - start)

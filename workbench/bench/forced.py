@@ -1,0 +1,78 @@
+"""Drafters of a chosen acceptance: a random model, the target with noise mixed into its weights, an exact copy.
+
+They make the comparison of implementations independent of how good a drafter happens to be: at acceptance 0 every
+draft is wasted, at 1 none is, and both sides draft with the same model, number format and draft length.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+CALIBRATION_STEPS = 9
+
+
+@torch.inference_mode()
+def random_drafter(model: Any, seed: int = 0) -> Any:
+    """A copy of a small model with weights drawn at random: accepted only by accident."""
+    drafter = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in drafter.parameters():
+        if weight.dim() > 1:
+            noise = torch.randn(weight.shape, generator=generator) * 0.05
+            weight.copy_(noise.to(weight.dtype))
+    return drafter
+
+
+@torch.inference_mode()
+def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
+    """A copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
+    drafter = copy.deepcopy(model)
+    if amount == 0:
+        return drafter
+    generator = torch.Generator().manual_seed(seed)
+    for weight in drafter.parameters():
+        if weight.dim() > 1:
+            noise = torch.randn(weight.shape, generator=generator).to(weight.device)
+            weight.copy_((weight.float() + amount * weight.float().std() * noise).to(weight.dtype))
+    return drafter
+
+
+@torch.inference_mode()
+def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
+    """Share of the target's greedy tokens that the drafter would have drafted, given what came before them.
+
+    Args:
+        drafter: the model asked.
+        texts: (prompt, the target's greedy continuation) pairs of token ids.
+    """
+    same = total = 0
+    for prompt, continuation in texts:
+        ids = torch.tensor([[*prompt, *continuation]], device=drafter.device)
+        guesses = drafter(ids).logits[0, len(prompt) - 1 : -1].argmax(-1).tolist()
+        same += sum(g == t for g, t in zip(guesses, continuation, strict=True))
+        total += len(continuation)
+    return same / max(total, 1)
+
+
+def drafter_with_agreement(
+    model: Any, wanted: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
+) -> tuple[Any, float]:
+    """A noisy copy that agrees with its model on about the `wanted` share of tokens, found by bisection.
+
+    Returns:
+        The copy and the agreement it reaches on `texts`.
+    """
+    low, high = 0.0, 2.0
+    best, reached = noisy_copy(model, 0.0), 1.0
+    for _ in range(CALIBRATION_STEPS):
+        amount = (low + high) / 2
+        drafter = noisy_copy(model, amount, seed)
+        share = agreement(drafter, texts)
+        if abs(share - wanted) < abs(reached - wanted):
+            best, reached = drafter, share
+        low, high = (amount, high) if share > wanted else (low, amount)
+    return best, reached

@@ -1,0 +1,61 @@
+"""Tiny models whose joint law can be computed exactly: where sampling promises are put to the test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from workbench.engine.models import Models
+from workbench.engine.runner import Runner
+
+
+@torch.inference_mode()
+def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spread: float = 0.4) -> LlamaForCausalLM:
+    """A random Llama in float64 with a law that is neither flat nor certain.
+
+    Args:
+        vocabulary: number of tokens.
+        seed: of the weights.
+        width: hidden size.
+        layers: decoder layers.
+        spread: standard deviation of the weights.
+    """
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).to(torch.float64).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.copy_(spread * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def tiny_models(tokenizer: Any, vocabulary: int = 8, seed: int = 1) -> Models:
+    """A tiny target with a tiny drafter that is similar, but not equal to it.
+
+    Args:
+        tokenizer: any tokenizer of at least `vocabulary` entries; only the texts of tokens come from it.
+        vocabulary: number of tokens of both models.
+        seed: of the weights.
+    """
+    target = tiny_model(vocabulary, seed)
+    drafter = tiny_model(vocabulary, seed)
+    other = tiny_model(vocabulary, seed + 1)
+    with torch.inference_mode():
+        for mine, theirs in zip(drafter.parameters(), other.parameters(), strict=True):
+            mine.copy_(0.8 * mine + 0.3 * theirs if mine.dim() > 1 else mine)
+    models = Models(Runner(target), tokenizer, "tiny-target")
+    models.drafter, models.drafter_name, models.drafter_problem = Runner(drafter), "tiny-drafter", ""
+    return models

@@ -1,0 +1,94 @@
+"""`workbench methods`: what is registered, and what of it can run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target, drafter_or_none
+
+
+def methods(
+    target: Target = DEFAULT_TARGET,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    device: Device = "cpu",
+    markdown: Annotated[bool, typer.Option(help="Print the table of the README; loads no model.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the methods: name, title, paper, promise, parameters, needs, and whether each can run on the target."""
+    from workbench.methods import registry
+
+    found = [registry.get(name) for name in registry.names()]
+    if markdown:
+        print(markdown_table(found))
+        return
+    from workbench.engine import load_models
+
+    models = load_models(target, drafter_or_none(drafter), device)
+    rows = [to_row(method, models.why_not(method.needs)) for method in found]
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+    else:
+        _print_table(rows, target)
+
+
+def to_row(method: Any, problem: str = "") -> dict[str, Any]:
+    """A method as plain JSON. `problem` says why it cannot run; empty when it can."""
+    source = method.source
+    return {
+        "name": method.name,
+        "title": method.title,
+        "promise": method.promise.value,
+        "source": {"title": source.title, "authors": source.authors, "year": source.year, "url": source.url},
+        "needs": list(method.needs),
+        "teaches": method.teaches,
+        "parameters": [spec.to_wire() for spec in method.params.values()],
+        "available": not problem,
+        "reason": problem,
+    }
+
+
+def markdown_table(found: list[Any]) -> str:
+    """The README's table, generated from the registry."""
+    lines = ["| method | promise | needs | parameters (defaults) | from |", "|---|---|---|---|---|"]
+    for method in found:
+        parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
+        source = method.source
+        paper = f"[{source.authors} {source.year}]({_link(source.url)})" if source.url else f"{source.authors}"
+        needs = ", ".join(method.needs) or "–"
+        lines.append(
+            f"| `{method.name}`: {method.title}. {method.teaches} | {method.promise.value} | {needs} | {parameters} "
+            f"| {paper} |"
+        )
+    return "\n".join(lines)
+
+
+def _link(url: str) -> str:
+    return f"https://arxiv.org/abs/{url.removeprefix('arXiv:')}" if url.startswith("arXiv:") else url
+
+
+def _print_table(rows: list[dict[str, Any]], target: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"Methods on {target}", title_justify="left", show_lines=True)
+    for column in ("method", "promise", "parameters", "runs here"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        source = row["source"]
+        about = Text.assemble(
+            (row["name"], "bold"), f"\n{row['title']}\n", (f"{source['authors']} {source['year']}", "dim")
+        )
+        parameters = "\n".join(_parameter(p) for p in row["parameters"]) or "none"
+        table.add_row(about, row["promise"], Text(parameters), Text("yes" if row["available"] else row["reason"]))
+    Console().print(table)
+
+
+def _parameter(spec: dict[str, Any]) -> str:
+    allowed = "|".join(spec["choices"]) if spec["choices"] else f"{spec['ge']}…{spec['le']}"
+    allowed = "true|false" if spec["kind"] == "bool" else allowed
+    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}"

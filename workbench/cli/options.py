@@ -1,0 +1,49 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+Target = Annotated[str, typer.Option(help="The model that is verified against: a bundled name, a folder, a Hub id.")]
+Drafter = Annotated[
+    str | None, typer.Option(help="The small model that drafts, for methods that use one; 'none': no drafter.")
+]
+Dtype = Annotated[str, typer.Option(help="Number format of the target: auto, float32, bfloat16, float16 or float64.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else, on standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the method; may be given several times."),
+]
+Temperature = Annotated[float, typer.Option(help="0 is greedy; 1 samples from the model's own law.")]
+TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is off.")]
+TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens that hold this mass; 1 is off.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random number of the run.")]
+
+DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
+
+
+def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
+    """Split `name=value` pairs. The registry checks names and values, so that all faces say the same about them.
+
+    Example:
+        >>> parse_settings(["depth=4"])
+        {'depth': '4'}
+    """
+    pairs: dict[str, str] = {}
+    for setting in settings or ():
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--set")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def drafter_or_none(name: str | None) -> str | None:
+    """`none` on the command line means no drafter."""
+    return None if name is None or name.lower() == "none" else name
