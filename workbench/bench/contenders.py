@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -55,6 +55,7 @@ class Sample:
         return len(self.token_ids) / (self.decode_seconds or self.seconds)
 
 
+@runtime_checkable
 class Contender(Protocol):
     """Something that continues a prompt and can be timed."""
 
