@@ -1,0 +1,149 @@
+"""A stand-in for `workbench.client.Workbench` that makes synthetic rounds on a timer. For tests of the page only."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from typing import Any
+
+from synthetic import Writer, header  # tests/views
+
+from workbench.core.errors import PromptError, UnknownNameError
+from workbench.trace.events import Change, Footer
+
+
+def param(name: str, kind: str, default: Any, ge: Any = None, le: Any = None, doc: str = "", choices: Any = None) -> dict[str, Any]:  # noqa: E501
+    """A parameter description as the registry gives it."""
+    return {"name": name, "kind": kind, "default": default, "ge": ge, "le": le, "choices": choices, "doc": doc}
+
+
+def method(name: str, title: str, promise: str, params: list[dict[str, Any]], reason: str = "") -> dict[str, Any]:
+    """A method description as the registry gives it."""
+    return {
+        "name": name, "title": title, "promise": promise, "simulation": promise == "simulation",
+        "teaches": f"Synthetic stand-in for {title}.", "needs": [], "available": not reason, "reason": reason,
+        "source": {"title": "Synthetic", "authors": "Nobody", "year": 2026, "url": "https://example.org"}, "params": params,
+    }  # fmt: skip
+
+
+DEPTH = param("depth", "int", 4, 1, 12, "drafted tokens a round")
+
+
+class FakeRun:
+    """Makes one round every `pace` seconds in its own thread, like the engine."""
+
+    def __init__(self, prompt: str, method: str, params: dict[str, Any], max_new_tokens: int, seed: int, paused: bool, pace: float) -> None:  # noqa: E501
+        self.id = secrets.token_urlsafe(16)
+        self.state, self.message = "loading", "synthetic models"
+        self.method, self.params = method, dict(params)
+        self.writer = Writer(seed, max_new_tokens)
+        self.header = header(method, params, max_new_tokens).to_wire() | {"prompt": prompt}
+        self.header["prompt_text"] = [prompt]
+        self.rounds: list[dict[str, Any]] = []
+        self.footer: dict[str, Any] | None = None
+        self.pace, self.steps, self.paused, self.stopped = pace, 0, paused, False
+        self.changes: list[Change] = []
+        self.lock = threading.Condition()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        time.sleep(0.15)
+        while True:
+            with self.lock:
+                while self.paused and not self.steps and not self.stopped:
+                    self.state, self.message = "paused", ""
+                    self.lock.wait(0.05)
+                if self.stopped or self.writer.left <= 0:
+                    reason = "cancelled" if self.stopped else "length"
+                    self.footer = Footer(reason, self.writer.text, self.writer.clock).to_wire()
+                    self.state = "cancelled" if self.stopped else "finished"
+                    return
+                self.state, self.message = "running", ""
+                self.steps = max(0, self.steps - 1)
+                changes, self.changes = self.changes, []
+                self.rounds.append(self.writer.round(self.method, self.params, changes).to_wire())
+            time.sleep(self.pace)
+
+    def since(self, n: int) -> dict[str, Any]:
+        with self.lock:
+            return {
+                "run": self.id, "state": self.state, "message": self.message, "seq": len(self.rounds),
+                "header": None if self.state == "loading" else self.header, "rounds": self.rounds[n:], "footer": self.footer,
+            }  # fmt: skip
+
+    def change(self, method: str | None = None, params: dict[str, Any] | None = None) -> None:
+        with self.lock:
+            if method and method != self.method:
+                self.changes.append(Change("method", self.method, method))
+                self.method = method
+            for name, value in (params or {}).items():
+                if self.params.get(name) != value:
+                    self.changes.append(Change(name, self.params.get(name), value))
+                    self.params[name] = value
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def step(self) -> None:
+        self.paused, self.steps = True, self.steps + 1
+
+    def cancel(self) -> None:
+        self.stopped = True
+
+
+class FakeWorkbench:
+    """The client's methods, without models."""
+
+    def __init__(self, pace: float = 0.03) -> None:
+        self.pace = pace
+        self.runs: dict[str, FakeRun] = {}
+
+    def targets(self) -> list[dict[str, Any]]:
+        return [{"name": "synthetic-target", "title": "Synthetic target", "kind": "bundled", "detail": "no model: test data"}]
+
+    def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
+        return [
+            {"name": "synthetic-drafter", "title": "Synthetic drafter", "available": True, "reason": "", "detail": ""},
+            {"name": "other", "title": "Other drafter", "available": False, "reason": "another tokenizer", "detail": ""},
+        ]
+
+    def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
+        return [
+            method("autoregressive", "Plain decoding", "exact", []),
+            method("draft-model", "Draft model", "exact", [DEPTH, param("adaptive", "bool", False, doc="dynamic length")]),
+            method("draft-tree", "Draft tree", "exact", [DEPTH, param("width", "int", 3, 1, 8)]),
+            method("oracle", "Oracle", "simulation", [DEPTH, param("alpha", "float", 0.8, 0, 1)]),
+            method("medusa", "Medusa", "approximate", [], "needs Medusa heads for this target"),
+        ]
+
+    def sampling_params(self) -> list[dict[str, Any]]:
+        return [
+            param("temperature", "float", 0.7, 0, 2), param("top_k", "int", 0, 0, 200), param("top_p", "float", 1.0, 0, 1),
+            param("min_p", "float", 0.0, 0, 1), param("repetition_penalty", "float", 1.0, 0.5, 2),
+        ]  # fmt: skip
+
+    def presets(self) -> list[dict[str, Any]]:
+        return [
+            {"name": "story", "title": "story", "prompt": "Synthetic prompt: a fox"},
+            {"name": "copy", "title": "copy ×3", "prompt": "Synthetic prompt: copy"},
+        ]
+
+    def start(self, prompt: str, method: str = "draft-model", params: dict[str, Any] | None = None, target: str | None = None,
+              drafter: str | None = None, max_new_tokens: int = 128, seed: int = 0, stop: tuple[str, ...] = (), paused: bool = False) -> FakeRun:  # noqa: E501
+        if not prompt.strip():
+            raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
+        run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace)
+        self.runs[run.id] = run
+        return run
+
+    def run(self, run_id: str) -> FakeRun:
+        if run_id not in self.runs:
+            raise UnknownNameError(f"There is no run {run_id!r}.", "It may have been removed; start it again.")
+        return self.runs[run_id]
+
+    def device_label(self) -> str:
+        return "synthetic device"

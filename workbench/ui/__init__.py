@@ -1,0 +1,17 @@
+"""The page in the browser: a Gradio shell around the Live view. `build(client)` returns the `gr.Blocks`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+__all__ = ["build"]
+
+
+def build(client: Any) -> gr.Blocks:
+    """The whole page over a `workbench.client.Workbench` (or anything with the same methods)."""
+    from workbench.ui.page import build as build_page  # gradio takes a second or two to import
+
+    return build_page(client)

@@ -1,0 +1,6 @@
+"""Drawings of a trace: ES modules under `js/`, one palette, one vocabulary. Imports no torch and no gradio."""
+
+from workbench.views.modules import FIRST_MODULE, module_names, module_path, module_text
+from workbench.views.palette import css_variables, palette
+
+__all__ = ["FIRST_MODULE", "css_variables", "module_names", "module_path", "module_text", "palette"]

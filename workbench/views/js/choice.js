@@ -1,0 +1,50 @@
+/** What the side panel holds, and the requests made from it. Plain data, no DOM. */
+
+/** The first choice a visitor sees. */
+export function first(catalogue) {
+  const usable = (entries, wanted) => (entries.find((e) => e.name === wanted && e.available !== false) ?? entries.find((e) => e.available !== false))?.name ?? null;
+  const preset = catalogue.presets[0];
+  return {
+    target: usable(catalogue.targets, catalogue.chosen.target), drafter: usable(catalogue.drafters, catalogue.chosen.drafter),
+    method: usable(catalogue.methods, catalogue.chosen.method), params: {}, preset: preset?.name ?? null, prompt: preset?.prompt ?? "",
+    max_new_tokens: catalogue.chosen.max_new_tokens, seed: 0,
+  };
+}
+
+/** Keep what still exists after the target or the drafter changed and a new catalogue came. */
+export function revise(choice, catalogue) {
+  const fresh = first(catalogue);
+  const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
+  return {
+    ...choice,
+    target: has(catalogue.targets, choice.target) ? choice.target : fresh.target,
+    drafter: has(catalogue.drafters, choice.drafter) ? choice.drafter : fresh.drafter,
+    method: has(catalogue.methods, choice.method) ? choice.method : fresh.method,
+  };
+}
+
+/** All parameters in one flat object: those of `method` and of sampling, held values inside their ranges. */
+export function parameters(choice, catalogue, method, clamp) {
+  const own = catalogue.methods.find((m) => m.name === method)?.params ?? [];
+  return Object.fromEntries([...own, ...catalogue.sampling].map((p) => {
+    const held = choice.params[p.name] ?? p.default;
+    return [p.name, typeof held === "number" ? clamp(p, held).value : held];
+  }));
+}
+
+/** The request of a run. */
+export function request(choice, catalogue, channel, clamp, paused) {
+  const { prompt, target, drafter, max_new_tokens, seed, method } = choice;
+  return { channel, prompt, target, drafter, max_new_tokens, seed, method, params: parameters(choice, catalogue, method, clamp), paused };
+}
+
+/** The request of the baseline: plain decoding of the same prompt, seed and sampling. */
+export function plainRequest(choice, catalogue, channel, clamp) {
+  return { ...request({ ...choice, method: catalogue.baseline }, catalogue, channel, clamp, false), drafter: null };
+}
+
+/** What a run and its baseline must share to be compared. */
+export function pairing(choice, catalogue, clamp) {
+  const { prompt, target, max_new_tokens, seed } = choice;
+  return JSON.stringify([prompt, target, max_new_tokens, seed, parameters(choice, catalogue, catalogue.baseline, clamp)]);
+}

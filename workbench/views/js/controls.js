@@ -1,0 +1,171 @@
+/** The side panel: what to run, how, and the buttons. It holds no state: it shows `data` and emits events.
+ *
+ *  Events: `wb:choose` {what, value} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}.
+ */
+
+/** Options of a select, the unusable ones last with their reason. Pure.
+ *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
+export function options(entries) {
+  const usable = entries.filter((e) => e.available !== false);
+  const barred = entries.filter((e) => e.available === false);
+  return [
+    ...usable.map((e) => ({ value: e.name, text: e.title || e.name, disabled: false })),
+    ...barred.map((e) => ({ value: e.name, text: `${e.title || e.name}: ${e.reason || "not available"}`, disabled: true })),
+  ];
+}
+
+/** Which buttons can be pressed, with the reason why not. Pure. */
+export function buttons({ active, paused, ready, measuring, baseline }) {
+  const idle = active ? "" : "nothing is running", held = measuring ? "the baseline is being measured" : idle;
+  return {
+    run: { label: "Run", off: !ready ? "the backend is not ready" : measuring ? held : active ? "a run is in progress: stop it first" : "" },
+    pause: { label: paused ? "Resume" : "Pause", off: held },
+    step: { label: "Step", off: !ready ? "the backend is not ready" : measuring ? held : "" },
+    stop: { label: "Stop", off: idle },
+    baseline: { label: baseline.label, off: baseline.off },
+  };
+}
+
+const PROMISES = {
+  exact: "exact: same distribution as the target alone",
+  "greedy-exact": "greedy-exact: identical text at temperature 0",
+  approximate: "approximate: the text may differ from the target's",
+  simulation: "SIMULATION: knows what no real drafter could",
+};
+
+/** Draw into `el`.
+ *  @param {{catalogue: object, choice: object, form: {value: object}, run: object, note: string, theme: string,
+ *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
+export function render(el, data) {
+  const ui = (el._controls ??= build(el));
+  const { catalogue, choice } = data;
+  const method = catalogue.methods.find((m) => m.name === choice.method);
+  select(ui.target, options(catalogue.targets), choice.target);
+  select(ui.method, options(catalogue.methods), choice.method);
+  select(ui.drafter, options(catalogue.drafters), choice.drafter);
+  write(ui.targetNote, detail(catalogue.targets, choice.target));
+  write(ui.drafterNote, detail(catalogue.drafters, choice.drafter));
+  write(ui.promise, method ? (PROMISES[method.promise] ?? method.promise) : "");
+  ui.promise.dataset.promise = method?.promise ?? "";
+  write(ui.teaches, method?.teaches ?? "");
+  source(ui.source, method?.source);
+  data.draw(ui.params, { params: method?.params ?? [], values: choice.params });
+  const [first, ...more] = catalogue.sampling;
+  data.draw(ui.sampling, { params: first ? [first] : [], values: choice.params });
+  data.draw(ui.sampling2, { params: more, values: choice.params });
+  write(ui.moreNote, changed(more, choice.params));
+  field(ui.max, choice.max_new_tokens);
+  field(ui.seed, choice.seed);
+  field(ui.prompt, choice.prompt);
+  chips(ui.presets, catalogue.presets, choice.preset);
+  for (const [name, { label, off }] of Object.entries(buttons(data.run))) {
+    const button = ui.buttons[name];
+    write(button.firstChild, label);
+    button.disabled = Boolean(off);
+    button.title = off;
+  }
+  write(ui.note, data.note);
+  ui.note.hidden = !data.note;
+}
+
+function detail(entries, name) {
+  return entries.find((e) => e.name === name)?.detail ?? "";
+}
+
+function changed(params, held) {
+  const n = params.filter((p) => held[p.name] !== undefined && held[p.name] !== p.default).length;
+  return n ? `${n} changed` : "";
+}
+
+function build(el) {
+  const uid = Math.random().toString(36).slice(2, 7);
+  const tell = (name, detail) => el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
+  const choose = (what) => (event) => tell("wb:choose", { what, value: event.target.value });
+  const picker = (what, title) => {
+    const control = h("select", { id: `${uid}-${what}`, onchange: choose(what) });
+    control.dataset.what = what;
+    return [h("label", { htmlFor: control.id }, title), control];
+  };
+  const [targetLabel, target] = picker("target", "Target");
+  const [methodLabel, method] = picker("method", "Method");
+  const [drafterLabel, drafter] = picker("drafter", "Drafter");
+  const note = () => h("small", { className: "wb-detail" });
+  const number = (what, min) => h("input", {
+    type: "number", id: `${uid}-${what}`, min, step: 1,
+    onchange: (event) => tell("wb:choose", { what, value: Math.max(min, Math.round(Number(event.target.value) || 0)) }),
+  });
+  const max = number("max_new_tokens", 1), seed = number("seed", 0);
+  const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: choose("prompt") });
+  const presets = h("div", { className: "wb-chips", onclick: (event) => event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }) });
+  const ui = {
+    target, method, drafter, max, seed, prompt, presets, targetNote: note(), drafterNote: note(),
+    promise: h("small", { className: "wb-promise" }), teaches: h("p", { className: "wb-teaches" }), source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
+    params: h("div", { className: "wb-form" }), sampling: h("div", { className: "wb-form" }), sampling2: h("div", { className: "wb-form" }),
+    moreNote: h("small", {}), note: h("p", { className: "wb-note" }), buttons: {},
+  };
+  ui.note.setAttribute("role", "status");
+  const press = (name, className, hint) => {
+    const button = h("button", { type: "button", className, onclick: () => tell("wb:press", { button: name }) }, "", hint ? h("kbd", {}, hint) : "");
+    button.dataset.press = name;
+    button.prepend(document.createTextNode(name));
+    return (ui.buttons[name] = button);
+  };
+  const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
+  const settings = h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+    h("summary", {}, "Settings"),
+    h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
+    h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.teaches, ui.source),
+    h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
+    ui.params, ui.sampling,
+    h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
+    h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
+  el.append(settings,
+    h("div", { className: "wb-ask" }, h("label", { htmlFor: prompt.id }, "Prompt"), presets, prompt),
+    h("div", { className: "wb-buttons" }, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""), ui.note));
+  return ui;
+}
+
+function select(control, wanted, value) {
+  const key = JSON.stringify(wanted);
+  if (control._key !== key) {
+    control._key = key;
+    control.replaceChildren(...wanted.map((o) => h("option", { value: o.value, disabled: o.disabled }, o.text)));
+  }
+  if (control.value !== (value ?? "")) control.value = value ?? "";
+}
+
+function chips(el, presets, chosen) {
+  while (el.childElementCount < presets.length) el.append(h("button", { type: "button" }));
+  presets.forEach((p, i) => {
+    const chip = el.children[i];
+    chip.dataset.preset = p.name;
+    write(chip, p.title);
+    chip.setAttribute("aria-pressed", String(p.name === chosen));
+  });
+}
+
+function source(link, cited) {
+  link.hidden = !cited?.title;
+  if (!cited?.title) return;
+  write(link, `${cited.authors} ${cited.year}: ${cited.title}`);
+  if (/^https?:\/\//.test(cited.url ?? "")) link.href = cited.url;
+  else link.removeAttribute("href");
+}
+
+function field(control, value) {
+  if (document.activeElement !== control || control.type !== "number") {
+    if (control.value !== String(value ?? "")) control.value = value ?? "";
+  }
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function h(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+export default { render };

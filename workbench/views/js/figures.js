@@ -1,0 +1,101 @@
+/** The key figures, counted from rounds. Same denominators as `workbench/trace/metrics.py`; a test compares both. */
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+const ratio = (part, whole) => (whole ? part / whole : null);
+
+/** Counts of one round. */
+export function count(round) {
+  const status = round.nodes.status;
+  return {
+    drafted: status.length,
+    tested: status.filter((s) => s !== "discarded").length,
+    accepted: round.path.length,
+    emitted: round.emitted.length,
+  };
+}
+
+/** All figures of a list of rounds by name; null where a denominator is zero. */
+export function summary(rounds) {
+  const counts = rounds.map(count);
+  const total = (name) => sum(counts.map((c) => c[name]));
+  const seconds = sum(rounds.map((r) => r.seconds));
+  const tokens = total("emitted");
+  return {
+    tokens,
+    rounds: rounds.length,
+    drafted: total("drafted"),
+    tested: total("tested"),
+    accepted: total("accepted"),
+    tau: ratio(tokens, rounds.length),
+    acceptance_rate: ratio(total("accepted"), total("tested")),
+    draft_utilisation: ratio(total("accepted"), total("drafted")),
+    seconds,
+    tokens_per_second: ratio(tokens, seconds),
+    draft_seconds: sum(rounds.map((r) => r.draft_s)),
+    verify_seconds: sum(rounds.map((r) => r.verify_s)),
+    overhead_seconds: sum(rounds.map((r) => r.overhead_s)),
+    overhead_share: ratio(sum(rounds.map((r) => r.overhead_s)), seconds),
+    target_forwards: sum(rounds.map((r) => r.target_forwards)),
+  };
+}
+
+/** Acceptance after each round, over the last `window` rounds and over all so far; null where nothing was tested.
+ *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
+export function acceptanceOverTime(rounds, window = 8) {
+  const points = [];
+  let tested = 0, accepted = 0, testedRecent = 0, acceptedRecent = 0;
+  const counts = rounds.map(count);
+  counts.forEach((c, i) => {
+    tested += c.tested;
+    accepted += c.accepted;
+    testedRecent += c.tested - (counts[i - window]?.tested ?? 0);
+    acceptedRecent += c.accepted - (counts[i - window]?.accepted ?? 0);
+    points.push({ index: i, windowed: ratio(acceptedRecent, testedRecent), cumulative: ratio(accepted, tested) });
+  });
+  return points;
+}
+
+/** Per depth: rounds that tested a node there, rounds that accepted one, the quotient and its 95 % Wilson interval. */
+export function acceptanceByDepth(rounds) {
+  const tried = new Map(), kept = new Map();
+  for (const { nodes } of rounds) {
+    const at = (wanted) => new Set(nodes.depth.filter((_, i) => wanted(nodes.status[i])));
+    for (const d of at((s) => s !== "discarded")) tried.set(d, (tried.get(d) ?? 0) + 1);
+    for (const d of at((s) => s === "accepted")) kept.set(d, (kept.get(d) ?? 0) + 1);
+  }
+  return [...tried.keys()].sort((a, b) => a - b).map((depth) => {
+    const tested = tried.get(depth), accepted = kept.get(depth) ?? 0;
+    return { depth, tested, accepted, rate: accepted / tested, ...wilson(accepted, tested) };
+  });
+}
+
+/** Rounds by how many drafted tokens they accepted, split by how the round ended. */
+export function histogram(rounds) {
+  const bars = [];
+  for (const round of rounds) {
+    const n = round.path.length;
+    while (bars.length <= n) bars.push({ accepted: bars.length, rounds: 0, bonus: 0 });
+    bars[n].rounds += 1;
+    if (round.bonus_kind === "bonus") bars[n].bonus += 1;
+  }
+  return bars;
+}
+
+/** Settings that changed, as marks on a time axis: [{index, text}]. */
+export function changeMarks(rounds) {
+  return rounds
+    .filter((r) => r.changes.length > 0)
+    .map((r) => ({ index: r.index, text: r.changes.map(changeText).join(", ") }));
+}
+
+function changeText({ name, before, after }) {
+  const show = (v) => (typeof v === "number" && !Number.isInteger(v) ? v.toFixed(2) : `${v ?? "–"}`);
+  return name === "method" ? `${show(before)} → ${show(after)}` : `${name} ${show(before)} → ${show(after)}`;
+}
+
+/** 95 % Wilson score interval of k successes in n trials. */
+export function wilson(k, n) {
+  const z = 1.96, centre = (k + (z * z) / 2) / (n + z * z);
+  const half = (z / (n + z * z)) * Math.sqrt((k * (n - k)) / n + (z * z) / 4);
+  return { low: Math.max(0, centre - half), high: Math.min(1, centre + half) };
+}

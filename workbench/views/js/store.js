@@ -1,0 +1,58 @@
+/** Keep the rounds of a run by index, whatever order they arrive in, and say what is missing. No DOM. */
+
+const TERMINAL = new Set(["finished", "cancelled", "error"]);
+
+/** An empty record of one run. `channel` is the name the page gave it before the backend answered with an id. */
+export function newRun(channel) {
+  return { channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, error: null };
+}
+
+/** Put a message into the record.
+ *  @param {object} run record from `newRun`, changed in place
+ *  @param {{run?: string, state?: string, message?: string, seq?: number, header?: object, rounds?: object[],
+ *           footer?: object, error?: {message: string, remedy: string}}} message  what `Run.since` returned
+ *  @returns {number|null} index of the first round that is missing, or null when none is */
+export function apply(run, message) {
+  if (message.run) run.id = message.run;
+  // A slower answer must not bring an ended run back to life.
+  if (message.state && !(isOver(run) && !TERMINAL.has(message.state))) {
+    run.state = message.state;
+    run.message = message.message ?? "";
+  }
+  if (message.header) run.header = message.header;
+  if (message.footer) run.footer = message.footer;
+  if (message.error) {
+    run.error = message.error;
+    run.state = "error";
+  }
+  for (const round of message.rounds ?? []) {
+    if (run.rounds[round.index] === undefined) run.rounds[round.index] = round;
+  }
+  run.seq = Math.max(run.seq, message.seq ?? 0, run.rounds.length);
+  const have = complete(run);
+  return have < run.seq ? have : null;
+}
+
+/** Number of rounds from 0 on without a hole. */
+export function complete(run) {
+  let n = run.whole ?? 0;
+  while (run.rounds[n] !== undefined) n += 1;
+  run.whole = n;
+  return n;
+}
+
+/** The rounds that can be drawn: the unbroken beginning. */
+export function visible(run) {
+  const n = complete(run);
+  return n === run.rounds.length ? run.rounds : run.rounds.slice(0, n);
+}
+
+/** True when no more rounds will come. */
+export function isOver(run) {
+  return TERMINAL.has(run.state);
+}
+
+/** True while the run holds the engine: from the press of Run to its end. */
+export function isActive(run) {
+  return run !== null && !isOver(run);
+}

@@ -1,0 +1,41 @@
+"""The one palette: status, surface and phase colours in `palette.json`, as CSS variables for both themes.
+
+The status colours were found by a search over OKLCH for the largest worst-case CIEDE2000 difference under normal
+vision and simulated protanopia, deuteranopia and tritanopia; `tests/views/test_palette.py` holds them to it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+THEMES = ("light", "dark")
+
+
+@cache
+def palette() -> dict[str, Any]:
+    """The palette file: `statuses`, `surfaces`, `phases`."""
+    return json.loads(Path(__file__).with_name("palette.json").read_text(encoding="utf-8"))
+
+
+def variables(theme: str) -> dict[str, str]:
+    """CSS variable → colour for one theme: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, `--wb-draft`, …"""
+    colours = palette()
+    out = {f"--wb-{name}": value for name, value in colours["surfaces"][theme].items()}
+    for name, status in colours["statuses"].items():
+        out[f"--wb-{name}"] = status[theme]["stroke"]
+        out[f"--wb-{name}-tint"] = status[theme]["tint"]
+    out |= {f"--wb-{name}": value[theme] for name, value in colours["phases"].items()}
+    return out
+
+
+def css_variables(root: str = ".wb", dark: str = ".dark .wb") -> str:
+    """Both themes as CSS rules; `dark` is the selector under which the dark theme is in force."""
+
+    def rule(selector: str, theme: str) -> str:
+        lines = "".join(f"{name}:{value};" for name, value in variables(theme).items())
+        return f"{selector}{{{lines}color-scheme:{theme}}}"
+
+    return rule(root, "light") + "\n" + rule(dark, "dark")
