@@ -1,0 +1,58 @@
+"""Errors for people: what was wrong, with which value, and what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WorkbenchError(Exception):
+    """Base of every error a user can cause or mend. The message is one line and says what to do.
+
+    `remedy` is kept apart from the message, so that the command line, the app and the API can show it their own way.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        self.message = message
+        self.remedy = remedy
+        super().__init__(f"{message} {remedy}".strip())
+
+
+class PromptError(WorkbenchError):
+    """The prompt is empty, or does not fit the context."""
+
+
+class CapacityError(WorkbenchError):
+    """The run does not fit the cache or the memory that is left."""
+
+
+class UnknownNameError(WorkbenchError):
+    """A method, parameter, target or preset that nobody registered."""
+
+    @classmethod
+    def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+        """Build the error with the nearest known names first."""
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return cls(f"There is no {kind} {name!r}.", f"{hint} Known: {', '.join(names) or 'none'}.".strip())
+
+
+class ParameterError(WorkbenchError):
+    """A parameter of the wrong type or outside its range."""
+
+
+class ModelError(WorkbenchError):
+    """A model cannot be loaded or cannot be verified by the engine."""
+
+
+class TokenizerMismatchError(ModelError):
+    """Target and drafter do not share a vocabulary."""
+
+
+class MethodUnavailableError(WorkbenchError):
+    """The method needs something that the chosen models do not have."""
+
+
+class NumericalError(WorkbenchError):
+    """The target returned NaN logits for a request."""

@@ -1,0 +1,106 @@
+"""Parameters of methods: a dataclass field with a range, a default and a sentence of help.
+
+One declaration is the slider in the app, the flag on the command line, the row in the catalogue and the case in the
+tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.core.errors import ParameterError
+
+_KEY = "workbench.param"
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSpec:
+    """What is known about one parameter.
+
+    Attributes:
+        name: the field's name, the same everywhere.
+        kind: "int", "float", "bool" or "choice".
+        default: value used when nothing is said.
+        ge: smallest allowed value, or None.
+        le: largest allowed value, or None.
+        choices: allowed values of a choice.
+        doc: one sentence, with the unit.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    ge: float | None = None
+    le: float | None = None
+    choices: tuple[str, ...] = ()
+    doc: str = ""
+
+    def parse(self, value: Any) -> Any:
+        """Check `value` (a Python value or its text form) and return it with the parameter's type.
+
+        Raises:
+            ParameterError: wrong type, not a choice, or outside [ge, le].
+        """
+        try:
+            parsed = self._cast(value)
+        except (TypeError, ValueError):
+            raise ParameterError(f"{self.name}={value!r} is not {self._article()}.", self._allowed()) from None
+        if self.kind == "choice" and parsed not in self.choices:
+            raise ParameterError(f"{self.name}={value!r} is not one of its choices.", self._allowed())
+        too_low = self.ge is not None and parsed < self.ge
+        too_high = self.le is not None and parsed > self.le
+        if self.kind in ("int", "float") and (parsed != parsed or too_low or too_high):
+            raise ParameterError(f"{self.name}={value!r} is outside its range.", self._allowed())
+        return parsed
+
+    def _cast(self, value: Any) -> Any:
+        if self.kind == "bool":
+            if isinstance(value, bool):
+                return value
+            words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False}
+            return words[str(value).lower()] if str(value).lower() in words else _fail()
+        if self.kind == "int":
+            number = float(value)
+            return int(number) if number == int(number) and not isinstance(value, bool) else _fail()
+        if self.kind == "float":
+            return float(value) if not isinstance(value, bool) else _fail()
+        return str(value)
+
+    def _article(self) -> str:
+        return {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(self.kind, "a choice")
+
+    def _allowed(self) -> str:
+        if self.kind == "choice":
+            return f"Choose one of: {', '.join(self.choices)}."
+        if self.kind == "bool":
+            return "Use true or false."
+        return f"Use {self._article()} from {self.ge} to {self.le} (default {self.default})."
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON for forms and catalogues."""
+        return dataclasses.asdict(self) | {"choices": list(self.choices)}
+
+
+def _fail() -> Any:
+    raise ValueError
+
+
+def param(
+    default: Any, *, ge: float | None = None, le: float | None = None, choices: tuple[str, ...] = (), doc: str
+) -> Any:
+    """Declare a parameter as a dataclass field. The kind follows from the default's type (`choices` wins)."""
+    kind = "choice" if choices else {bool: "bool", int: "int", float: "float"}[type(default)]
+    spec = ParamSpec("", kind, default, ge, le, choices, doc)
+    return dataclasses.field(default=default, metadata={_KEY: spec})
+
+
+def params_of(part: Any) -> dict[str, ParamSpec]:
+    """The parameters a part declares, by name; `default` is the value in this instance."""
+    found = {}
+    for field in dataclasses.fields(part):
+        spec = field.metadata.get(_KEY)
+        if spec is not None:
+            found[field.name] = dataclasses.replace(spec, name=field.name, default=getattr(part, field.name))
+    return found

@@ -1,0 +1,159 @@
+"""Acceptance rules on whole trees at once: what each node's acceptance probability is, and where to go if none is kept.
+
+Every rule has the same form. It gives each node the probability with which it is accepted once its parent has been and
+its elder siblings have not, and each place of the tree (root and nodes) the token that is emitted if the walk ends
+there. The walk itself (`walk`) is then a few comparisons on the host, and a round needs one synchronisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.sampling import pick
+from workbench.core.tree import DraftTree, Sampling, children_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A rule's decision for every place of a tree, still on the device.
+
+    Attributes:
+        accept: float [N], probability of accepting node i given that it is tested.
+        stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1).
+    """
+
+    accept: Float[Tensor, " N"]
+    stop: Int[Tensor, " N_plus_1"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was kept of a tree.
+
+    Attributes:
+        path: accepted nodes, root side first.
+        bonus: the token the target adds.
+        corrected: whether a rejection came before the bonus (it then replaces a rejected token).
+        tested: nodes that were put to the test, with the outcome, in order.
+        uniform: the uniform each tested node was compared with; empty where nothing was drawn.
+    """
+
+    path: tuple[int, ...]
+    bonus: int
+    corrected: bool
+    tested: tuple[tuple[int, bool], ...]
+    uniform: dict[int, float]
+
+
+def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
+    """Normalised positive part of p − q: what to draw from after a rejection.
+
+    Args:
+        p: target probabilities; each row sums to 1.
+        q: law the rejected token was drawn from, same support order.
+
+    Returns:
+        Probabilities in p's dtype. Where p equals q a rejection has probability 0, and p itself is returned.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, §2.3. Float32 or wider: in bf16 the difference loses its sign.
+
+    Example:
+        >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]))
+        tensor([0., 1.])
+    """
+    left = (p - q).clamp_(min=0)
+    total = left.sum(-1, keepdim=True)
+    return torch.where(total > 0, left / total.clamp_min(torch.finfo(p.dtype).tiny), p)
+
+
+def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
+    """Accept a node iff it is the target's likeliest token after its parent."""
+    return Ruling(accept=(tree.tokens == best[tree.parents + 1]).float(), stop=best)
+
+
+def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    """Test siblings one after the other, each against what its elder siblings left of the target's law.
+
+    For a chain of sampled tokens this is speculative sampling; for siblings drawn without replacement it is recursive
+    rejection sampling; for deterministic siblings the law of a proposal is a point mass, and the rule becomes "draw
+    from the target and follow the draw". All parents of the tree are treated at once; the loop is over siblings.
+
+    Args:
+        tree: siblings in the order they were drawn.
+        p: the target's law at the root (row 0) and after each node (row i+1).
+        u_stop: uniforms [N+1] for the token emitted where the walk ends.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 (chain); Jeon et al. 2024, arXiv:2402.14160,
+    Algorithm 1 (without replacement); Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 (independent).
+    """
+    n = len(tree)
+    if n == 0:
+        return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
+    parents, tokens = tree.parents, tree.tokens
+    same = parents.unsqueeze(0) == parents.unsqueeze(1)
+    rank = torch.tril(same, diagonal=-1).sum(1)  # [N] elder siblings of each node
+    left = p  # [N+1, V] what is left of the law
+    q = None if tree.q is None or tree.q_of is None else tree.q[tree.q_of.clamp_min(0)].to(p.dtype)  # [N+1, V]
+    accept = p.new_zeros(n)
+    index = torch.arange(n, device=p.device)
+    for k in range(tree.fanout):
+        slot = torch.where(rank == k, parents + 1, n + 1)  # n+1 is a dump
+        child = index.new_full((n + 2,), -1).scatter_(0, slot, index)[: n + 1]  # [N+1] k-th child of each place
+        has = (child >= 0).unsqueeze(1)
+        x = tokens[child.clamp_min(0)].unsqueeze(1)  # [N+1, 1]
+        p_x = left.gather(1, x)
+        if q is None:
+            ratio = p_x
+            rest = left.scatter(1, x, 0.0)
+            total = rest.sum(1, keepdim=True)
+            rest = torch.where(total > 0, rest / total.clamp_min(torch.finfo(p.dtype).tiny), left)
+        else:
+            q_x = q.gather(1, x)
+            ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
+            rest = residual(left, q)
+            if tree.sampling is Sampling.WITHOUT_REPLACEMENT:
+                without = q.scatter(1, x, 0.0)
+                total = without.sum(1, keepdim=True)
+                without = torch.where(total > 0, without / total.clamp_min(torch.finfo(p.dtype).tiny), q)
+                q = torch.where(has, without, q)
+        accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)
+        left = torch.where(has, rest, left)
+    return Ruling(accept=accept, stop=pick(left, u_stop))
+
+
+def walk(
+    parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
+) -> Verdict:
+    """Follow accepted nodes from the root; where none is kept, emit that place's token.
+
+    Args:
+        parents: of each node, on the host.
+        accept: acceptance probability of each node.
+        stop: N+1 tokens (see `Ruling`).
+        uniform: N uniforms; None when every acceptance probability is 0 or 1.
+    """
+    children = children_of(parents)
+    at, path, tested, drawn, corrected = 0, [], [], {}, False
+    while True:
+        kept = None
+        for node in children[at]:
+            if uniform is None:
+                ok = accept[node] > 0.5
+            else:
+                drawn[node] = float(uniform[node])
+                ok = uniform[node] < accept[node]
+            tested.append((node, ok))
+            if ok:
+                kept = node
+                break
+        if kept is None:
+            corrected = bool(children[at])
+            break
+        path.append(kept)
+        at = kept + 1
+    return Verdict(tuple(path), int(stop[at]), corrected, tuple(tested), drawn)

@@ -1,0 +1,120 @@
+"""From logits to the law a token is drawn from, and the draw itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.params import param
+
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+"""Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the target's logits become a law. Temperature 0 is greedy decoding; the filters then change nothing.
+
+    `processors` are Hugging Face logits processors; each sees the whole history of the node it scores.
+    """
+
+    temperature: float = param(0.0, ge=0.0, le=5.0, doc="0 is greedy; 1 samples from the model as it is")
+    top_k: int = param(0, ge=0, le=1000, doc="keep the k likeliest tokens; 0 keeps all")
+    top_p: float = param(
+        1.0, ge=0.0, le=1.0, doc="keep the smallest set of tokens with this much probability; 1 keeps all"
+    )
+    min_p: float = param(0.0, ge=0.0, le=1.0, doc="drop tokens below this share of the likeliest token's probability")
+    repetition_penalty: float = param(
+        1.0, ge=0.5, le=5.0, doc="divide the logits of tokens seen before; 1 changes nothing"
+    )
+    processors: tuple[Any, ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether decoding takes the likeliest token."""
+        return self.temperature == 0.0
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the law depends on the tokens before, beyond the logits."""
+        return self.repetition_penalty != 1.0 or bool(self.processors)
+
+
+def penalise_repetition(
+    history: Int[Tensor, "B L"], scores: Float[Tensor, "B V"], penalty: float
+) -> Float[Tensor, "B V"]:
+    """Divide positive and multiply negative logits of the tokens in `history` by `penalty`.
+
+    Source: Keskar et al. 2019, CTRL, arXiv:1909.05858, §4.1.
+    """
+    seen = scores.gather(1, history)
+    seen = torch.where(seen < 0, seen * penalty, seen / penalty)
+    return scores.scatter(1, history, seen)
+
+
+def with_history(
+    logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " L"]]
+) -> Float[Tensor, "n V"]:
+    """Apply the repetition penalty and the processors, each row with its own history (histories may differ in length)."""
+    if not sampling.needs_history:
+        return logits
+    rows = []
+    for row, history in zip(logits, histories, strict=True):
+        scores, ids = row[None].float() if row.dtype in (torch.bfloat16, torch.float16) else row[None], history[None]
+        if sampling.repetition_penalty != 1.0:
+            scores = penalise_repetition(ids, scores, sampling.repetition_penalty)
+        for processor in sampling.processors:
+            scores = processor(ids, scores)
+        rows.append(scores[0])
+    return torch.stack(rows)
+
+
+def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
+    """Probabilities the next token is drawn from: temperature, then top-k, top-p and min-p, in that order.
+
+    Args:
+        logits: after `with_history`. Half precision is widened to float32; float64 stays.
+        sampling: with temperature above 0.
+
+    Returns:
+        Rows that sum to 1. At temperature 0 a point mass on the first likeliest token.
+    """
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    if sampling.greedy:
+        return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+    scores = logits / sampling.temperature
+    if 0 < sampling.top_k < scores.shape[1]:
+        least = scores.topk(sampling.top_k, dim=1).values[:, -1:]
+        scores = scores.masked_fill(scores < least, -math.inf)
+    if sampling.top_p < 1.0:
+        ordered, index = scores.sort(dim=1)
+        drop = ordered.softmax(1).cumsum(1) <= 1.0 - sampling.top_p
+        drop[:, -1] = False
+        scores = scores.masked_fill(torch.zeros_like(drop).scatter(1, index, drop), -math.inf)
+    if sampling.min_p > 0.0:
+        p = scores.softmax(1)
+        scores = scores.masked_fill(p < sampling.min_p * p.amax(1, keepdim=True), -math.inf)
+    return scores.softmax(1)
+
+
+def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Draw one token per row by inversion: the first whose cumulative probability exceeds u. No synchronisation.
+
+    Args:
+        p: non-negative weights; rows need not sum to 1.
+        u: uniforms in [0, 1), float64.
+
+    Example:
+        >>> pick(torch.tensor([[0.25, 0.0, 0.75]]), torch.tensor([0.25], dtype=torch.float64)).tolist()
+        [2]
+    """
+    cumulative = p.double().cumsum(1)
+    at = (u.to(cumulative.device).unsqueeze(1) * cumulative[:, -1:]).contiguous()
+    return torch.searchsorted(cumulative, at, right=True).squeeze(1).clamp_(max=p.shape[1] - 1)

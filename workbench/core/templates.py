@@ -1,0 +1,50 @@
+"""Static trees: which ranks to try at which depth, when the chance of each rank is known."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+
+def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) -> list[tuple[int, ...]]:
+    """The `n_nodes` rank paths most likely to be right, parents before children, better siblings first.
+
+    Args:
+        accuracy: accuracy[d][r] = chance that rank r is right at depth d + 1; the last row serves all deeper levels.
+        n_nodes: size of the tree.
+        depth: most levels.
+
+    Returns:
+        Paths of ranks: (0,) is the likeliest first token, (0, 1) the second choice after it.
+
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3: add the node with the largest product of accuracies
+    whose parent is in. Products fall along a path, so a best-first search gives the same tree.
+
+    Example:
+        >>> best_paths([[0.6, 0.2], [0.5, 0.1]], n_nodes=3, depth=2)
+        [(0,), (0, 0), (1,)]
+    """
+    if not accuracy or depth < 1:
+        return []
+    heap = [(-accuracy[0][r], (r,)) for r in range(len(accuracy[0]))]
+    heapq.heapify(heap)
+    chosen: list[tuple[int, ...]] = []
+    while heap and len(chosen) < n_nodes:
+        value, path = heapq.heappop(heap)
+        chosen.append(path)
+        if len(path) < depth:
+            row = accuracy[min(len(path), len(accuracy) - 1)]
+            for r, chance in enumerate(row):
+                heapq.heappush(heap, (value * chance, (*path, r)))
+    return chosen
+
+
+def parents_of(paths: Sequence[tuple[int, ...]]) -> list[int]:
+    """Parent index of each path (−1 for paths of one rank).
+
+    Example:
+        >>> parents_of([(0,), (0, 0), (1,)])
+        [-1, 0, -1]
+    """
+    index = {path: i for i, path in enumerate(paths)}
+    return [index[path[:-1]] if len(path) > 1 else -1 for path in paths]

@@ -1,0 +1,132 @@
+"""What a forward costs on this machine: T(n) for n tokens at once, measured once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from bisect import bisect_left
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from workbench.engine.models import Models
+from workbench.engine.runner import Runner, Segment
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured forwards, in seconds.
+
+    Attributes:
+        target_s: seconds of a target forward of n tokens, by n.
+        draft_s: seconds of one single-token forward of the draft model (0 when there is none).
+    """
+
+    target_s: dict[int, float]
+    draft_s: float
+
+    def verify_s(self, n: int) -> float:
+        """Seconds to verify n tokens (root included), interpolated between measured sizes."""
+        sizes = sorted(self.target_s)
+        if n >= sizes[-1]:
+            return self.target_s[sizes[-1]] * n / sizes[-1]
+        hi = bisect_left(sizes, n)
+        if sizes[hi] == n:
+            return self.target_s[n]
+        a, b = sizes[hi - 1], sizes[hi]
+        return self.target_s[a] + (self.target_s[b] - self.target_s[a]) * (n - a) / (b - a)
+
+
+def cache_file() -> Path:
+    """Where measurements are kept."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return base / "speculative-decoding-workbench" / "costs.json"
+
+
+def costs_of(models: Models, fresh: bool = False) -> Costs:
+    """Costs of these models on this machine; measured at the first call (about half a second for a small model).
+
+    Args:
+        models: idle or between rounds; a row of the cache is borrowed.
+        fresh: measure again.
+    """
+    key = _key(models)
+    if key in models.shared and not fresh:
+        return models.shared[key]
+    stored = _read()
+    if key in stored and not fresh:
+        costs = Costs({int(n): s for n, s in stored[key]["target_s"].items()}, stored[key]["draft_s"])
+    else:
+        costs = measure(models)
+        stored[key] = {"target_s": {str(n): s for n, s in costs.target_s.items()}, "draft_s": costs.draft_s}
+        _write(stored)
+    models.shared[key] = costs
+    return costs
+
+
+def measure(models: Models, context: int = 128, repeats: int = 5) -> Costs:
+    """Median seconds of forwards of 1 … 64 tokens behind `context` tokens."""
+    target = _time(models.target, SIZES, context, repeats)
+    draft = _time(models.drafter, (1,), context, repeats)[1] if models.drafter is not None else 0.0
+    return Costs(target, draft)
+
+
+def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) -> dict[int, float]:
+    slot = runner.open()
+    try:
+        context = min(context, runner.context // 2)
+        runner.prefill(slot, [1] * context)
+        found = {}
+        for n in sizes:
+            tokens = torch.ones(n, dtype=torch.long, device=runner.device)
+            times = []
+            for _ in range(repeats + 1):
+                _synchronise(runner.device)
+                start = time.perf_counter()
+                runner.forward([Segment(slot, tokens)])
+                _synchronise(runner.device)
+                times.append(time.perf_counter() - start)
+                runner.rewind(slot, context)
+            found[n] = statistics.median(times[1:])
+        return found
+    finally:
+        runner.close(slot)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _key(models: Models) -> str:
+    drafter = models.drafter
+    parts = [
+        platform.node(), platform.machine(), str(os.cpu_count()), str(torch.get_num_threads()), torch.__version__,
+        models.target_name, str(models.target.dtype), str(models.target.device),
+        str(models.drafter_name), str(drafter.dtype if drafter is not None else None),
+    ]  # fmt: skip
+    return "|".join(parts)
+
+
+def _read() -> dict[str, dict]:
+    try:
+        return json.loads(cache_file().read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(stored: dict[str, dict]) -> None:
+    path = cache_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.tmp")
+        partial.write_text(json.dumps(stored, indent=1))
+        partial.replace(path)
+    except OSError:  # a read-only home is no reason to fail
+        return

@@ -1,0 +1,58 @@
+"""Time as the device sees it: marks that cost no synchronisation, read once the round is over."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+class Clock:
+    """Marks on one time line. On the CPU a mark is the wall clock; on a GPU it is an event in the stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._origin_s = time.perf_counter()
+        self._origin = self._event() if self._cuda else None
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def mark(self) -> Mark:
+        """Now."""
+        return Mark(self, self._event() if self._cuda else None, time.perf_counter() - self._origin_s)
+
+
+class Mark:
+    """A point on a clock's time line."""
+
+    __slots__ = ("_clock", "_event", "_host_s")
+
+    def __init__(self, clock: Clock, event: torch.cuda.Event | None, host_s: float) -> None:
+        self._clock, self._event, self._host_s = clock, event, host_s
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the clock started. On a GPU valid after the stream has passed the mark."""
+        if self._event is None:
+            return self._host_s
+        return self._clock._origin.elapsed_time(self._event) / 1e3
+
+
+class Meter:
+    """Stretches of time spent in forwards of one model, in order."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[Mark, Mark]] = []
+
+    def take(self) -> list[tuple[Mark, Mark]]:
+        """What was measured since the last call."""
+        spans, self.spans = self.spans, []
+        return spans
+
+
+def seconds_of(spans: list[tuple[Mark, Mark]]) -> float:
+    """Sum of the stretches, in seconds."""
+    return sum(b.seconds - a.seconds for a, b in spans)

@@ -1,0 +1,83 @@
+"""The parts of a Hugging Face model that the engine needs by name: its decoder layers, its head, a subset of layers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from workbench.core.errors import ModelError
+
+RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
+
+
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """Configuration of the decoder of a language or vision-language model."""
+    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+
+
+def refuse_unverifiable(model: PreTrainedModel) -> None:
+    """Say no to models whose state cannot be rolled back to an earlier token.
+
+    Raises:
+        ModelError: names the kind of layer and what to use instead.
+    """
+    config = text_config(model.config)
+    name = type(model).__name__
+    types = list(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or [])
+    bad = sorted({t for t in types if any(word in t for word in RECURRENT)})
+    if not bad and getattr(model, "_is_stateful", False):
+        bad = ["recurrent state"]
+    if bad:
+        raise ModelError(
+            f"{name} keeps a recurrent state in its layers of type {', '.join(bad)}, which cannot be rolled back to "
+            "the accepted part of a draft tree.",
+            "Use a target whose layers are all attention (Llama, Qwen2/3, Mistral, Gemma 3, …).",
+        )
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelError(f"{name} is an encoder–decoder.", "Use a decoder-only language model as the target.")
+
+
+def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """Dotted name and list of the decoder layers.
+
+    Raises:
+        ModelError: no list of attention layers of the configured length was found.
+    """
+    wanted = text_config(model.config).num_hidden_layers
+    for name, module in model.named_modules():
+        is_list = isinstance(module, nn.ModuleList) and len(module) == wanted
+        if is_list and "vision" not in name and any(hasattr(m, "layer_idx") for m in module[0].modules()):
+            return name, module
+    raise ModelError(
+        f"{type(model).__name__}: no list of {wanted} attention layers found.",
+        "Only models that keep one key–value entry per layer and token can be verified.",
+    )
+
+
+def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
+    """The same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the cache.
+
+    Modules on the way to the layer list are copied shallowly; nothing else is. The original is not changed.
+    """
+    name, layers = decoder_layers(model)
+    path = name.split(".")
+    top = _shallow(model)
+    at: nn.Module = top
+    for part in path[:-1]:
+        at._modules[part] = _shallow(at._modules[part])
+        at = at._modules[part]
+    at._modules[path[-1]] = nn.ModuleList(layers[i] for i in keep)
+    types = getattr(getattr(at, "config", None), "layer_types", None)
+    if types:
+        at.config = copy.copy(at.config)
+        at.config.layer_types = [types[i] for i in keep]
+    return top
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin

@@ -1,0 +1,479 @@
+"""The round: plan, draft, verify, judge, commit. For many rows at once, each with its own method and parameters.
+
+prompt ─► prefill ─► ┌ plan ─► propose ─► verify ─► judge ─► commit ┐ ─► tokens
+                     └───────────────── observe ◄──────────────────┘
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import workbench
+from workbench.core.errors import CapacityError, MethodUnavailableError, NumericalError, PromptError, WorkbenchError
+from workbench.core.rejection import Ruling, Verdict
+from workbench.core.sampling import law, with_history
+from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.clock import Clock, Mark, seconds_of
+from workbench.engine.detokenise import Detokeniser, TokenText
+from workbench.engine.models import Models
+from workbench.engine.parts import Outcome, Plan, to_host
+from workbench.engine.recording import Judged, record_round
+from workbench.engine.request import CANCELLED, ENDED, ERROR, FINISHED, PREFILL, Request, Row
+from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.selfcheck import warnings_for
+from workbench.trace.events import Change, Footer, Header, Trace
+
+PREFILL_CHUNK = 512
+TOP = 8
+"""Likeliest tokens kept at each verified node: enough for token recycling, five of them are shown."""
+
+
+@dataclass(slots=True)
+class Spans:
+    """When the phases of a round began, and the last one ended."""
+
+    draft: Mark
+    verify: Mark
+    judge: Mark
+    commit: Mark
+    forward_draft_s: float = 0.0
+    forward_verify_s: float = 0.0
+    draft_forwards: int = 0
+    target_forwards: int = 0
+
+
+class Engine:
+    """Runs requests on one set of models, in rounds. Not thread-safe: one thread calls `step`.
+
+    Requests join (`submit`) and leave between rounds. What a row generates does not depend on its batch mates, up to
+    floating-point rounding of batched matrix products.
+
+    Args:
+        models: target, tokenizer, draft model, heads.
+        max_rows: requests that run at once; more wait in the order they came.
+        record: keep the likeliest tokens and the entropy at every node in the trace.
+    """
+
+    def __init__(self, models: Models, max_rows: int = 16, record: bool = True) -> None:
+        self.models = models
+        self.max_rows = max_rows
+        self.record = record
+        self.clock = Clock(models.target.device)
+        for runner in filter(None, (models.target, models.drafter)):
+            runner.clock = self.clock
+        self.token_text = TokenText(models.tokenizer)
+        self.waiting: deque[Row] = deque()
+        self.rows: list[Row] = []
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Row:
+        """Check a request and queue it.
+
+        Raises:
+            PromptError: empty, or no room for a single new token.
+            MethodUnavailableError: the models lack what the method needs.
+            WorkbenchError: a parameter is wrong.
+        """
+        prompt = self._prompt_ids(request)
+        configured = request.configured()
+        reason = self.models.why_not(configured.method.needs)
+        if reason:
+            raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
+        if request.max_new_tokens < 1:
+            raise PromptError(f"max_new_tokens={request.max_new_tokens} asks for nothing.", "Use 1 or more.")
+        row = Row(request, prompt)
+        room = self.models.target.context - len(prompt)
+        notes = []
+        if row.max_new_tokens > room:
+            notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: the context ends there.")
+            row.max_new_tokens = room
+        row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
+        self.waiting.append(row)
+        return row
+
+    def generate(self, request: Request) -> Trace:
+        """Run one request to its end.
+
+        Raises:
+            WorkbenchError: the request is wrong, or the run failed.
+        """
+        row = self.submit(request)
+        while row.status not in ENDED:
+            self.step()
+        assert row.trace is not None
+        if row.status == ERROR:
+            raise WorkbenchError(row.trace.footer.error)
+        return row.trace
+
+    def _prompt_ids(self, request: Request) -> list[int]:
+        if request.images is not None:
+            prompt = request.images["input_ids"][0].tolist()
+        elif isinstance(request.prompt, str):
+            prompt = self.models.tokenizer.encode(request.prompt)
+        else:
+            prompt = [int(t) for t in request.prompt]
+        context, vocabulary = self.models.target.context, self.models.target.vocab_size
+        if not prompt:
+            raise PromptError("The prompt is empty.", "Write at least one token for the model to continue.")
+        if len(prompt) >= context:
+            raise PromptError(
+                f"The prompt has {len(prompt)} tokens; the context holds {context}, one of which must stay free.",
+                f"Shorten it by {len(prompt) - context + 1} tokens or more.",
+            )
+        if request.images is None and (min(prompt) < 0 or max(prompt) >= vocabulary):
+            raise PromptError(f"The prompt holds token ids outside 0…{vocabulary - 1}.", "Use the target's tokenizer.")
+        return prompt
+
+    def _header(self, row: Row) -> Header:
+        request, models = row.request, self.models
+        return Header(
+            target=models.target_name,
+            drafter=models.drafter_name,
+            method=row.configured.name,
+            params=self._params_of(row),
+            promise=row.configured.promise.value,
+            simulation=row.configured.promise.value == "simulation",
+            seed=request.seed,
+            prompt=request.prompt if isinstance(request.prompt, str) else models.tokenizer.decode(row.committed),
+            prompt_tokens=list(row.committed),
+            prompt_text=[self.token_text(t) for t in row.committed],
+            max_new_tokens=row.max_new_tokens,
+            dtype=str(models.target.dtype).removeprefix("torch."),
+            device=str(models.target.device),
+            created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            hardware=platform.processor() or platform.machine(),
+            workbench=workbench.__version__,
+        )
+
+    @staticmethod
+    def _params_of(row: Row) -> dict[str, object]:
+        sampling = {
+            name: getattr(row.sampling, name)
+            for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        }
+        return {**row.configured.values, **sampling}
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is waiting or running."""
+        return not self.waiting and not self.rows
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Admit, prefill a piece, run one round. Returns whether anything was done (paused rows do nothing)."""
+        for row in [r for r in itertools.chain(self.waiting, self.rows) if r.is_cancelled]:
+            self._end(row, CANCELLED, "cancelled")
+        worked = self._admit()
+        rows = [row for row in self.rows if row.primed and row.may_run()]
+        rows = [row for row in rows if self._guard(row, self._prepare, row)]
+        if rows:
+            self._round(rows)
+        return worked or bool(rows)
+
+    def _guard(self, row: Row, act: object, *args: object) -> bool:
+        """Run something for one row; an error ends that row and no other."""
+        try:
+            act(*args)  # type: ignore[operator]
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            self._fail(
+                row, CapacityError("Out of memory.", "Use a shorter prompt, fewer tokens or fewer runs at once."), error
+            )
+        except WorkbenchError as error:
+            self._fail(row, error, error)
+        except Exception as error:  # a bug in one method must not stop the others
+            self._fail(
+                row, WorkbenchError(f"{type(error).__name__}: {error}", "This is a bug; please report it."), error
+            )
+        return row.status not in ENDED
+
+    def _fail(self, row: Row, error: WorkbenchError, cause: BaseException) -> None:
+        assert row.trace is not None
+        row.trace.footer.error = str(error)
+        row.error = cause
+        self._end(row, ERROR, "error")
+
+    def _admit(self) -> bool:
+        """Open one waiting row, and prefill one piece of one row that is not ready."""
+        if self.waiting and len(self.rows) < self.max_rows:
+            row = self.waiting.popleft()
+            self.rows.append(row)
+            row.status = PREFILL
+            self._guard(row, self._open, row)
+        for row in self.rows:
+            if not row.primed:
+                self._guard(row, self._prefill, row)
+                return True
+        return False
+
+    def _open(self, row: Row) -> None:
+        row.models = self.models
+        row.slot = self.models.target.open()
+        row.detokeniser = Detokeniser(self.models.tokenizer, row.committed)
+        row.prefill_start = time.perf_counter()
+
+    def _prefill(self, row: Row) -> None:
+        """Run the next piece of the prompt; after the last one, prime the drafter."""
+        assert row.slot is not None and row.trace is not None
+        if row.request.images is not None:
+            self.models.target.prefill_multimodal(row.slot, row.request.images)
+        else:
+            piece = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
+            if piece:
+                self.models.target.prefill(row.slot, piece)
+            if row.slot.length < row.prompt_length - 1:
+                return
+        row.state = row.drafter.prime(row, self.models)
+        row.policy_state = row.policy.start()
+        row.primed = True
+        self.models.take_spans()
+        row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
+        row.origin = self.clock.mark()
+        row.origin_s = time.perf_counter()
+
+    def _prepare(self, row: Row) -> None:
+        """Put changes into force and plan the round."""
+        configured, sampling, row.changes = row.take_changes()
+        row.sampling = sampling
+        if configured is not row.configured:
+            reason = self.models.why_not(configured.method.needs)
+            if reason:
+                raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
+            before, row.configured = row.configured, configured
+            if configured.drafter != before.drafter:
+                before.drafter.release(row, self.models)
+                row.state = None
+                row.state = row.drafter.prime(row, self.models)
+            if configured.policy != before.policy:
+                row.policy_state = row.policy.start()
+        plan = row.policy.plan(row, row.policy_state)
+        row.plan = Plan(max(0, min(plan.depth, row.remaining - 1)), plan.stop_below)
+        row.signals, row.notes = {}, []
+
+    def _round(self, rows: list[Row]) -> None:
+        t_round = time.perf_counter()
+        self.models.take_spans()
+        start = self.clock.mark()
+        trees = self._draft(rows)
+        rows = [row for row in rows if id(row) in trees]
+        if not rows:
+            return
+        drafted = self.models.take_spans()
+        verify = self.clock.mark()
+        n_draft = len(drafted)
+        logits, hidden = self._verify(rows, [trees[id(row)] for row in rows])
+        rows = [row for row in rows if id(row) in logits]
+        verified = self.models.take_spans()
+        judge = self.clock.mark()
+        judged = self._judge(rows, [trees[id(row)] for row in rows], [logits[id(row)] for row in rows])
+        commit = self.clock.mark()
+        spans = Spans(start, verify, judge, commit, seconds_of(drafted), seconds_of(verified), n_draft, len(verified))
+        for row, verdict in zip(rows, judged, strict=True):
+            self._guard(row, self._commit, row, verdict, hidden[id(row)], spans, t_round)
+
+    def _draft(self, rows: list[Row]) -> dict[int, DraftTree]:
+        """One tree a row; rows of one drafter class are drafted together."""
+        trees: dict[int, DraftTree] = {}
+        groups: dict[type, list[Row]] = {}
+        for row in rows:
+            if row.plan.depth > 0:
+                groups.setdefault(type(row.drafter), []).append(row)
+            else:
+                trees[id(row)] = DraftTree.empty(device=self.models.target.device)
+        for group in groups.values():
+            if len(group) == 1:
+                self._guard(group[0], lambda g=group: trees.__setitem__(id(g[0]), g[0].drafter.propose(g)[0]))
+                continue
+            try:
+                trees.update(zip(map(id, group), group[0].drafter.propose(group), strict=True))
+            except Exception:  # find the row that fails; keep the others
+                for row in group:
+                    if row.slot is not None:
+                        row.slot.scratch = 0
+                    self._guard(row, lambda r=row: trees.__setitem__(id(r), r.drafter.propose([r])[0]))
+        return trees
+
+    def _segment(self, row: Row, tree: DraftTree) -> Segment:
+        """The last committed token and the draft behind it."""
+        assert row.slot is not None
+        row.slot.scratch = 0
+        root = torch.tensor([row.committed[-1]], device=self.models.target.device)
+        if len(tree) == 0:
+            return Segment(row.slot, root)
+        tokens = torch.cat([root, tree.tokens])
+        if len(tokens) > SCRATCH:
+            raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
+        if tree.fanout <= 1:
+            return Segment(row.slot, tokens)
+        parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
+        sees = ancestors(parents, tree.depth + 1)
+        return Segment(row.slot, tokens, sees, sees.sum(1) - 1)
+
+    def _verify(self, rows: list[Row], trees: list[DraftTree]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """Target logits [N+1, V] and hidden states [N+1, D] for each row, from one forward."""
+        segments = []
+        for row, tree in zip(rows, trees, strict=True):
+            segments.append((row, self._segment(row, tree)))
+        segments.sort(key=lambda pair: pair[1].slot.index)
+        try:
+            out = self.models.target.forward([segment for _, segment in segments])
+            found = [(row, out.logits[b], out.hidden[b], segment) for b, (row, segment) in enumerate(segments)]
+        except Exception as error:
+            if len(rows) == 1:
+                raised = error
+
+                def fail() -> None:
+                    raise raised
+
+                self._guard(rows[0], fail)
+                return {}, {}
+            merged: tuple[dict[int, Tensor], dict[int, Tensor]] = ({}, {})
+            for row, tree in zip(rows, trees, strict=True):
+                for into, part in zip(merged, self._verify([row], [tree]), strict=True):
+                    into.update(part)
+            return merged
+        return (
+            {id(row): logits[: len(segment.tokens)] for row, logits, _, segment in found},
+            {id(row): hidden[: len(segment.tokens)] for row, _, hidden, segment in found},
+        )
+
+    def _judge(self, rows: list[Row], trees: list[DraftTree], logits: list[Tensor]) -> list[Judged]:
+        """Apply each row's rule on the device, then bring everything over in one synchronisation."""
+        carried: list[Tensor] = []
+        for row, tree, raw in zip(rows, trees, logits, strict=True):
+            carried += self._rule(row, tree, raw)
+        lists = to_host(carried)
+        judged = []
+        for i, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+            judged.append(Judged.of(tree, *lists[8 * i : 8 * i + 8], row.verifier, row.uniform))
+        return judged
+
+    def _rule(self, row: Row, tree: DraftTree, raw: Tensor) -> list[Tensor]:
+        n = len(tree)
+        if row.sampling.needs_history:
+            raw = with_history(raw, row.sampling, self._histories(row, tree))
+        if raw.dtype in (torch.bfloat16, torch.float16):
+            raw = raw.float()
+        greedy = row.sampling.greedy
+        p = raw.softmax(1) if greedy else law(raw, row.sampling)
+        draws = row.verifier.draws(row.sampling)
+        row.uniform = row.draw.uniform(n).tolist() if draws and n else None
+        u_stop = None if greedy else torch.from_numpy(row.draw.uniform(n + 1)).to(raw.device, non_blocking=True)
+        ruling: Ruling = row.verifier.rule(tree, raw, p, row.sampling, u_stop)
+        p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
+        p_node = p[tree.parents + 1, tree.tokens] if n else p.new_zeros(0)
+        top = p.topk(min(TOP, p.shape[1]), dim=1)
+        entropy = torch.special.entr(p).sum(1)
+        place = torch.stack([p_stop, entropy])  # [2, N+1]; NaN logits show up here
+        node = torch.stack([p_node, ruling.accept.to(p.dtype)])  # [2, N]
+        if tree.score is not None:
+            q = tree.score.to(p.dtype)
+        elif tree.q is not None:
+            q = tree.logq.to(p.dtype).exp()
+        else:
+            q = p.new_zeros(0)
+        top_q = p.new_zeros(0)
+        if self.record and tree.q is not None and tree.q_of is not None:
+            best = tree.q.topk(5, dim=1)
+            top_q = torch.stack([best.indices.to(p.dtype), best.values.to(p.dtype)])  # [2, M, 5]
+            row.q_of = tree.q_of
+        tokens = torch.stack([tree.tokens, tree.parents]) if n else tree.tokens.new_zeros(2, 0)
+        return [tokens, ruling.stop, place, node, q, top.indices, top.values, top_q]
+
+    def _histories(self, row: Row, tree: DraftTree) -> list[Tensor]:
+        """Tokens up to and including each place of the tree (costs a synchronisation on a GPU)."""
+        committed = torch.tensor(row.committed, device=self.models.target.device)
+        histories = [committed]
+        tokens, parents = to_host([tree.tokens, tree.parents])
+        for token, parent in zip(tokens, parents, strict=True):
+            histories.append(torch.cat([histories[parent + 1], committed.new_tensor([token])]))
+        return histories
+
+    def _commit(self, row: Row, judged: Judged, hidden: Tensor, spans: Spans, t_round: float) -> None:
+        """Move the accepted path into the cache, emit its tokens, tell the drafter, record the round."""
+        assert row.slot is not None and row.trace is not None and row.detokeniser is not None
+        if judged.is_nan:
+            raise NumericalError(
+                "The target returned NaN instead of probabilities.",
+                "Try another dtype; bfloat16 or float32 often helps.",
+            )
+        verdict = judged.verdict
+        tokens = [*(judged.tokens[i] for i in verdict.path), verdict.bonus]
+        kept, reason, spans_text = self._cut(row, tokens)
+        root = row.committed[-1]
+        path = verdict.path[:kept]
+        self.models.target.commit(row.slot, [0, *(node + 1 for node in path)])
+        row.slot.last_hidden = hidden[path[-1] + 1 if path else 0]
+        row.committed.extend(tokens[:kept])
+        outcome = Outcome(judged.tokens, judged.parents, verdict, tokens[:kept], root, judged.top_tokens, row.plan)
+        if not reason:
+            row.drafter.observe(row, outcome)
+            row.policy.observe(row, row.policy_state, outcome)
+        changes: list[Change] = row.changes
+        record = record_round(
+            row, judged, kept, spans_text, changes, spans, self._params_of(row), self.token_text, self.record, t_round
+        )
+        row.trace.rounds.append(record)
+        for warning in warnings_for(row, self.models):
+            if warning not in row.trace.footer.warnings:
+                row.trace.footer.warnings.append(warning)
+                record.notes.append(warning)
+        if row.request.on_round is not None:
+            row.request.on_round(record)
+        if reason:
+            self._end(row, FINISHED, reason)
+
+    def _cut(self, row: Row, tokens: Sequence[int]) -> tuple[int, str, list[tuple[str, int, int]]]:
+        """How many of the new tokens are emitted, why the text ends (or ""), and the span of each."""
+        assert row.detokeniser is not None
+        spans = []
+        for i, token in enumerate(tokens):
+            spans.append(row.detokeniser.add(token))
+            if row.request.stop_at_eos and token in self.models.eos:
+                return i + 1, "eos", spans
+            if row.request.stop and spans[-1][0]:
+                text, begin = row.detokeniser.text, spans[-1][1]
+                for stop in row.request.stop:
+                    at = text.find(stop, max(0, begin - len(stop) + 1))
+                    if at >= 0:
+                        row.cut_text_at = at
+                        return i + 1, "stop-string", spans
+            if row.n_new + i + 1 >= row.max_new_tokens:
+                return i + 1, "length", spans
+        return len(tokens), "", spans
+
+    def _end(self, row: Row, status: str, reason: str) -> None:
+        """Close a row, whatever ended it; its trace stays."""
+        if row in self.rows:
+            self.rows.remove(row)
+        elif row in self.waiting:
+            self.waiting.remove(row)
+        if row.primed:
+            row.drafter.release(row, self.models)
+        if row.slot is not None:
+            self.models.target.close(row.slot)
+            row.slot = None
+        footer = row.trace.footer if row.trace is not None else Footer()
+        footer.reason = reason
+        if row.detokeniser is not None:
+            row.detokeniser.flush()
+            footer.text = row.detokeniser.text
+            if row.cut_text_at is not None:
+                footer.text = footer.text[: row.cut_text_at]
+        if row.origin_s is not None:
+            footer.seconds = time.perf_counter() - row.origin_s
+        row.state, row.status = None, status
+        row.ended.set()
+
+
+__all__ = ["Engine", "Judged", "Spans", "Verdict"]

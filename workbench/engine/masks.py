@@ -1,0 +1,113 @@
+"""Who sees whom: attention masks for ragged batches of trees over one cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True, slots=True)
+class MaskKinds:
+    """What masks a model asks for.
+
+    Attributes:
+        by_layer_type: the model takes a dict of masks by layer type; else one mask.
+        window: sliding window in tokens for sliding layers, or None.
+        chunk: size of the chunks for chunked attention, or None.
+        kinds: layer types, or ("full_attention",) / ("sliding_attention",) when there is one kind.
+    """
+
+    by_layer_type: bool
+    kinds: tuple[str, ...]
+    window: int | None
+    chunk: int | None
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> MaskKinds:
+        """Read them from the text configuration of a model."""
+        types = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
+        window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+        if getattr(config, "use_sliding_window", True) is False:
+            window = None
+        if types and types != ("full_attention",):
+            return cls(True, types, window, chunk)
+        sliding = not types and window is not None
+        return cls(False, ("sliding_attention",) if sliding else ("full_attention",), window, chunk)
+
+
+class MaskMaker:
+    """Builds additive masks: 0 where a token may look, the dtype's minimum where it may not."""
+
+    def __init__(self, kinds: MaskKinds, dtype: torch.dtype, device: torch.device) -> None:
+        self.kinds, self.dtype, self.device = kinds, dtype, device
+        self.floor = torch.finfo(dtype).min
+        self._zeros = torch.zeros(1, 1, 1, 64, dtype=dtype, device=device)
+        self._causal: dict[int, Tensor] = {}
+
+    @property
+    def positional(self) -> bool:
+        """Whether some layer looks at positions, not only at order (sliding or chunked attention)."""
+        return self.kinds.kinds != ("full_attention",)
+
+    def zeros(self, used: int) -> Float[Tensor, "1 1 1 used"]:
+        """Mask of one token that sees everything; a view, never written to."""
+        if self._zeros.shape[-1] < used:
+            self._zeros = torch.zeros(1, 1, 1, 2 * used, dtype=self.dtype, device=self.device)
+        return self._zeros[..., :used]
+
+    def causal(self, n: int) -> Float[Tensor, "n n"]:
+        """Lower triangle of n tokens in a chain; kept, because drafts of one length come again and again."""
+        if n not in self._causal:
+            full = torch.full((n, n), self.floor, dtype=self.dtype, device=self.device)
+            if n > 600:
+                return full.triu(1)
+            self._causal[n] = full.triu(1)
+        return self._causal[n]
+
+    def tree(
+        self, starts: Sequence[int], sees: Sequence[Tensor | None], n: int, used: int
+    ) -> Float[Tensor, "B 1 n used"]:
+        """Full-attention mask of a ragged batch.
+
+        Args:
+            starts: of each row; every entry before is seen by all of the row's tokens.
+            sees: for each row a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new ones), or None
+                for a chain of n tokens.
+            n: tokens a row, padding included. Padding sees the committed part and itself.
+            used: positions read from the cache.
+        """
+        if len(starts) == 1 and n == 1 and sees[0] is None:
+            return self.zeros(used)
+        mask = torch.full((len(starts), 1, n, used), self.floor, dtype=self.dtype, device=self.device)
+        for b, (start, seen) in enumerate(zip(starts, sees, strict=True)):
+            row = mask[b, 0]
+            row[:, :start] = 0
+            if seen is None:
+                row[:, start : start + n] = self.causal(n)
+                continue
+            n_i, width = seen.shape
+            row[:n_i, start : start + width].masked_fill_(seen, 0)
+            if start == 0 and n_i < n:
+                row[n_i:, 0] = 0  # a token that sees nothing would be NaN
+        return mask
+
+    def of_kinds(
+        self, full: Float[Tensor, "B 1 n used"], query: Int[Tensor, "B n"], key: Int[Tensor, "B used"] | None
+    ) -> Tensor | dict[str, Tensor]:
+        """What the model takes: one mask, or one by layer type. `query`, `key` are positions in the sequence."""
+        if not self.positional or key is None:
+            return full
+        masks: dict[str, Tensor] = {"full_attention": full}
+        q, k = query[:, None, :, None], key[:, None, None, :]
+        if self.kinds.window is not None:
+            masks["sliding_attention"] = torch.where(q - k < self.kinds.window, full, self.floor)
+        if self.kinds.chunk is not None:
+            masks["chunked_attention"] = torch.where(q // self.kinds.chunk == k // self.kinds.chunk, full, self.floor)
+        if self.kinds.by_layer_type:
+            return {kind: masks[kind] for kind in self.kinds.kinds}
+        return masks[self.kinds.kinds[0]]

@@ -1,0 +1,297 @@
+"""Models and what belongs to them: found by name, folder or Hub id; loaded once; checked against each other."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.engine.clock import Mark, Meter
+from workbench.engine.runner import Runner
+
+DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def bundled_folder() -> Path:
+    """Folder of the bundled models; `WORKBENCH_MODELS` names another."""
+    return Path(os.environ.get("WORKBENCH_MODELS", _ROOT / "assets" / "models"))
+
+
+def bundled() -> dict[str, Path]:
+    """Bundled models and heads by name."""
+    folder = bundled_folder()
+    if not folder.is_dir():
+        return {}
+    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json"))}
+
+
+def locate(name: str) -> str:
+    """What `from_pretrained` should be given for a name: a bundled folder, a local folder, or a Hub id.
+
+    Raises:
+        ModelError: neither a bundled name, nor a folder with a model in it, nor the form of a Hub id.
+    """
+    known = bundled()
+    if name in known:
+        return str(known[name])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
+        return str(path)
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
+    if looks_local:
+        hint = f"Bundled: {', '.join(n for n in known)}." if known else "No bundled models were found."
+        raise ModelError(
+            f"There is no model {name!r}.", f"Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
+        )
+    return name
+
+
+def resolve_device(device: str) -> torch.device:
+    """A device by name; "auto" takes a GPU where there is one.
+
+    Raises:
+        ModelError: no such device on this machine.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise ModelError(f"Device {device!r} is not available here.", "Use cpu, cuda, or auto.") from error
+    return found
+
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """A dtype by name; "auto" is float32 on a CPU and bfloat16 on a GPU.
+
+    Raises:
+        ModelError: unknown name.
+    """
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype not in DTYPES:
+        raise ModelError(f"There is no dtype {dtype!r}.", f"Use one of: auto, {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """An unmodified Hugging Face model in eval mode: safetensors only, no remote code.
+
+    Raises:
+        ModelError: not found, unreadable, unsupported, or no network.
+        CapacityError: not enough memory.
+    """
+    place = locate(name)
+    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
+            config._experts_implementation = "eager"  # grouped matrix products know no float64
+        options["config"] = config
+        if hasattr(config, "vision_config"):
+            from transformers import AutoModelForImageTextToText as Auto
+        else:
+            Auto = AutoModelForCausalLM
+        model = Auto.from_pretrained(place, **options)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise CapacityError(
+            f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
+        ) from error
+    except WorkbenchError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many kinds
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
+    if any(p.is_meta for p in model.parameters()):
+        raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
+    return model.to(device).eval().requires_grad_(False)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model.
+
+    Raises:
+        ModelError: none in the folder, or unreadable.
+    """
+    place = locate(name)
+    try:
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _remedy(name: str, place: str) -> str:
+    if Path(place).is_dir():
+        return f"Check the files in {place} (config.json, tokenizer.json, *.safetensors)."
+    return f"If {name} is a Hub id, check the spelling and the network, or use the bundled {DEFAULT_TARGET}."
+
+
+@dataclass(slots=True)
+class HeadInfo:
+    """A trained head found on disk: its folder and its configuration."""
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+
+
+@dataclass
+class Models:
+    """The target and everything that may draft for it.
+
+    Attributes:
+        target: runner of the verified model.
+        tokenizer: the target's.
+        target_name: bundled name, folder or Hub id.
+        drafter: runner of a separate draft model, or None.
+        drafter_name: its name.
+        drafter_problem: why there is no draft model, or why it does not fit.
+        heads: trained heads for this target by kind ("medusa").
+        shared: state that drafters keep across requests, by their own key.
+        meter: stretches of time heads spent computing.
+    """
+
+    target: Runner
+    tokenizer: Any
+    target_name: str = ""
+    drafter: Runner | None = None
+    drafter_name: str | None = None
+    drafter_problem: str = "No draft model was chosen."
+    heads: dict[str, HeadInfo] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Token ids that end a text."""
+        found = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
+        found = self.target.config.eos_token_id if found is None else found
+        ids = [] if found is None else [found] if isinstance(found, int) else list(found)
+        return frozenset(ids)
+
+    def missing(self, need: str) -> str:
+        """Why `need` cannot be had; empty when it can."""
+        if need == "drafter":
+            return "" if self.drafter is not None else self.drafter_problem
+        if need in self.heads:
+            return ""
+        return f"There are no {need} heads trained for {self.target_name or 'this target'}."
+
+    def why_not(self, needs: tuple[str, ...]) -> str:
+        """Why a method with these needs cannot run; empty when it can."""
+        return " ".join(filter(None, (self.missing(need) for need in needs)))
+
+    def take_spans(self) -> list[tuple[Mark, Mark]]:
+        """Stretches of time in model forwards since the last call."""
+        spans = self.target.meter.take() + self.meter.take()
+        return spans + (self.drafter.meter.take() if self.drafter is not None else [])
+
+
+def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
+    """Heads on disk that were trained for this target and have its width."""
+    found = {}
+    for name, folder in bundled().items():
+        config = json.loads((folder / "config.json").read_text())
+        kind = config.get("workbench_head")
+        fits = config.get("target") == target_name and config.get("hidden_size") == target.hidden_size
+        if kind and fits:
+            found[kind] = HeadInfo(name, folder, config)
+    return found
+
+
+def same_vocabulary(target: Any, drafter: Any) -> bool:
+    """Whether two tokenizers give every id the same meaning."""
+    return target.get_vocab() == drafter.get_vocab()
+
+
+def load_models(
+    target: str = DEFAULT_TARGET,
+    drafter: str | None = "auto",
+    device: str = "auto",
+    dtype: str = "auto",
+    drafter_dtype: str = "auto",
+    context: int | None = None,
+    strict: bool = False,
+) -> Models:
+    """Load a target, its tokenizer, a draft model and the heads trained for it.
+
+    Args:
+        target: bundled name, local folder, or Hub id.
+        drafter: the same; "auto" takes the bundled drafter for the bundled target and none otherwise; None: none.
+        device: "auto", "cpu", "cuda", ….
+        dtype: of the target; see `resolve_dtype`.
+        drafter_dtype: of the draft model; "auto" is float32 on a CPU (small models are slower in bfloat16 there), and
+            never narrower than a float64 target.
+        context: longest sequence; by default the model's own, at most 4,096.
+        strict: raise when the draft model does not fit; else it is left out and `drafter_problem` says why.
+
+    Raises:
+        ModelError: a model cannot be loaded or verified.
+        TokenizerMismatchError: with `strict`, when target and drafter do not share a vocabulary.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    model = load_model(target, where, kind)
+    models = Models(Runner(model, context), load_tokenizer(target), target)
+    models.heads = find_heads(target, models.target)
+    if drafter == "auto":
+        drafter = DEFAULT_DRAFTER if target == DEFAULT_TARGET and DEFAULT_DRAFTER in bundled() else None
+        if drafter is None:
+            models.drafter_problem = f"No draft model is known for {target}; choose one that shares its tokenizer."
+    if drafter:
+        try:
+            attach_drafter(models, drafter, drafter_dtype)
+        except ModelError as error:
+            if strict:
+                raise
+            models.drafter_problem = str(error)
+    return models
+
+
+def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
+    """Load a draft model for a loaded target.
+
+    Raises:
+        TokenizerMismatchError: the two do not share a vocabulary; the message says which methods still work.
+        ModelError: it cannot be loaded.
+    """
+    where = models.target.device
+    kind = resolve_dtype(dtype, where)
+    if dtype == "auto" and models.target.dtype == torch.float64:
+        kind = torch.float64
+    if not same_vocabulary(models.tokenizer, load_tokenizer(name)):
+        raise TokenizerMismatchError(
+            f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
+            "Choose a draft model of the target's family. Methods without a draft model still work: autoregressive, "
+            "prompt-lookup, token-recycling, lookahead-trie, early-exit, and medusa where heads exist.",
+        )
+    models.drafter = Runner(load_model(name, where, kind), models.target.context)
+    models.drafter_name, models.drafter_problem = name, ""
+
+
+def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """Bundled models that can be targets: (name, folder, configuration)."""
+    for name, folder in bundled().items():
+        config = json.loads((folder / "config.json").read_text())
+        if "workbench_head" not in config:
+            yield name, folder, config

@@ -1,0 +1,181 @@
+"""From a judged tree to the `Round` that goes into the trace."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.rejection import Verdict
+from workbench.core.tree import DraftTree, depths_of
+from workbench.engine.parts import Verifier
+from workbench.trace.events import (
+    ACCEPTED,
+    BONUS,
+    CORRECTED,
+    DISCARDED,
+    REJECTED,
+    Change,
+    Emitted,
+    Nodes,
+    Phase,
+    Round,
+    Top,
+)
+
+if TYPE_CHECKING:
+    from workbench.engine.detokenise import TokenText
+    from workbench.engine.loop import Spans
+    from workbench.engine.request import Row
+
+
+@dataclass(slots=True)
+class Judged:
+    """A tree and its verdict, on the host."""
+
+    tokens: list[int]
+    parents: list[int]
+    verdict: Verdict
+    p_node: list[float]
+    accept: list[float]
+    p_stop: list[float]
+    entropy: list[float]
+    q: list[float]
+    top_tokens: list[list[int]]
+    top_probs: list[list[float]]
+    top_q: list[Any]
+    source: str | tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        tree: DraftTree,
+        structure: list[list[int]],
+        stop: list[int],
+        place: list[list[float]],
+        node: list[list[float]],
+        q: list[float],
+        top_tokens: list[list[int]],
+        top_probs: list[list[float]],
+        top_q: list[Any],
+        verifier: Verifier,
+        uniform: list[float] | None,
+    ) -> Judged:
+        """Walk the tree and put the figures together."""
+        tokens, parents = structure
+        verdict = verifier.walk(parents, node[1], stop, uniform)
+        return cls(
+            tokens, parents, verdict, node[0], node[1], place[0], place[1], q, top_tokens, top_probs, top_q, tree.source
+        )
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether the target's probabilities were not numbers."""
+        return any(value != value for value in self.entropy)
+
+
+def record_round(
+    row: Row,
+    judged: Judged,
+    kept: int,
+    spans_text: list[tuple[str, int, int]],
+    changes: list[Change],
+    spans: Spans,
+    params: dict[str, Any],
+    token_text: TokenText,
+    full: bool,
+    t_round: float,
+) -> Round:
+    """Plain data of one round. `kept` tokens were emitted; what follows them on the path counts as discarded."""
+    assert row.trace is not None and row.origin is not None and row.origin_s is not None
+    verdict, n = judged.verdict, len(judged.tokens)
+    path = list(verdict.path[:kept])
+    bonus_emitted = kept > len(verdict.path)
+    tested = dict(verdict.tested)
+    on_path = set(path)
+    beyond = set(verdict.path[kept:])
+    status, accept, uniform = [DISCARDED] * n, [None] * n, [None] * n
+    last_tested = set(path) | {-1}
+    for node, ok in tested.items():
+        if node in beyond or judged.parents[node] in beyond:
+            continue
+        if not ok and not bonus_emitted and judged.parents[node] not in last_tested:
+            continue
+        status[node] = ACCEPTED if ok else REJECTED
+        accept[node] = judged.accept[node]
+        uniform[node] = verdict.uniform.get(node)
+    if not bonus_emitted and path:
+        for node in tested:  # tests after the last emitted token did not count
+            if judged.parents[node] == path[-1]:
+                status[node], accept[node], uniform[node] = DISCARDED, None, None
+    base = len(row.committed) - kept
+    depths = depths_of(judged.parents)
+    nodes = Nodes(
+        tokens=judged.tokens,
+        parents=judged.parents,
+        depth=depths,
+        position=[base - 1 + d for d in depths],
+        text=[token_text(t) for t in judged.tokens],
+        p=judged.p_node,
+        q=judged.q or [None] * n,
+        accept=accept,
+        u=uniform,
+        status=status,
+        source=[judged.source] * n if isinstance(judged.source, str) else list(judged.source),
+    )
+    kind = CORRECTED if verdict.corrected else BONUS
+    emitted = []
+    for i in range(kept):
+        text, start, end = spans_text[i]
+        is_bonus = i == len(verdict.path)
+        node = None if is_bonus else verdict.path[i]
+        p = judged.p_stop[path[-1] + 1 if path else 0] if is_bonus else judged.p_node[node]
+        token = verdict.bonus if is_bonus else judged.tokens[node]
+        emitted.append(Emitted(token, text, start, end, kind if is_bonus else ACCEPTED, node, base + i, p))
+    now = time.perf_counter()
+    origin = row.origin.seconds
+    seconds = now - t_round
+    begin = t_round - row.origin_s
+    assert on_path == set(path)
+    record = Round(
+        index=len(row.trace.rounds),
+        method=row.configured.name,
+        params=params,
+        nodes=nodes,
+        path=path,
+        bonus=verdict.bonus if bonus_emitted else None,
+        bonus_kind=kind if bonus_emitted else None,
+        emitted=emitted,
+        entropy=judged.entropy if full else [],
+        phases=[
+            Phase("draft", spans.draft.seconds - origin, spans.verify.seconds - origin),
+            Phase("verify", spans.verify.seconds - origin, spans.judge.seconds - origin),
+            Phase("judge", spans.judge.seconds - origin, spans.commit.seconds - origin),
+            Phase("commit", spans.commit.seconds - origin, now - row.origin_s),
+        ],
+        started_s=begin,
+        seconds=seconds,
+        draft_s=spans.forward_draft_s,
+        verify_s=spans.forward_verify_s,
+        overhead_s=max(0.0, seconds - spans.forward_draft_s - spans.forward_verify_s),
+        draft_forwards=spans.draft_forwards,
+        target_forwards=spans.target_forwards,
+        changes=changes,
+        signals=dict(row.signals),
+        notes=list(row.notes),
+    )
+    if full:
+        record.top_p = [
+            Top(ids[:5], [token_text(t) for t in ids[:5]], probs[:5])
+            for ids, probs in zip(judged.top_tokens, judged.top_probs, strict=True)
+        ]
+        record.top_q = _top_q(row, judged, token_text)
+    return record
+
+
+def _top_q(row: Row, judged: Judged, token_text: TokenText) -> list[Top | None]:
+    if not judged.top_q or row.q_of is None:
+        return []
+    ids, probs = judged.top_q
+    tops = [Top([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
+    return [tops[m] if m >= 0 else None for m in row.q_of.tolist()]

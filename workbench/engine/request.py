@@ -1,0 +1,211 @@
+"""A request as a user states it, and the row that runs it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from workbench.core.draw import Draw
+from workbench.core.sampling import SamplingParams
+from workbench.engine.clock import Mark
+from workbench.engine.detokenise import Detokeniser
+from workbench.engine.method import Configured, Method
+from workbench.engine.parts import Drafter, Plan, Policy, Verifier
+from workbench.engine.runner import Slot
+from workbench.trace.events import Change, Round, Trace
+
+if TYPE_CHECKING:
+    from workbench.engine.models import Models
+
+QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
+FINISHED, CANCELLED, ERROR = "finished", "cancelled", "error"
+ENDED = (FINISHED, CANCELLED, ERROR)
+
+
+@dataclass(slots=True)
+class Request:
+    """What to generate.
+
+    Attributes:
+        prompt: token ids, at least one; or text, which the target's tokenizer turns into ids as it stands.
+        method: a registered method, or one with parameters set.
+        sampling: temperature, filters, penalties, processors.
+        max_new_tokens: end after this many.
+        seed: decides every random number of the run.
+        stop: strings that end the text; it is cut before them.
+        stop_at_eos: whether the model's end-of-text token ends the text.
+        images: what a processor returned for prompt and pictures (`input_ids`, `pixel_values`, …), for vision-language
+            targets; `prompt` is then ignored.
+        on_round: called in the engine's thread after every round; must return at once.
+        paused: start paused, after prefill.
+    """
+
+    prompt: Sequence[int] | str
+    method: Method | Configured
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_new_tokens: int = 128
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    stop_at_eos: bool = True
+    images: dict[str, Tensor] | None = None
+    on_round: Callable[[Round], None] | None = None
+    paused: bool = False
+
+    def configured(self) -> Configured:
+        """The method with all parameters decided."""
+        return self.method if isinstance(self.method, Configured) else self.method.with_params()
+
+
+class Row:
+    """A request while it runs. The engine's thread owns everything but the controls at the end of the class."""
+
+    def __init__(self, request: Request, prompt: list[int]) -> None:
+        self.request = request
+        self.configured = request.configured()
+        self.sampling = request.sampling
+        self.draw = Draw(request.seed)
+        self.prompt_length = len(prompt)
+        self.committed: list[int] = prompt
+        self.max_new_tokens = request.max_new_tokens
+        self.slot: Slot | None = None
+        self.models: Models | None = None
+        self.state: Any = None
+        self.policy_state: Any = None
+        self.plan = Plan(0)
+        self.status = QUEUED
+        self.primed = False
+        self.prefilled = 0
+        self.trace: Trace | None = None
+        self.detokeniser: Detokeniser | None = None
+        self.origin: Mark | None = None
+        self.signals: dict[str, float] = {}
+        self.notes: list[str] = []
+        self.changes: list[Change] = []
+        self.uniform: list[float] | None = None
+        self.q_of: Tensor | None = None
+        self.cut_text_at: int | None = None
+        self.prefill_start = 0.0
+        self.origin_s: float | None = None
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self._lock = threading.Lock()
+        self._changes: list[tuple[Method | None, dict[str, Any], SamplingParams | None]] = []
+        self._cancelled = False
+        self._steps = 0
+        self._paused = request.paused
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter in force."""
+        return self.configured.drafter
+
+    @property
+    def verifier(self) -> Verifier:
+        """The verifier in force."""
+        return self.configured.verifier
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.configured.policy
+
+    @property
+    def n_new(self) -> int:
+        """Tokens generated so far."""
+        return len(self.committed) - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be generated."""
+        return self.max_new_tokens - self.n_new
+
+    # -- controls, from any thread; they act between rounds ------------------------------------------------------
+
+    def change(
+        self, method: Method | None = None, params: dict[str, Any] | None = None, sampling: SamplingParams | None = None
+    ) -> None:
+        """Switch the method, some of its parameters, or the sampling, from the next round on."""
+        with self._lock:
+            self._changes.append((method, dict(params or {}), sampling))
+
+    def pause(self) -> None:
+        """Stop before the next round; nothing is lost."""
+        with self._lock:
+            self._paused, self._steps = True, 0
+
+    def resume(self) -> None:
+        """Go on."""
+        with self._lock:
+            self._paused = False
+
+    def step(self) -> None:
+        """Run one round, then pause."""
+        with self._lock:
+            self._paused = True
+            self._steps += 1
+
+    def cancel(self) -> None:
+        """End before the next round; the trace is kept."""
+        with self._lock:
+            self._cancelled = True
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run was asked to end."""
+        return self._cancelled
+
+    def may_run(self) -> bool:
+        """Whether a round may start now; uses up one step when paused."""
+        with self._lock:
+            if not self._paused:
+                self.status = RUNNING
+                return True
+            if self._steps:
+                self._steps -= 1
+                self.status = RUNNING
+                return True
+            self.status = PAUSED
+            return False
+
+    def take_changes(self) -> tuple[Configured, SamplingParams, list[Change]]:
+        """The settings in force for the coming round, and what changed."""
+        with self._lock:
+            asked, self._changes = self._changes, []
+        configured, sampling, changes = self.configured, self.sampling, []
+        for method, params, new_sampling in asked:
+            if method is not None and method.name != configured.name:
+                changes.append(Change("method", configured.name, method.name))
+                kept = {k: v for k, v in configured.values.items() if k in method.params}
+                configured = method.with_params(**_valid(method, kept))
+            if params:
+                after = configured.changed(**params)
+                changes += [
+                    Change(name, configured.values.get(name), after.values[name])
+                    for name in params
+                    if configured.values.get(name) != after.values[name]
+                ]
+                configured = after
+            if new_sampling is not None:
+                for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
+                    before, now = getattr(sampling, name), getattr(new_sampling, name)
+                    if before != now:
+                        changes.append(Change(name, before, now))
+                sampling = new_sampling
+        return configured, sampling, changes
+
+
+def _valid(method: Method, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that the method allows; a parameter of one name may have another range elsewhere."""
+    from workbench.core.errors import ParameterError
+
+    kept = {}
+    for name, value in values.items():
+        try:
+            kept[name] = method.params[name].parse(value)
+        except ParameterError:
+            continue
+    return kept

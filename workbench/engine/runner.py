@@ -1,0 +1,305 @@
+"""A Hugging Face model with a tree cache: prefill, forwards of trees for many rows at once, commits.
+
+The model itself is not touched: it is called with an explicit mask, explicit positions and our cache. `Runner` serves
+targets and draft models alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.core.errors import CapacityError
+from workbench.engine.cache import TreeCache, Window
+from workbench.engine.clock import Clock, Meter
+from workbench.engine.layers import decoder_layers, refuse_unverifiable, subset, text_config
+from workbench.engine.masks import MaskKinds, MaskMaker
+
+SCRATCH = 192
+"""Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A row of a runner's cache. `length` positions are committed, `scratch` nodes are written behind them."""
+
+    index: int
+    length: int = 0
+    scratch: int = 0
+    rope_delta: int = 0
+    last_hidden: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Segment:
+    """New tokens of one row.
+
+    Attributes:
+        slot: the row.
+        tokens: int64 [n].
+        sees: bool [n, scratch + n] over the nodes behind the committed part; None for a chain that goes on from the
+            last of them and sees them all.
+        depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
+    """
+
+    slot: Slot
+    tokens: Int[Tensor, " n"]
+    sees: Bool[Tensor, "n s_plus_n"] | None = None
+    depth: Int[Tensor, " n"] | None = None
+
+
+@dataclass(slots=True)
+class Output:
+    """What a forward gives, row by row of the batch that was asked for.
+
+    Attributes:
+        logits: [B, n, V], padded to the longest segment; float.
+        hidden: [B, n, D], what the LM head reads.
+        taps: layer index → [B, n, D], residual stream after that layer.
+    """
+
+    logits: Float[Tensor, "B n V"]
+    hidden: Float[Tensor, "B n D"]
+    taps: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Runner:
+    """One model, one cache, any number of rows.
+
+    Args:
+        model: unmodified causal language model or image–text-to-text model, in eval mode.
+        context: longest sequence in tokens; by default the model's own, at most 4,096.
+        rows: rows allocated at first (more are added when needed).
+
+    Raises:
+        ModelError: the model keeps a state that cannot be rolled back.
+    """
+
+    def __init__(self, model: PreTrainedModel, context: int | None = None, rows: int = 1) -> None:
+        refuse_unverifiable(model)
+        self.model = model
+        self.config = text_config(model.config)
+        self.device, self.dtype = model.device, model.dtype
+        _, layers = decoder_layers(model)
+        self.n_layers = len(layers)
+        own = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None) or 2048
+        self.context = min(context or min(own, 4096), own)
+        self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
+        self.masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device)
+        self.clock, self.meter = Clock(self.device), Meter()
+        self.slots: list[Slot] = []
+        self.tap_layers: set[int] = set()
+        self._views: dict[tuple[int, ...], PreTrainedModel] = {}
+        self._hidden: Tensor | None = None
+        self._taps: dict[int, Tensor] = {}
+        self._multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
+        self.lm_head.register_forward_pre_hook(self._keep_hidden)
+        for i, layer in enumerate(layers):
+            layer.register_forward_hook(self._tap(i))
+
+    # -- parts of the model that heads share ---------------------------------------------------------------------
+
+    @property
+    def lm_head(self) -> nn.Module:
+        """The output projection, hidden [.., D] → logits [.., V]."""
+        return self.model.get_output_embeddings()
+
+    @property
+    def embed(self) -> nn.Module:
+        """The input embedding, ids [..] → [.., D]."""
+        return self.model.get_input_embeddings()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        return self.lm_head.weight.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self.config.hidden_size
+
+    def _keep_hidden(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._hidden = args[0]
+
+    def _tap(self, index: int) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if index in self.tap_layers:
+                self._taps[index] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def open(self) -> Slot:
+        """A new, empty row. Rows are kept dense: an open row's `index` may change when another closes."""
+        if len(self.slots) == self.cache.n_rows:
+            try:
+                self.cache.grow(max(2 * self.cache.n_rows, 1))
+            except (RuntimeError, MemoryError) as error:
+                raise CapacityError(
+                    f"No memory for another row of {self.context} tokens.",
+                    "Stop a run, or load the model with a shorter context.",
+                ) from error
+        slot = Slot(len(self.slots))
+        self.cache.clear_row(slot.index)
+        self.slots.append(slot)
+        return slot
+
+    @torch.inference_mode()
+    def close(self, slot: Slot) -> None:
+        """Give a row back. The last row takes its place in the buffer."""
+        if slot not in self.slots:
+            return
+        last = self.slots.pop()
+        if last is not slot:
+            self.cache.move_row(last.index, slot.index, min(last.length + SCRATCH, self.cache.capacity))
+            self.slots[slot.index], last.index = last, slot.index
+
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Forget everything behind the first `length` positions."""
+        slot.length, slot.scratch = min(slot.length, length), 0
+
+    @torch.inference_mode()
+    def commit(self, slot: Slot, path: Sequence[int]) -> None:
+        """Keep the scratch nodes `path` (strictly increasing), in order, and forget the others."""
+        self.cache.commit(slot.index, slot.length, path)
+        slot.length += len(path)
+        slot.scratch = 0
+
+    # -- forwards ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
+        """Run `tokens` behind the committed part and commit them, `chunk` at a time."""
+        ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
+        for piece in ids.split(chunk):
+            out = self.forward([Segment(slot, piece)], last_only=True)
+            slot.last_hidden = out.hidden[0, -1]
+            self.commit(slot, range(len(piece)))
+
+    @torch.inference_mode()
+    def prefill_multimodal(self, slot: Slot, inputs: dict[str, Tensor]) -> None:
+        """Prefill of an empty row through the model's own forward, pixels and all; its last token is left to verify.
+
+        Args:
+            inputs: what the model's processor returns for one prompt, `input_ids` [1, n] among it.
+        """
+        n = inputs["input_ids"].shape[1]
+        if n > self.context:
+            raise CapacityError(f"The prompt has {n} tokens with its images; the context holds {self.context}.")
+        self.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
+        start = self.clock.mark()
+        self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=2)
+        self.meter.spans.append((start, self.clock.mark()))
+        if self._multi_rope and self.model.model.rope_deltas is not None:
+            slot.rope_delta = int(self.model.model.rope_deltas[0])
+        slot.length = n - 1
+        slot.last_hidden = self._hidden[0, -2] if n > 1 else None
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[Segment], last_only: bool = False, layers: Sequence[int] | None = None) -> Output:
+        """Run new tokens of several rows at once; each row's tokens are added to its scratch.
+
+        Args:
+            batch: one segment a row, in any order. Rows in between that are not asked for run along as padding.
+            last_only: compute logits for the last position only (all segments must then have one length).
+            layers: indices of the layers to run; all by default.
+        """
+        batch = sorted(batch, key=lambda s: s.slot.index) if len(batch) > 1 else list(batch)
+        lo, hi = batch[0].slot.index, batch[-1].slot.index + 1
+        n = max(len(s.tokens) for s in batch)
+        if len(batch) == hi - lo == 1:
+            segment = batch[0]
+            ids = segment.tokens.unsqueeze(0)
+            rows: list[Segment | None] = [segment]
+        else:
+            rows = [None] * (hi - lo)
+            ids = torch.zeros(hi - lo, n, dtype=torch.long, device=self.device)
+            for segment in batch:
+                rows[segment.slot.index - lo] = segment
+                ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
+        mask, positions = self._geometry(rows, lo, n)
+        model = self.model if layers is None else self._view(tuple(layers))
+        self._taps.clear()
+        start = self.clock.mark()
+        out = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1 if last_only else 0,
+        )
+        self.meter.spans.append((start, self.clock.mark()))
+        for segment in batch:
+            segment.slot.scratch += len(segment.tokens)
+        assert self._hidden is not None
+        if len(batch) == hi - lo:
+            return Output(out.logits, self._hidden, dict(self._taps))
+        asked = [s.slot.index - lo for s in batch]
+        return Output(out.logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
+
+    def _view(self, layers: tuple[int, ...]) -> PreTrainedModel:
+        if layers not in self._views:
+            self._views[layers] = subset(self.model, layers)
+        return self._views[layers]
+
+    def _geometry(self, rows: list[Segment | None], lo: int, n: int) -> tuple[Tensor | dict[str, Tensor], Tensor]:
+        """Mask and positions of a batch; sets the cache's window."""
+        slots = self.slots[lo : lo + len(rows)]
+        begins = [slot.length + slot.scratch for slot in slots]
+        used = max(begins) + n
+        if used > self.cache.capacity:
+            raise CapacityError(
+                f"A forward needs {used} positions; the cache holds {self.cache.capacity}.", "Draft a smaller tree."
+            )
+        if self.device.type == "cuda":
+            used = min(-(-used // 128) * 128, self.cache.capacity)  # few shapes, so that kernels and graphs are reused
+        if len(set(begins)) == 1:
+            self.cache.window = Window(slice(lo, lo + len(rows)), begins[0], None, used)
+        else:
+            index = torch.tensor(begins, device=self.device).unsqueeze(1) + torch.arange(n, device=self.device)
+            self.cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
+        if len(rows) == 1 and rows[0] is not None and rows[0].sees is None:
+            base = begins[0] + slots[0].rope_delta
+            positions = torch.arange(base, base + n, device=self.device).unsqueeze(0)
+            full = self.masks.tree(begins, [None], n, used)
+        else:
+            positions = torch.tensor([[s.length + s.rope_delta] for s in slots], device=self.device).repeat(1, n)
+            starts, sees = list(begins), [None if segment is None else segment.sees for segment in rows]
+            for b, (slot, segment) in enumerate(zip(slots, rows, strict=True)):
+                if segment is None:
+                    continue
+                n_i = len(segment.tokens)
+                if segment.sees is None:
+                    positions[b, :n_i] += torch.arange(slot.scratch, slot.scratch + n_i, device=self.device)
+                else:
+                    starts[b] = slot.length
+                    positions[b, :n_i] += segment.depth
+            full = self.masks.tree(starts, sees, n, used)
+        mask = full
+        if self.masks.positional:
+            mask = self.masks.of_kinds(full, positions, self._key_positions(slots, positions, begins, n, used))
+        if self._multi_rope:
+            positions = positions.unsqueeze(0).expand(3, -1, -1)
+        return mask, positions
+
+    def _key_positions(self, slots: list[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
+        """Position in the sequence of every cache entry, remembered for scratch nodes of earlier forwards."""
+        if not hasattr(self, "_scratch_positions"):
+            self._scratch_positions: dict[int, Tensor] = {}
+        key = torch.arange(used, device=self.device).repeat(len(slots), 1)
+        for b, slot in enumerate(slots):
+            if slot.scratch:
+                key[b, slot.length : slot.length + slot.scratch] = self._scratch_positions[id(slot)][: slot.scratch]
+            key[b, begins[b] : begins[b] + n] = positions[b]
+            self._scratch_positions[id(slot)] = key[b, slot.length : begins[b] + n].clone()
+        return key

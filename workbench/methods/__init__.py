@@ -1,0 +1,1 @@
+"""Methods: drafters, acceptance rules, policies, and the catalogue that combines them."""

@@ -1,0 +1,1 @@
+"""Drafters: one idea per file."""

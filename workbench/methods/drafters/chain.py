@@ -1,0 +1,111 @@
+"""Drafting a chain token by token from something that gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.sampling import law, pick, with_history
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.request import Row
+from workbench.engine.runner import Runner, Segment, Slot
+
+Law = Callable[[Row, Tensor], Tensor]
+"""(row, logits [1, V] after penalties) → the law q [1, V] the next drafted token is drawn from."""
+
+
+def drafter_law(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+    """The drafter's logits, warped exactly as the target's are."""
+    return law(logits, row.sampling)
+
+
+def fit_vocabulary(logits: Float[Tensor, "*b W"], size: int) -> Float[Tensor, "*b V"]:
+    """Cut or pad logits to the target's vocabulary (models of one family pad their embeddings differently)."""
+    width = logits.shape[-1]
+    if width >= size:
+        return logits[..., :size]
+    return torch.cat([logits, logits.new_full((*logits.shape[:-1], size - width), -torch.inf)], -1)
+
+
+def draft_chain(
+    rows: Sequence[Row],
+    runner: Runner,
+    slots: Sequence[Slot],
+    first: Sequence[Tensor],
+    source: str,
+    layers: Sequence[int] | None = None,
+    q_law: Law | None = None,
+) -> list[DraftTree]:
+    """Draft chains for several rows in lock-step, one forward a level.
+
+    Greedy rows propose the likeliest token (deterministic: no law is needed). Sampled rows draw from the warped law,
+    which the tree carries for the acceptance test.
+
+    Args:
+        rows: `row.plan` says how deep; a row with a shorter plan stops earlier.
+        runner: model that drafts.
+        slots: row of `runner`'s cache for each row.
+        first: tokens [n_i] to feed before the first draft: what the cache lacks, the last committed token among it.
+        source: name for the trace.
+        layers: run only these layers of the model.
+        q_law: how a proposal's law follows from the logits; given, proposals are sampled even when decoding is greedy.
+
+    Returns:
+        One tree a row. The forwards leave their entries in the cache's scratch.
+    """
+    size = rows[0].models.target.vocab_size if rows[0].models is not None else runner.vocab_size
+    depth = max(row.plan.depth for row in rows)
+    sampled = [q_law is not None or not row.sampling.greedy for row in rows]
+    uniforms = [torch.from_numpy(row.draw.uniform(depth)) if s else None for row, s in zip(rows, sampled, strict=True)]
+    tokens: list[list[Tensor]] = [[] for _ in rows]
+    laws: list[list[Tensor]] = [[] for _ in rows]
+    chance: list[list[Tensor]] = [[] for _ in rows]
+    active = list(range(len(rows)))
+    feed = list(first)
+    for step in range(depth):
+        order = sorted(active, key=lambda i: slots[i].index)
+        out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
+        for b, i in enumerate(order):
+            row = rows[i]
+            logits = fit_vocabulary(out.logits[b, len(feed[i]) - 1 : len(feed[i])], size)
+            if row.sampling.needs_history:
+                past = torch.tensor(row.committed, device=logits.device)
+                logits = with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])])
+            if logits.dtype in (torch.bfloat16, torch.float16):
+                logits = logits.float()
+            q = (q_law or drafter_law)(row, logits) if sampled[i] else logits.softmax(1)
+            if step and row.plan.stop_below and float(q.amax()) < row.plan.stop_below:
+                active.remove(i)
+                continue
+            token = pick(q, uniforms[i][step : step + 1]) if sampled[i] else logits.argmax(1)
+            tokens[i].append(token)
+            chance[i].append(q.gather(1, token.unsqueeze(1)).squeeze(1))
+            if sampled[i]:
+                laws[i].append(q)
+            feed[i] = token
+        active = [i for i in active if rows[i].plan.depth > step + 1]
+        if not active:
+            break
+    return [
+        _chain_tree(t, c, laws[i] if sampled[i] else None, source)
+        for i, (t, c) in enumerate(zip(tokens, chance, strict=True))
+    ]
+
+
+def _chain_tree(tokens: list[Tensor], chance: list[Tensor], laws: list[Tensor] | None, source: str) -> DraftTree:
+    n = len(tokens)
+    device = tokens[0].device
+    score = torch.cat(chance)
+    parents = torch.arange(-1, n - 1, device=device)
+    if laws is None:
+        return DraftTree(
+            torch.cat(tokens), parents, torch.zeros_like(score), Sampling.DETERMINISTIC, n, source=source, score=score
+        )
+    q_of = torch.arange(n + 1, device=device)
+    q_of[-1] = -1
+    return DraftTree(
+        torch.cat(tokens), parents, score.log(), Sampling.SAMPLED, n, q=torch.cat(laws), q_of=q_of, source=source
+    )

@@ -1,0 +1,75 @@
+"""Copy what followed when these tokens appeared before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from workbench.core.params import param
+from workbench.core.tree import DraftTree
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter, Outcome, Plan
+from workbench.engine.request import Row
+
+
+class NGramIndex:
+    """Where each n-gram of a text ended, for all n up to a bound. Adding a token costs O(n)."""
+
+    def __init__(self, n_max: int) -> None:
+        self.n_max = n_max
+        self.text: list[int] = []
+        self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
+
+    def extend(self, tokens: list[int]) -> None:
+        """Append tokens."""
+        for token in tokens:
+            self.text.append(token)
+            end = len(self.text)
+            for n in range(1, min(self.n_max, end) + 1):
+                self._ends[tuple(self.text[end - n : end])].append(end)
+
+    def continuation(self, n: int, length: int, latest: bool) -> list[int]:
+        """What followed an earlier occurrence of the last n tokens: at most `length` tokens, [] if there is none."""
+        if n >= len(self.text):
+            return []
+        earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last one is the query itself
+        if not earlier:
+            return []
+        start = earlier[-1] if latest else earlier[0]
+        return self.text[start : start + length]
+
+
+@dataclass(frozen=True)
+class NGram(Drafter):
+    """Look the newest `ngram` committed tokens up in the text so far and propose their continuation.
+
+    Falls back on shorter suffixes, then on an empty tree: the round is then plain decoding. Proposals are
+    deterministic, so no law is needed.
+
+    Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original's choice; the newest occurrence
+    usually continues better.
+    """
+
+    ngram: int = param(3, ge=1, le=8, doc="longest suffix looked up, in tokens")
+    occurrence: str = param("latest", choices=("latest", "first"), doc="which earlier occurrence is continued")
+
+    def prime(self, row: Row, models: Models) -> NGramIndex:
+        """Index everything committed."""
+        index = NGramIndex(self.ngram)
+        index.extend(row.committed)
+        return index
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """The longest suffix that occurred before wins."""
+        assert row.models is not None
+        index: NGramIndex = row.state
+        for n in range(self.ngram, 0, -1):
+            found = index.continuation(n, plan.depth, self.occurrence == "latest")
+            if found:
+                row.signals["matched tokens"] = n
+                return DraftTree.chain(found, source="prompt-lookup", device=row.models.target.device)
+        return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Index the new tokens."""
+        row.state.extend(outcome.emitted)

@@ -1,0 +1,19 @@
+"""No draft: every round is one plain decoding step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.core.tree import DraftTree
+from workbench.engine.parts import Drafter, Plan
+from workbench.engine.request import Row
+
+
+@dataclass(frozen=True)
+class Nothing(Drafter):
+    """Proposes the empty tree. The baseline that every speed-up is measured against, on the same engine."""
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """The empty tree."""
+        assert row.models is not None
+        return DraftTree.empty(device=row.models.target.device)

@@ -1,0 +1,44 @@
+"""A drafter that knows the target's distribution and has a dial for how often it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.sampling import law
+from workbench.core.tree import DraftTree
+from workbench.engine.parts import Drafter
+from workbench.engine.request import Row
+from workbench.methods.drafters.chain import draft_chain
+
+
+@dataclass(frozen=True)
+class Oracle(Drafter):
+    """Draw from q = a·p + (1 − a)·(the target's least likely token), with p from the target itself.
+
+    Then Σ min(p, q) = a, up to the least likely token's own probability: every drafted token is accepted with
+    probability a whatever came before, which is what the closed forms of the literature assume. It runs the target to
+    draft, so its speed means nothing: a simulation, for teaching and for testing curves.
+    """
+
+    acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")
+
+    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+        """Chains drawn from the mixture."""
+        target = rows[0].models.target
+        for row in rows:
+            row.slot.scratch = 0
+        first = [torch.tensor(row.committed[-1:], device=target.device) for row in rows]
+        return draft_chain(rows, target, [row.slot for row in rows], first, "oracle", q_law=mixture)
+
+
+def mixture(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+    """The law the oracle draws from."""
+    a = row.drafter.acceptance
+    p = law(logits, row.sampling)
+    return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))

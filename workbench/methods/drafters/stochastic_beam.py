@@ -1,0 +1,91 @@
+"""A tree whose siblings are sampled without replacement, spread over the levels by a stochastic beam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.parts import Plan
+from workbench.engine.request import Row
+from workbench.methods.drafters.grow import TreeFromModel
+
+
+@dataclass(frozen=True)
+class StochasticBeam(TreeFromModel):
+    """Gumbel-perturb the log-probability of every path, keep the `width` largest of each level.
+
+    φ is a path's log-probability and G its perturbed value. A child gets φ + Gumbel noise, conditioned on the largest
+    of its siblings being its parent's G, and the level keeps the largest values over all parents. Siblings in falling
+    order are then a sample without replacement, and how many of a node's children survive depends on values alone,
+    never on identities: so recursive rejection keeps the target's law.
+
+    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S); Kool et al. 2019, stochastic beam search,
+    arXiv:1903.06059, Algorithm 1. When decoding is greedy the laws are point masses and the tree is a chain.
+    """
+
+    width: int = param(3, ge=1, le=8, doc="paths kept a level")
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """Grow `plan.depth` levels of at most `width` nodes."""
+        growth, p = self.begin(row)
+        if row.sampling.greedy:
+            p = _point_mass(p)
+        laws, law_of = [p], [0]  # law_of[i + 1]: row of `laws` for node i's children
+        phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
+        value = torch.zeros(1, dtype=torch.float64, device=growth.device)
+        frontier = torch.full((1,), -1, device=growth.device)
+        logq: list[Tensor] = []
+        for level in range(plan.depth):
+            child_phi, child_value = _perturb(p.double(), phi, value, row)
+            flat = child_value.reshape(-1)
+            k = min(self.width, int(torch.isfinite(flat).sum()))
+            top = flat.topk(k)  # falling: siblings come out in their order
+            parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
+            logq.append(p[parent, token].log())
+            phi, value = child_phi.reshape(-1)[top.indices], top.values
+            frontier = growth.add(token, frontier[parent])
+            law_of += [-1] * k
+            if level + 1 < plan.depth:
+                p = growth.expand(frontier)
+                if row.sampling.greedy:
+                    p = _point_mass(p)
+                base = sum(len(q) for q in laws)
+                for j, node in enumerate(frontier.tolist()):
+                    law_of[node + 1] = base + j
+                laws.append(p)
+        self.finish(row, growth)
+        return DraftTree(
+            tokens=torch.cat(growth.tokens),
+            parents=torch.cat(growth.parents),
+            logq=torch.cat(logq),
+            sampling=Sampling.WITHOUT_REPLACEMENT,
+            depth=plan.depth,
+            fanout=self.width,
+            q=torch.cat(laws),
+            q_of=torch.tensor(law_of, device=growth.device),
+            source="draft-tree-sampled",
+        )
+
+
+def _point_mass(p: Float[Tensor, "w V"]) -> Float[Tensor, "w V"]:
+    return torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
+
+
+def _perturb(
+    p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], row: Row
+) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
+    """(φ, G) of all children: Gumbel values whose largest, for each parent, is the parent's G. Float64."""
+    u = torch.from_numpy(row.draw.uniform(p.numel())).to(p.device).reshape(p.shape).clamp_(1e-300, 1 - 1e-16)
+    child_phi = phi.unsqueeze(1) + p.log()
+    g = child_phi - torch.log(-torch.log(u))
+    top = g.amax(1, keepdim=True)
+    g_parent = value.unsqueeze(1)
+    v = g_parent - g + torch.log1p(-torch.exp((g - top).clamp(max=0)))
+    conditioned = g_parent - v.clamp(min=0) - torch.log1p(torch.exp(-v.abs()))
+    conditioned = torch.where(g == top, g_parent.expand_as(g), conditioned)
+    return child_phi, torch.where(p > 0, conditioned, -torch.inf)

@@ -1,0 +1,74 @@
+"""Recycle what the target once thought likely: a table of successors, read as a tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from workbench.core.params import param
+from workbench.core.templates import best_paths
+from workbench.core.tree import DraftTree
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter, Outcome, Plan
+from workbench.engine.request import Row
+
+RANKS = 8
+"""Successors remembered for each token."""
+
+RANK_CHANCE = (0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02)
+"""Assumed chance that a successor of this rank comes next; it only decides the tree's shape, never what is accepted."""
+
+
+@lru_cache(maxsize=64)
+def template(n_nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
+    """Rank paths of the static tree."""
+    return tuple(best_paths([RANK_CHANCE], n_nodes, depth))
+
+
+@dataclass(frozen=True)
+class TokenRecycling(Drafter):
+    """Keep, for every token, the target's 8 likeliest successors when it was last verified; draft by following them.
+
+    Every verified node updates the table, accepted or not: candidates that lost are the drafts of later rounds. Rows
+    never seen propose nothing.
+
+    Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696, §3. The paper's tree has 80 nodes, for a GPU; the shape
+    here is the best tree of the chosen size under assumed chances of the ranks.
+    """
+
+    nodes: int = param(16, ge=1, le=96, doc="nodes of the static tree")
+    warm: bool = param(False, doc="keep the table for later runs on this backend (they then see traces of this text)")
+
+    def prime(self, row: Row, models: Models) -> np.ndarray:
+        """The table [V, 8], −1 where nothing is known: a fresh one, or the shared one."""
+        size = models.target.vocab_size
+        if not self.warm:
+            return np.full((size, RANKS), -1, dtype=np.int32)
+        return models.shared.setdefault("token-recycling", np.full((size, RANKS), -1, dtype=np.int32))
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """Follow the template's ranks through the table."""
+        assert row.models is not None
+        table: np.ndarray = row.state
+        index: dict[tuple[int, ...], int] = {(): -1}
+        tokens: list[int] = []
+        parents: list[int] = []
+        for path in template(self.nodes, plan.depth):
+            if path[:-1] not in index:
+                continue
+            parent = index[path[:-1]]
+            token = int(table[tokens[parent] if parent >= 0 else row.committed[-1], path[-1]])
+            if token >= 0:
+                index[path] = len(tokens)
+                tokens.append(token)
+                parents.append(parent)
+        return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Write the target's likeliest successors of every verified token; nodes nearest the root win."""
+        table: np.ndarray = row.state
+        places = [outcome.root, *outcome.tokens]
+        for token, top in zip(reversed(places), reversed(outcome.top), strict=True):
+            table[token, : len(top)] = top[:RANKS]

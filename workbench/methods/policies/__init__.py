@@ -1,0 +1,1 @@
+"""Policies: how much to draft, one rule per file."""

@@ -1,0 +1,24 @@
+"""Always the same draft length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from workbench.core.params import param
+from workbench.engine.parts import Plan, Policy
+from workbench.engine.request import Row
+
+DEPTH = {"ge": 1, "le": 16, "doc": "draft length K: most levels drafted a round, in tokens"}
+
+
+@dataclass(frozen=True)
+class Fixed(Policy):
+    """K tokens a round. Source: Leviathan et al. 2023, arXiv:2211.17192, §3.5 says how to choose K."""
+
+    name: ClassVar[str] = "fixed"
+    depth: int = param(4, **DEPTH)
+
+    def plan(self, row: Row, state: Any) -> Plan:
+        """Depth K."""
+        return Plan(self.depth)

@@ -1,0 +1,36 @@
+"""Longer after a full success, shorter after a rejection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.core.params import param
+from workbench.engine.parts import Outcome, Plan, Policy
+from workbench.engine.request import Row
+from workbench.methods.policies.fixed import DEPTH
+
+
+@dataclass(frozen=True)
+class Heuristic(Policy):
+    """Start at K; two more after a round in which every draft was accepted, else one fewer, never below one.
+
+    Source: the dynamic length rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`).
+    """
+
+    name: ClassVar[str] = "heuristic"
+    depth: int = param(4, **DEPTH)
+
+    def start(self) -> list[int]:
+        """The current length, in a list so that it can change."""
+        return [self.depth]
+
+    def plan(self, row: Row, state: list[int]) -> Plan:
+        """The current length."""
+        row.signals["planned depth"] = state[0]
+        return Plan(state[0])
+
+    def observe(self, row: Row, state: list[int], outcome: Outcome) -> None:
+        """Adapt to the last round. A round cut short by the end of the text is no evidence, and none follows it."""
+        full = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
+        state[0] = min(state[0] + 2, 24) if full else max(1, state[0] - 1)

@@ -1,0 +1,20 @@
+"""No draft is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from workbench.engine.parts import Plan, Policy
+from workbench.engine.request import Row
+
+
+@dataclass(frozen=True)
+class NoDraft(Policy):
+    """Depth 0 in every round: plain decoding."""
+
+    name: ClassVar[str] = "none"
+
+    def plan(self, row: Row, state: Any) -> Plan:
+        """Nothing."""
+        return Plan(0)

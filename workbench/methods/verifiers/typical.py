@@ -1,0 +1,75 @@
+"""Typical acceptance: keep what the target finds plausible enough, judged against its entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.rejection import Ruling, Verdict, greedy_match
+from workbench.core.sampling import SamplingParams, pick
+from workbench.core.tree import DraftTree, children_of
+from workbench.engine.parts import Verifier
+
+
+@dataclass(frozen=True)
+class TypicalAcceptance(Verifier):
+    """Accept x iff p(x) > min(ε, δ·exp(−H(p))); follow the longest accepted path; then one token from the target.
+
+    When the target is sure, the threshold is ε; where it hesitates, less is asked for. The output is not the target's
+    law: approximate, by ε and δ. At temperature 0 it is greedy match.
+
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
+    """
+
+    epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, probability above which a token is always accepted")
+    delta: float = param(
+        0.3, ge=0.0, le=1.0, doc="δ, share of exp(−entropy) that is asked for where the target hesitates"
+    )
+
+    def rule(
+        self,
+        tree: DraftTree,
+        logits: Float[Tensor, "N_plus_1 V"],
+        p: Float[Tensor, "N_plus_1 V"],
+        sampling: SamplingParams,
+        u_stop: Float[Tensor, " N_plus_1"] | None,
+    ) -> Ruling:
+        """0 or 1 for each node, plus a tie-breaking trace of its probability (in the fraction: see `walk`)."""
+        if u_stop is None:
+            return greedy_match(tree, logits.argmax(1))
+        entropy = torch.special.entr(p).sum(1)
+        threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
+        p_x = p[tree.parents + 1, tree.tokens]
+        accept = (p_x > threshold[tree.parents + 1]).to(p.dtype) * p_x.clamp_min(torch.finfo(p.dtype).tiny)
+        return Ruling(accept=accept, stop=pick(p, u_stop))
+
+    def walk(
+        self, parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
+    ) -> Verdict:
+        """The longest path of accepted nodes; among equals the one with the largest product of probabilities."""
+        best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
+        paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
+        tested = []
+        for node, parent in enumerate(parents):
+            if parent not in paths:
+                continue
+            ok = accept[node] > 0
+            tested.append((node, ok))
+            if ok:
+                score, path = paths[parent]
+                paths[node] = (score + math.log(accept[node]), (*path, node))
+                best = max(best, (len(path) + 1, paths[node][0], paths[node][1]), key=lambda b: b[:2])
+        path = best[2]
+        at = path[-1] + 1 if path else 0
+        outcome = tuple((node, node in path) for node, _ in tested)
+        return Verdict(path, int(stop[at]), bool(children_of(parents)[at]), outcome, {})
+
+    def draws(self, sampling: SamplingParams) -> bool:
+        """Acceptance is a threshold; nothing is drawn."""
+        return False

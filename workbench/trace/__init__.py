@@ -1,0 +1,1 @@
+"""What happened, as plain data: rounds, headers, metrics. Imports neither torch nor polars at the top."""

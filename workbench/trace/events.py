@@ -1,0 +1,268 @@
+"""The events of a generation. Plain data: no tensors, no handles, JSON in and JSON out.
+
+One `Header` opens a trace, one `Round` is added per verification, one `Footer` closes it. Every view, statistic and
+export is computed from these and from nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
+"""Status of a drafted node. Discarded: drafted, never tested, because the path ended before it."""
+CORRECTED, BONUS = "corrected", "bonus"
+"""Kind of the token the target adds: after a rejection, or for free at the end of a fully accepted path."""
+
+
+@dataclass(slots=True)
+class Nodes:
+    """The draft tree of one round, column by column; index i is node i, parents come before children.
+
+    Attributes:
+        tokens: token ids [N].
+        parents: parent's index [N]; −1 is the last committed token (the root).
+        depth: 1 for children of the root [N].
+        position: absolute position in the sequence [N]; siblings share one.
+        text: the token's own text [N], for display only.
+        p: the target's probability of the token given its parent [N], after temperature and filters when sampling,
+            the plain softmax when greedy.
+        q: the drafter's probability [N]; None where the proposal carries no law or score.
+        accept: the acceptance probability that was used [N]; None where the node was not tested.
+        u: the uniform that was drawn [N]; None where not tested or where nothing was drawn (greedy).
+        status: "accepted", "rejected" or "discarded" [N].
+        source: drafter that proposed the node [N].
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    depth: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    p: list[float] = field(default_factory=list)
+    q: list[float | None] = field(default_factory=list)
+    accept: list[float | None] = field(default_factory=list)
+    u: list[float | None] = field(default_factory=list)
+    status: list[str] = field(default_factory=list)
+    source: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(slots=True)
+class Top:
+    """The likeliest tokens at one place of the tree: ids, texts, probabilities (same length, best first)."""
+
+    tokens: list[int]
+    text: list[str]
+    prob: list[float]
+
+
+@dataclass(slots=True)
+class Emitted:
+    """One committed token.
+
+    Attributes:
+        token: id.
+        text: the text it completes (empty while a character is still incomplete).
+        start: offset of that text in the generated text, in characters.
+        end: end offset.
+        kind: "accepted", "corrected" or "bonus" ("bonus" as well for plain decoding: every token comes from the target).
+        node: index of the accepted node, or None.
+        position: absolute position in the sequence.
+        p: the target's probability of it.
+    """
+
+    token: int
+    text: str
+    start: int
+    end: int
+    kind: str
+    node: int | None
+    position: int
+    p: float
+
+
+@dataclass(slots=True)
+class Phase:
+    """A stretch of wall-clock time on a named lane. Seconds since the start of the generation."""
+
+    name: str
+    start_s: float
+    end_s: float
+    lane: str = "device"
+
+
+@dataclass(slots=True)
+class Change:
+    """A setting changed between rounds by the user; in force from this round on."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(slots=True)
+class Round:
+    """One draft–verify round.
+
+    Attributes:
+        index: number of the round, from 0.
+        method: registry name in force.
+        params: all parameters in force, method and sampling.
+        nodes: the draft tree with its verdict.
+        path: accepted nodes, root first.
+        bonus: token the target added (its id), or None when the end of the text was inside the accepted path.
+        bonus_kind: "corrected", "bonus" or None.
+        emitted: committed tokens of this round, in order (cut at the end of the text).
+        top_p: for the root (entry 0) and each node (entry i+1): the target's likeliest next tokens; [] if not recorded.
+        top_q: the same for the drafter where it has a law; None entries where it has none.
+        entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
+        phases: draft, verify, judge, commit with start and end.
+        started_s: start of the round, seconds since the start of the generation.
+        seconds: length of the round in wall time.
+        draft_s: time in drafting.
+        verify_s: time in the target's verification forward.
+        overhead_s: wall time of the round in neither the target's nor a drafter's forward.
+        draft_forwards: forwards of drafter models.
+        target_forwards: forwards of the target (1, unless a simulation or self-drafter used more).
+        changes: settings that changed before this round.
+        signals: named figures a drafter wants seen.
+        notes: warnings that concern this round (a drafter that had nothing to propose, say).
+    """
+
+    index: int
+    method: str
+    params: dict[str, Any]
+    nodes: Nodes
+    path: list[int]
+    bonus: int | None
+    bonus_kind: str | None
+    emitted: list[Emitted]
+    top_p: list[Top] = field(default_factory=list)
+    top_q: list[Top | None] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    started_s: float = 0.0
+    seconds: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    overhead_s: float = 0.0
+    draft_forwards: int = 0
+    target_forwards: int = 1
+    changes: list[Change] = field(default_factory=list)
+    signals: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Round:
+        """The inverse of `to_wire`."""
+        data = dict(data)
+        data["nodes"] = Nodes(**data["nodes"])
+        data["emitted"] = [Emitted(**e) for e in data["emitted"]]
+        data["top_p"] = [Top(**t) for t in data.get("top_p", [])]
+        data["top_q"] = [Top(**t) if t else None for t in data.get("top_q", [])]
+        data["phases"] = [Phase(**p) for p in data.get("phases", [])]
+        data["changes"] = [Change(**c) for c in data.get("changes", [])]
+        return cls(**data)
+
+
+@dataclass(slots=True)
+class Header:
+    """What was asked for, before the first round.
+
+    `prompt_tokens` and `prompt_text` are aligned: the text of each prompt token for display. `prefill_s` is filled in
+    when prefill ends. `simulation` marks methods that could not exist outside a laboratory (the oracle).
+    """
+
+    target: str
+    method: str
+    params: dict[str, Any]
+    promise: str
+    seed: int
+    prompt: str
+    prompt_tokens: list[int]
+    prompt_text: list[str]
+    max_new_tokens: int
+    dtype: str
+    device: str
+    drafter: str | None = None
+    created: str = ""
+    hardware: str = ""
+    prefill_s: float = 0.0
+    schema: int = SCHEMA_VERSION
+    workbench: str = ""
+    simulation: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(slots=True)
+class Footer:
+    """How the generation ended.
+
+    `reason`: "eos", "length", "stop-string", "cancelled", "error" or "" while it runs. `error` holds the message and
+    what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to plain decoding).
+    """
+
+    reason: str = ""
+    text: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(slots=True)
+class Trace:
+    """A generation as it was recorded."""
+
+    header: Header
+    rounds: list[Round] = field(default_factory=list)
+    footer: Footer = field(default_factory=Footer)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Generated token ids, in order."""
+        return [e.token for r in self.rounds for e in r.emitted]
+
+    @property
+    def text(self) -> str:
+        """Generated text."""
+        return self.footer.text or "".join(e.text for r in self.rounds for e in r.emitted)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "header": self.header.to_wire(),
+            "rounds": [r.to_wire() for r in self.rounds],
+            "footer": self.footer.to_wire(),
+        }
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Trace:
+        """The inverse of `to_wire`.
+
+        Raises:
+            ValueError: the trace was written by a newer schema than this version reads.
+        """
+        if data["header"].get("schema", 0) > SCHEMA_VERSION:
+            raise ValueError(
+                f"This trace has schema {data['header']['schema']}; this workbench reads up to {SCHEMA_VERSION}. "
+                "Update the workbench to open it."
+            )
+        rounds = [Round.from_wire(r) for r in data["rounds"]]
+        return cls(Header(**data["header"]), rounds, Footer(**data["footer"]))
