@@ -23,10 +23,11 @@ from workbench.core.sampling import law, with_history
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.clock import Clock, Mark, seconds_of
 from workbench.engine.detokenise import Detokeniser, TokenText
+from workbench.engine.method import Configured
 from workbench.engine.models import Models
 from workbench.engine.parts import Outcome, Plan, to_host
 from workbench.engine.recording import Judged, record_round
-from workbench.engine.request import CANCELLED, ENDED, ERROR, FINISHED, PREFILL, Request, Row
+from workbench.engine.request import CANCELLED, ENDED, ERROR, FINISHED, PREFILL, SAMPLING_NAMES, Request, Row
 from workbench.engine.runner import SCRATCH, Segment
 from workbench.engine.selfcheck import warnings_for
 from workbench.trace.events import Change, Footer, Header, Trace
@@ -67,8 +68,7 @@ class Engine:
         self.max_rows = max_rows
         self.record = record
         self.clock = Clock(models.target.device)
-        for runner in filter(None, (models.target, models.drafter)):
-            runner.clock = self.clock
+        models.target.clock = self.clock
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Row] = deque()
         self.rows: list[Row] = []
@@ -85,12 +85,15 @@ class Engine:
         """
         prompt = self._prompt_ids(request)
         configured = request.configured()
-        reason = self.models.why_not(configured.method.needs)
+        models = request.models or self.models
+        if models.drafter is not None:
+            models.drafter.clock = self.clock
+        reason = models.why_not(configured.method.needs)
         if reason:
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} asks for nothing.", "Use 1 or more.")
-        row = Row(request, prompt)
+        row = Row(request, prompt, models)
         room = self.models.target.context - len(prompt)
         notes = []
         if row.max_new_tokens > room:
@@ -134,7 +137,7 @@ class Engine:
         return prompt
 
     def _header(self, row: Row) -> Header:
-        request, models = row.request, self.models
+        request, models = row.request, row.models
         return Header(
             target=models.target_name,
             drafter=models.drafter_name,
@@ -156,10 +159,7 @@ class Engine:
 
     @staticmethod
     def _params_of(row: Row) -> dict[str, object]:
-        sampling = {
-            name: getattr(row.sampling, name)
-            for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        }
+        sampling = {name: getattr(row.sampling, name) for name in SAMPLING_NAMES}
         return {**row.configured.values, **sampling}
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -217,7 +217,6 @@ class Engine:
         return False
 
     def _open(self, row: Row) -> None:
-        row.models = self.models
         row.slot = self.models.target.open()
         row.detokeniser = Detokeniser(self.models.tokenizer, row.committed)
         row.prefill_start = time.perf_counter()
@@ -233,47 +232,57 @@ class Engine:
                 self.models.target.prefill(row.slot, piece)
             if row.slot.length < row.prompt_length - 1:
                 return
-        row.state = row.drafter.prime(row, self.models)
+        row.state = row.drafter.prime(row, row.models)
         row.policy_state = row.policy.start()
         row.primed = True
-        self.models.take_spans()
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
         row.origin = self.clock.mark()
         row.origin_s = time.perf_counter()
 
     def _prepare(self, row: Row) -> None:
-        """Put changes into force and plan the round."""
-        configured, sampling, row.changes = row.take_changes()
-        row.sampling = sampling
-        if configured is not row.configured:
-            reason = self.models.why_not(configured.method.needs)
-            if reason:
-                raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
-            before, row.configured = row.configured, configured
-            if configured.drafter != before.drafter:
-                before.drafter.release(row, self.models)
-                row.state = None
-                row.state = row.drafter.prime(row, self.models)
-            if configured.policy != before.policy:
-                row.policy_state = row.policy.start()
+        """Put changes into force and plan the round. A change that cannot be is said, and the run goes on as it was."""
+        row.signals, row.notes = {}, []
+        asked = row.take_changes()
+        row.changes, row.sampling = asked.changes, asked.sampling
+        reason = asked.models.why_not(asked.configured.method.needs)
+        if reason:
+            row.notes.append(f"{asked.configured.method.title} cannot run: {reason}")
+            row.changes = []
+        elif asked.configured is not row.configured or asked.models is not row.models:
+            self._switch(row, asked.configured, asked.models)
         plan = row.policy.plan(row, row.policy_state)
         row.plan = Plan(max(0, min(plan.depth, row.remaining - 1)), plan.stop_below)
-        row.signals, row.notes = {}, []
+
+    def _switch(self, row: Row, configured: Configured, models: Models) -> None:
+        """Prime a new drafter from the committed tokens; these and the target's cache stay."""
+        before, models_before = row.configured, row.models
+        if configured.drafter != before.drafter or models.drafter is not models_before.drafter:
+            before.drafter.release(row, models_before)
+            row.state, row.configured, row.models = None, configured, models
+            row.state = configured.drafter.prime(row, models)
+        row.configured, row.models = configured, models
+        if configured.policy != before.policy:
+            row.policy_state = configured.policy.start()
+
+    def _take_spans(self, rows: list[Row]) -> list[tuple[Mark, Mark]]:
+        """Stretches of time in model forwards since the last call, whichever models the rows use."""
+        meters = {id(m): m for row in rows for m in row.models.meters}
+        return [span for meter in meters.values() for span in meter.take()]
 
     def _round(self, rows: list[Row]) -> None:
         t_round = time.perf_counter()
-        self.models.take_spans()
+        self._take_spans(rows)
         start = self.clock.mark()
         trees = self._draft(rows)
         rows = [row for row in rows if id(row) in trees]
         if not rows:
             return
-        drafted = self.models.take_spans()
+        drafted = self._take_spans(rows)
         verify = self.clock.mark()
         n_draft = len(drafted)
         logits, hidden = self._verify(rows, [trees[id(row)] for row in rows])
         rows = [row for row in rows if id(row) in logits]
-        verified = self.models.take_spans()
+        verified = self._take_spans(rows)
         judge = self.clock.mark()
         judged = self._judge(rows, [trees[id(row)] for row in rows], [logits[id(row)] for row in rows])
         commit = self.clock.mark()
@@ -284,10 +293,10 @@ class Engine:
     def _draft(self, rows: list[Row]) -> dict[int, DraftTree]:
         """One tree a row; rows of one drafter class are drafted together."""
         trees: dict[int, DraftTree] = {}
-        groups: dict[type, list[Row]] = {}
+        groups: dict[tuple[type, int], list[Row]] = {}
         for row in rows:
             if row.plan.depth > 0:
-                groups.setdefault(type(row.drafter), []).append(row)
+                groups.setdefault((type(row.drafter), id(row.models.drafter)), []).append(row)
             else:
                 trees[id(row)] = DraftTree.empty(device=self.models.target.device)
         for group in groups.values():
@@ -424,7 +433,7 @@ class Engine:
             row, judged, kept, spans_text, changes, spans, self._params_of(row), self.token_text, self.record, t_round
         )
         row.trace.rounds.append(record)
-        for warning in warnings_for(row, self.models):
+        for warning in warnings_for(row, row.models):
             if warning not in row.trace.footer.warnings:
                 row.trace.footer.warnings.append(warning)
                 record.notes.append(warning)
@@ -459,7 +468,7 @@ class Engine:
         elif row in self.waiting:
             self.waiting.remove(row)
         if row.primed:
-            row.drafter.release(row, self.models)
+            row.drafter.release(row, row.models)
         if row.slot is not None:
             self.models.target.close(row.slot)
             row.slot = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError
-from workbench.engine.clock import Mark, Meter
+from workbench.engine.clock import Meter
 from workbench.engine.runner import Runner
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
@@ -201,10 +202,21 @@ class Models:
         """Why a method with these needs cannot run; empty when it can."""
         return " ".join(filter(None, (self.missing(need) for need in needs)))
 
-    def take_spans(self) -> list[tuple[Mark, Mark]]:
-        """Stretches of time in model forwards since the last call."""
-        spans = self.target.meter.take() + self.meter.take()
-        return spans + (self.drafter.meter.take() if self.drafter is not None else [])
+    @property
+    def meters(self) -> list[Meter]:
+        """Where time in forwards is counted: the target's, the heads', the draft model's."""
+        return [self.target.meter, self.meter, *([] if self.drafter is None else [self.drafter.meter])]
+
+    def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
+        """The same target with another draft model (None: none). Shares everything else.
+
+        Raises:
+            ModelError: it cannot be loaded, or does not share the target's vocabulary.
+        """
+        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_problem="No draft model was chosen.")
+        if name:
+            attach_drafter(twin, name, dtype)
+        return twin
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:

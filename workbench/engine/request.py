@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from workbench.core.draw import Draw
+from workbench.core.errors import ParameterError
+from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine.clock import Mark
 from workbench.engine.detokenise import Detokeniser
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
 FINISHED, CANCELLED, ERROR = "finished", "cancelled", "error"
 ENDED = (FINISHED, CANCELLED, ERROR)
+SAMPLING_NAMES = tuple(params_of(SamplingParams()))
 
 
 @dataclass(slots=True)
@@ -42,6 +46,7 @@ class Request:
             targets; `prompt` is then ignored.
         on_round: called in the engine's thread after every round; must return at once.
         paused: start paused, after prefill.
+        models: another drafter or other heads for the engine's target; the engine's own by default.
     """
 
     prompt: Sequence[int] | str
@@ -54,6 +59,7 @@ class Request:
     images: dict[str, Tensor] | None = None
     on_round: Callable[[Round], None] | None = None
     paused: bool = False
+    models: Models | None = None
 
     def configured(self) -> Configured:
         """The method with all parameters decided."""
@@ -63,8 +69,9 @@ class Request:
 class Row:
     """A request while it runs. The engine's thread owns everything but the controls at the end of the class."""
 
-    def __init__(self, request: Request, prompt: list[int]) -> None:
+    def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         self.request = request
+        self.models = models
         self.configured = request.configured()
         self.sampling = request.sampling
         self.draw = Draw(request.seed)
@@ -72,7 +79,6 @@ class Row:
         self.committed: list[int] = prompt
         self.max_new_tokens = request.max_new_tokens
         self.slot: Slot | None = None
-        self.models: Models | None = None
         self.state: Any = None
         self.policy_state: Any = None
         self.plan = Plan(0)
@@ -93,7 +99,7 @@ class Row:
         self.error: BaseException | None = None
         self.ended = threading.Event()
         self._lock = threading.Lock()
-        self._changes: list[tuple[Method | None, dict[str, Any], SamplingParams | None]] = []
+        self._changes: list[tuple[Method | None, dict[str, Any], SamplingParams | None, Models | None]] = []
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
@@ -126,11 +132,15 @@ class Row:
     # -- controls, from any thread; they act between rounds ------------------------------------------------------
 
     def change(
-        self, method: Method | None = None, params: dict[str, Any] | None = None, sampling: SamplingParams | None = None
+        self,
+        method: Method | None = None,
+        params: dict[str, Any] | None = None,
+        sampling: SamplingParams | None = None,
+        models: Models | None = None,
     ) -> None:
-        """Switch the method, some of its parameters, or the sampling, from the next round on."""
+        """Switch the method, some of its parameters, the sampling or the draft model, from the next round on."""
         with self._lock:
-            self._changes.append((method, dict(params or {}), sampling))
+            self._changes.append((method, dict(params or {}), sampling, models))
 
     def pause(self) -> None:
         """Stop before the next round; nothing is lost."""
@@ -171,41 +181,53 @@ class Row:
             self.status = PAUSED
             return False
 
-    def take_changes(self) -> tuple[Configured, SamplingParams, list[Change]]:
-        """The settings in force for the coming round, and what changed."""
+    def take_changes(self) -> Settings:
+        """The settings asked for from the coming round on, and what changes with them."""
         with self._lock:
             asked, self._changes = self._changes, []
-        configured, sampling, changes = self.configured, self.sampling, []
-        for method, params, new_sampling in asked:
-            if method is not None and method.name != configured.name:
-                changes.append(Change("method", configured.name, method.name))
-                kept = {k: v for k, v in configured.values.items() if k in method.params}
-                configured = method.with_params(**_valid(method, kept))
-            if params:
-                after = configured.changed(**params)
-                changes += [
-                    Change(name, configured.values.get(name), after.values[name])
-                    for name in params
-                    if configured.values.get(name) != after.values[name]
-                ]
-                configured = after
-            if new_sampling is not None:
-                for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
-                    before, now = getattr(sampling, name), getattr(new_sampling, name)
-                    if before != now:
-                        changes.append(Change(name, before, now))
-                sampling = new_sampling
-        return configured, sampling, changes
+        now = Settings(self.configured, self.sampling, self.models, [])
+        for method, params, sampling, models in asked:
+            now.apply(method, params, sampling, models)
+        return now
 
 
-def _valid(method: Method, values: dict[str, Any]) -> dict[str, Any]:
+@dataclass(slots=True)
+class Settings:
+    """What a row runs with, and how that differs from before."""
+
+    configured: Configured
+    sampling: SamplingParams
+    models: Models
+    changes: list[Change]
+
+    def apply(
+        self, method: Method | None, params: dict[str, Any], sampling: SamplingParams | None, models: Models | None
+    ) -> None:
+        """Take one request for change in. Parameters of the same name survive a change of method where they fit."""
+        if models is not None and models is not self.models:
+            self.changes.append(Change("drafter", self.models.drafter_name, models.drafter_name))
+            self.models = models
+        if method is not None and method.name != self.configured.name:
+            self.changes.append(Change("method", self.configured.name, method.name))
+            self.configured = method.with_params(**_valid(method, self.configured.values))
+        if params:
+            before = self.configured.values
+            self.configured = self.configured.changed(**params)
+            after = self.configured.values
+            self.changes += [Change(n, before.get(n), after[n]) for n in params if before.get(n) != after[n]]
+        if sampling is not None:
+            for name in SAMPLING_NAMES:
+                old, new = getattr(self.sampling, name), getattr(sampling, name)
+                if old != new:
+                    self.changes.append(Change(name, old, new))
+            self.sampling = sampling
+
+
+def _valid(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that the method allows; a parameter of one name may have another range elsewhere."""
-    from workbench.core.errors import ParameterError
-
     kept = {}
-    for name, value in values.items():
-        try:
-            kept[name] = method.params[name].parse(value)
-        except ParameterError:
-            continue
+    for name, spec in method.params.items():
+        if name in values and name != "policy":
+            with contextlib.suppress(ParameterError):
+                kept[name] = spec.parse(values[name])
     return kept

@@ -18,6 +18,11 @@ CORRECTED, BONUS = "corrected", "bonus"
 """Kind of the token the target adds: after a rejection, or for free at the end of a fully accepted path."""
 
 
+def _fields(item: Any) -> dict[str, Any]:
+    """A dataclass as a dict, one level deep (`dataclasses.asdict` copies everything below, which takes milliseconds)."""
+    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+
+
 @dataclass(slots=True)
 class Nodes:
     """The draft tree of one round, column by column; index i is node i, parents come before children.
@@ -71,7 +76,7 @@ class Emitted:
         text: the text it completes (empty while a character is still incomplete).
         start: offset of that text in the generated text, in characters.
         end: end offset.
-        kind: "accepted", "corrected" or "bonus" ("bonus" as well for plain decoding: every token comes from the target).
+        kind: "accepted", "corrected" or "bonus" (plain decoding too is "bonus": every token comes from the target).
         node: index of the accepted node, or None.
         position: absolute position in the sequence.
         p: the target's probability of it.
@@ -159,8 +164,13 @@ class Round:
     notes: list[str] = field(default_factory=list)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return dataclasses.asdict(self)
+        """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""
+        wire = _fields(self)
+        wire["nodes"] = _fields(self.nodes)
+        for name in ("emitted", "top_p", "phases", "changes"):
+            wire[name] = [_fields(item) for item in wire[name]]
+        wire["top_q"] = [None if top is None else _fields(top) for top in self.top_q]
+        return wire
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Round:

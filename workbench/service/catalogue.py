@@ -1,0 +1,100 @@
+"""What can be chosen, with the reason where something cannot: plain data for forms, lists and the API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from workbench.engine.method import Method
+from workbench.engine.models import DEFAULT_DRAFTER, bundled, known_targets
+
+
+def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
+    """Models that can be verified: bundled ones that are not made for drafting, then those loaded from elsewhere."""
+    found = []
+    for name, folder, config in known_targets():
+        if "drafter" in name:
+            continue
+        found.append({"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)})
+    names = {entry["name"] for entry in found}
+    found += [
+        {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": "loaded"}
+        for name in loaded
+        if name not in names
+    ]
+    return found
+
+
+def drafters(target: str) -> list[dict[str, Any]]:
+    """Bundled draft models, and whether each shares the target's vocabulary."""
+    found = []
+    for name, folder, config in known_targets():
+        if name == target:
+            continue
+        same = _vocabulary(str(folder)) == _vocabulary(_folder_of(target))
+        reason = "" if same else f"{name} and {target} do not share a vocabulary."
+        found.append(
+            {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
+        )
+    return sorted(found, key=lambda d: d["name"] != DEFAULT_DRAFTER)
+
+
+def describe(method: Method, reason: str) -> dict[str, Any]:
+    """A method with its parameters, and why it cannot run (empty when it can)."""
+    source = method.source
+    return {
+        "name": method.name,
+        "title": method.title,
+        "promise": method.promise.value,
+        "simulation": method.promise.value == "simulation",
+        "teaches": method.teaches,
+        "source": {"title": source.title, "authors": source.authors, "year": source.year, "url": source.url,
+                   "where": source.where},
+        "needs": list(method.needs),
+        "available": not reason,
+        "reason": reason,
+        "params": [spec.to_wire() for spec in method.params.values()],
+    }  # fmt: skip
+
+
+def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
+    """Why needs cannot be met, from files alone, for models that are not loaded yet."""
+    heads = set()
+    for folder in bundled().values():
+        config = json.loads((folder / "config.json").read_text())
+        if config.get("workbench_head") and config.get("target") == target:
+            heads.add(config["workbench_head"])
+
+    def reason(needs: tuple[str, ...]) -> str:
+        for need in needs:
+            if need == "drafter":
+                if drafter is None:
+                    return f"No draft model is chosen for {target}."
+            elif need not in heads:
+                return f"There are no {need} heads trained for {target}."
+        return ""
+
+    return reason
+
+
+def _folder_of(name: str) -> str:
+    known = bundled()
+    return str(known[name]) if name in known else name
+
+
+@lru_cache(maxsize=16)
+def _vocabulary(folder: str) -> str:
+    """The tokenizer's vocabulary as text; empty when the folder has none."""
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        return ""
+    return json.dumps(json.loads(path.read_text())["model"].get("vocab", {}), sort_keys=True)
+
+
+def _detail(folder: Path, config: dict[str, Any]) -> str:
+    n_bytes = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
+    layers = config.get("num_hidden_layers", "?")
+    return f"{n_bytes / 2e6:.1f} M parameters · {layers} layer{'s' if layers != 1 else ''}"
