@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,8 @@ LAWS = (
     Law("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
     Law("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
 )
+HEAD_LAW = Law("given target, top-k 3, first 3 tokens", SamplingParams(temperature=1.0, top_k=3), 3)
+"""Trained heads fit their own target only: there the law is made small by truncation."""
 TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 """It repeats itself, so that methods that copy have something to propose."""
 
@@ -63,7 +66,7 @@ class Finding:
 
 
 def check_method(
-    method: Method, models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int = 24, runs: int = 2000
+    method: Method, models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int = 24, runs: int = 1000
 ) -> Iterator[Finding]:
     """Test one method.
 
@@ -82,13 +85,12 @@ def check_method(
     if method.promise is Promise.GREEDY_EXACT:
         return
     if set(method.needs) - {"drafter"}:
-        yield Finding(
-            method.name, method.promise.value, "sampling law", SKIPPED, f"no tiny model has {', '.join(method.needs)}"
-        )
+        yield check_law(method, models, HEAD_LAW, runs // 3, prompts[0])
         return
     tiny = tiny_models(models.tokenizer)
-    for which in LAWS:
-        yield check_law(method, tiny, which, runs)
+    with _one_thread():
+        for which in LAWS:
+            yield check_law(method, tiny, which, runs)
 
 
 def check_greedy(method: Method, models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int = 24) -> Finding:
@@ -114,38 +116,42 @@ def check_greedy(method: Method, models: Models, prompts: Sequence[Sequence[int]
     return _finding(method, "greedy text equals Hugging Face's", same == len(cases), detail, start)
 
 
-def check_law(method: Method, models: Models, which: Law, runs: int) -> Finding:
-    """Sampled first tokens against their exact joint law, for the default and every choice of a rule."""
+def check_law(method: Method, models: Models, which: Law, runs: int, prompt: Sequence[int] = TINY_PROMPT) -> Finding:
+    """Sampled first tokens against their exact joint law.
+
+    The runs are shared out among the defaults and every other choice of a parameter (a policy, say): all of them
+    promise the same law.
+    """
     start = time.perf_counter()
-    exact = exact_law(models, which)
-    details, good = [], True
-    for configured in [method.with_params(), *corners(method, kinds=("choice",))]:
-        samples = sample_many(configured, models, which, runs)
-        counts = count_firsts(samples, which.n_tokens)
-        fit = chi_square(counts, exact)
-        good &= fit.fits(ALPHA)
-        details.append((fit.p_value, f"{_setting(configured)}: {fit}; distance {total_variation(counts, exact):.3f}"))
-    return _finding(method, f"sampling law ({which.name})", good, min(details)[1], start)
+    exact = joint_law(models.target.model, prompt, which.n_tokens, lambda x: law(x[None], which.sampling)[0])
+    settings = [method.with_params(), *corners(method, kinds=("choice",))]
+    samples: list[list[int]] = []
+    for i, configured in enumerate(settings):
+        samples += sample_many(configured, models, which, -(-runs // len(settings)), prompt, first_seed=i * runs)
+    counts = count_firsts(samples, which.n_tokens)
+    fit = chi_square(counts, exact)
+    detail = f"{len(samples)} runs, {fit}, distance {total_variation(counts, exact):.3f}"
+    return _finding(method, f"sampling law ({which.name})", fit.fits(ALPHA), detail, start)
 
 
-def exact_law(models: Models, which: Law) -> dict[tuple[int, ...], float]:
-    """The joint law of the first tokens behind `TINY_PROMPT`, from plain forwards."""
-    return joint_law(
-        models.target.model, TINY_PROMPT, which.n_tokens, lambda logits: law(logits[None], which.sampling)[0]
-    )
-
-
-def sample_many(configured: Configured, models: Models, which: Law, runs: int, seed: int = 0) -> list[list[int]]:
-    """`runs` independent generations behind `TINY_PROMPT`, many at once."""
+def sample_many(
+    configured: Configured,
+    models: Models,
+    which: Law,
+    runs: int,
+    prompt: Sequence[int] = TINY_PROMPT,
+    first_seed: int = 0,
+) -> list[list[int]]:
+    """`runs` independent generations, many at once, with the seeds from `first_seed` on."""
     engine = Engine(models, max_rows=BATCH, record=False)
     rows = [
         engine.submit(
             Request(
-                list(TINY_PROMPT),
+                list(prompt),
                 configured,
                 which.sampling,
                 max_new_tokens=which.n_tokens + 2,
-                seed=seed * runs + i,
+                seed=first_seed + i,
                 stop_at_eos=False,
             )
         )
@@ -157,6 +163,17 @@ def sample_many(configured: Configured, models: Models, which: Law, runs: int, s
     if failed:
         raise WorkbenchError(failed)
     return [row.trace.token_ids for row in rows if row.trace]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tiny models are faster without threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def greedy_reference(models: Models, prompt: Sequence[int], max_new_tokens: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -23,7 +24,6 @@ from workbench.cli.options import (
     Temperature,
     TopK,
     TopP,
-    drafter_or_none,
     parse_settings,
 )
 from workbench.core.errors import UnknownNameError, WorkbenchError
@@ -79,7 +79,6 @@ def bench(
     from workbench.bench.prompts import load_prompts
     from workbench.bench.suites import Plan, bench_forced_acceptance, bench_methods
     from workbench.core.sampling import SamplingParams
-    from workbench.engine import load_models
     from workbench.methods import registry
 
     chosen = [p for p in load_prompts(prompts) if not group or p.group in group]
@@ -91,7 +90,7 @@ def bench(
     configured = _configure([registry.get(n) for n in (method or registry.names())], parse_settings(settings))
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
     plan = Plan(max_new_tokens, repeats, sampling, seed, against_hf=against is not None)
-    models = load_models(target, drafter_or_none(drafter), device, dtype, drafter_dtype)
+    models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [c for c in configured if not models.why_not(c.method.needs)]
     with _progress() as progress:

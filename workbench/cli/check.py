@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target, drafter_or_none
+from workbench.cli.loading import load
+from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
 
 PROMPTS = ("Once upon a time there was a little", "The red ball, the blue ball, the red ball, the", "A")
 SIGNS = {"pass": "✓ pass", "fail": "✕ FAIL", "measured": "· measured", "skipped": "– skipped"}
@@ -20,7 +21,7 @@ def check(
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Device = "cpu",
-    runs: Annotated[int, typer.Option(min=100, help="Samples of each test of a sampling law.")] = 2000,
+    runs: Annotated[int, typer.Option(min=100, help="Samples of each test of a sampling law.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of the greedy texts, in tokens.")] = 24,
     as_json: Json = False,
     debug: Debug = False,
@@ -32,11 +33,10 @@ def check(
     computed in full). Approximate methods and simulations promise nothing: their figures are reported.
     """
     from workbench.bench.check import FAIL, check_method
-    from workbench.engine import load_models
     from workbench.methods import registry
 
     chosen = [registry.get(name) for name in (names or registry.names())]
-    models = load_models(target, drafter_or_none(drafter), device, dtype="float64")
+    models = load(target, drafter, device, dtype="float64")
     prompts = [models.tokenizer.encode(text) for text in PROMPTS]
     findings = []
     for method in chosen:

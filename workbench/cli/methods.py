@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target, drafter_or_none
+from workbench.cli.loading import load
+from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
 
 
 def methods(
@@ -25,9 +26,7 @@ def methods(
     if markdown:
         print(markdown_table(found))
         return
-    from workbench.engine import load_models
-
-    models = load_models(target, drafter_or_none(drafter), device)
+    models = load(target, drafter, device)
     rows = [to_row(method, models.why_not(method.needs)) for method in found]
     if as_json:
         print(json.dumps(rows, ensure_ascii=False, indent=2))

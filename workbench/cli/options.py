@@ -9,7 +9,8 @@ import typer
 
 Target = Annotated[str, typer.Option(help="The model that is verified against: a bundled name, a folder, a Hub id.")]
 Drafter = Annotated[
-    str | None, typer.Option(help="The small model that drafts, for methods that use one; 'none': no drafter.")
+    str,
+    typer.Option(help="The small model that drafts; 'auto': the target's own where it is bundled; 'none': no drafter."),
 ]
 Dtype = Annotated[str, typer.Option(help="Number format of the target: auto, float32, bfloat16, float16 or float64.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")]
@@ -25,7 +26,7 @@ TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens tha
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random number of the run.")]
 
-DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
+DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "auto"
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
@@ -44,6 +45,6 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
     return pairs
 
 
-def drafter_or_none(name: str | None) -> str | None:
+def drafter_or_none(name: str) -> str | None:
     """`none` on the command line means no drafter."""
-    return None if name is None or name.lower() == "none" else name
+    return None if name.lower() == "none" else name

@@ -59,9 +59,10 @@ class TokenPrinter:
                 self.console.file.write("\n" if len(line) < len(piece) else "")
         self.console.file.flush()
 
-    def legend(self) -> Text:
-        """One line that explains the colours; empty text where there are none."""
-        if not self.coloured:
-            return Text("")
-        words = {ACCEPTED: "accepted draft", CORRECTED: "corrected by the target", BONUS: "bonus token"}
-        return Text("  ").join(Text(f" {words[kind]} ", style) for kind, style in STYLES.items())
+    def end(self) -> None:
+        """End the last line and, where tokens are marked, say what the marks mean."""
+        self.console.file.write("\n")
+        if self.coloured:
+            words = {ACCEPTED: "accepted draft", CORRECTED: "corrected by the target", BONUS: "bonus token"}
+            self.console.print(Text("  ").join(Text(f" {words[kind]} ", style) for kind, style in STYLES.items()))
+        self.console.file.flush()

@@ -1,0 +1,194 @@
+"""`workbench generate`: one generation, streamed as it is made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.loading import quiet
+from workbench.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    Debug,
+    Device,
+    Drafter,
+    Dtype,
+    Json,
+    MaxNewTokens,
+    Seed,
+    Settings,
+    Target,
+    Temperature,
+    TopK,
+    TopP,
+    parse_settings,
+)
+from workbench.core.errors import PromptError, WorkbenchError
+from workbench.trace.events import Trace
+from workbench.trace.metrics import summary
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="Text to continue; '-' reads standard input.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a message: put it into the model's chat format.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="How to decode: a name that `workbench methods` lists.")] = "draft-model",
+    settings: Settings = None,
+    target: Target = DEFAULT_TARGET,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; repeatable.")] = None,
+    seed: Seed = 0,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trace: Annotated[Path | None, typer.Option(help="Write every round to this file, as JSON lines.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a prompt. In a terminal, tokens are marked by where they came from; figures go to standard error.
+
+    Example: workbench generate --chat "Sort these numbers from smallest to largest: 41, 7, 58" --method prompt-lookup
+    --set depth=8
+    """
+    text = read_prompt(prompt, prompt_file)
+    params: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, **parse_settings(settings)}
+    from workbench.client import Workbench
+
+    quiet()
+    with Workbench(target=target, drafter=drafter, device=device, dtype=dtype) as bench:
+        run = bench.start(
+            as_message(text, target) if chat else text,
+            method=method,
+            params=params,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            stop=tuple(stop or ()),
+        )
+        try:
+            if not as_json:
+                _stream(run)
+            done = run.wait()
+        except KeyboardInterrupt:
+            run.cancel()
+            done = run.trace
+    if done is None:
+        raise KeyboardInterrupt
+    if trace is not None:
+        write_trace(done, trace)
+    if as_json:
+        print(json.dumps(to_object(done), ensure_ascii=False, indent=2))
+    else:
+        _print_figures(done)
+    if done.footer.reason == "cancelled":
+        raise KeyboardInterrupt
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt from the argument, a file, or standard input.
+
+    Raises:
+        PromptError: the file cannot be read, or what was read is empty.
+    """
+    if (prompt is None) == (prompt_file is None):
+        raise typer.BadParameter("give either a prompt, '-' for standard input, or --prompt-file", param_hint="PROMPT")
+    if prompt_file is not None:
+        try:
+            text = prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise PromptError(f"{prompt_file} cannot be read: {reason}.", "Give a text file.") from None
+    else:
+        text = sys.stdin.read() if prompt == "-" else str(prompt)
+    if not text.strip():
+        raise PromptError("The prompt is empty.", "Write at least one word for the model to continue.")
+    return text
+
+
+def as_message(text: str, target: str) -> list[int]:
+    """Token ids of a user's message in the target's chat format.
+
+    Raises:
+        PromptError: the target's tokenizer knows no such format.
+    """
+    from workbench.engine.models import load_tokenizer
+
+    tokenizer = load_tokenizer(target)
+    if not getattr(tokenizer, "chat_template", None):
+        raise PromptError(f"{target} has no chat format.", "Leave --chat out.")
+    message = [{"role": "user", "content": text.strip()}]
+    formatted = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(formatted, add_special_tokens=False)["input_ids"])
+
+
+def to_object(done: Trace) -> dict[str, Any]:
+    """A generation as one object for scripts."""
+    header = done.header
+    return {
+        "text": done.text,
+        "token_ids": done.token_ids,
+        "method": header.method,
+        "promise": header.promise,
+        "parameters": header.params,
+        "target": header.target,
+        "drafter": header.drafter,
+        "dtype": header.dtype,
+        "device": header.device,
+        "seed": header.seed,
+        "prompt": header.prompt,
+        "prompt_tokens": len(header.prompt_tokens),
+        "finish_reason": done.footer.reason,
+        "warnings": done.footer.warnings,
+        "metrics": summary(done),
+    }
+
+
+def write_trace(done: Trace, path: Path) -> None:
+    """The trace as JSON lines: a header, the rounds, a footer, each with its kind under `event`.
+
+    Raises:
+        WorkbenchError: the file cannot be written.
+    """
+    events = [("header", done.header), *(("round", r) for r in done.rounds), ("footer", done.footer)]
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            for kind, event in events:
+                file.write(json.dumps({"event": kind, **event.to_wire()}, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise WorkbenchError(
+            f"The trace cannot be written to {path}: {error.strerror}.", "Choose another file."
+        ) from None
+
+
+def _stream(run: Any) -> None:
+    from workbench.cli.stream import TokenPrinter
+
+    printer = TokenPrinter()
+    for round_ in run:
+        printer.show(round_)
+    printer.end()
+
+
+def _print_figures(done: Trace) -> None:
+    from rich.console import Console
+
+    figures = summary(done)
+    parts = [f"{figures['tokens']} tokens in {figures['rounds']} rounds", done.footer.reason]
+    if figures["tau"] is not None:
+        parts.append(f"τ {figures['tau']:.2f}")
+    if figures["acceptance_rate"] is not None:
+        parts.append(f"accepted / tested {figures['acceptance_rate']:.0%}")
+    if figures["tokens_per_second"] is not None:
+        parts.append(f"{figures['tokens_per_second']:.0f} tokens/s")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[{done.header.method} · {' · '.join(parts)}]", style="dim", markup=False)
+    for warning in done.footer.warnings:
+        console.print(f"note: {warning}", markup=False)

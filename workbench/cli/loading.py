@@ -1,0 +1,23 @@
+"""Models for a command, without the chatter of the libraries that load them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.cli.options import drafter_or_none
+
+
+def quiet() -> None:
+    """Keep transformers' progress bars and advice off the terminal; errors still come through."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
+    """`load_models` for the command line."""
+    from workbench.engine import load_models
+
+    quiet()
+    return load_models(target, drafter_or_none(drafter), device, dtype, drafter_dtype)
