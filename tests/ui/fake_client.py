@@ -7,13 +7,15 @@ import threading
 import time
 from typing import Any
 
-from synthetic import Writer, header  # tests/views
+from views.synthetic import Writer, header
 
 from workbench.core.errors import PromptError, UnknownNameError
 from workbench.trace.events import Change, Footer
 
 
-def param(name: str, kind: str, default: Any, ge: Any = None, le: Any = None, doc: str = "", choices: Any = None) -> dict[str, Any]:  # noqa: E501
+def param(
+    name: str, kind: str, default: Any, ge: Any = None, le: Any = None, doc: str = "", choices: Any = None
+) -> dict[str, Any]:
     """A parameter description as the registry gives it."""
     return {"name": name, "kind": kind, "default": default, "ge": ge, "le": le, "choices": choices, "doc": doc}
 
@@ -22,8 +24,10 @@ def method(name: str, title: str, promise: str, params: list[dict[str, Any]], re
     """A method description as the registry gives it."""
     return {
         "name": name, "title": title, "promise": promise, "simulation": promise == "simulation",
-        "teaches": f"Synthetic stand-in for {title}.", "needs": [], "available": not reason, "reason": reason,
-        "source": {"title": "Synthetic", "authors": "Nobody", "year": 2026, "url": "https://example.org"}, "params": params,
+        "teaches": f"Synthetic stand-in for {title}.", "needs": ["drafter"] if "draft" in name else [],
+        "available": not reason, "reason": reason,
+        "source": {"title": "Synthetic", "authors": "Nobody", "year": 2026, "url": "https://example.org"},
+        "params": params,
     }  # fmt: skip
 
 
@@ -33,7 +37,16 @@ DEPTH = param("depth", "int", 4, 1, 12, "drafted tokens a round")
 class FakeRun:
     """Makes one round every `pace` seconds in its own thread, like the engine."""
 
-    def __init__(self, prompt: str, method: str, params: dict[str, Any], max_new_tokens: int, seed: int, paused: bool, pace: float) -> None:  # noqa: E501
+    def __init__(
+        self,
+        prompt: str,
+        method: str,
+        params: dict[str, Any],
+        max_new_tokens: int,
+        seed: int,
+        paused: bool,
+        pace: float,
+    ) -> None:
         self.id = secrets.token_urlsafe(16)
         self.state, self.message = "loading", "synthetic models"
         self.method, self.params = method, dict(params)
@@ -69,14 +82,19 @@ class FakeRun:
         with self.lock:
             return {
                 "run": self.id, "state": self.state, "message": self.message, "seq": len(self.rounds),
-                "header": None if self.state == "loading" else self.header, "rounds": self.rounds[n:], "footer": self.footer,
+                "header": None if self.state == "loading" else self.header, "rounds": self.rounds[n:],
+                "footer": self.footer, "warnings": [],
             }  # fmt: skip
 
-    def change(self, method: str | None = None, params: dict[str, Any] | None = None) -> None:
+    def change(
+        self, method: str | None = None, params: dict[str, Any] | None = None, drafter: str | None = None
+    ) -> None:
         with self.lock:
             if method and method != self.method:
                 self.changes.append(Change("method", self.method, method))
                 self.method = method
+            if drafter:
+                self.changes.append(Change("drafter", "synthetic-drafter", drafter))
             for name, value in (params or {}).items():
                 if self.params.get(name) != value:
                     self.changes.append(Change(name, self.params.get(name), value))
@@ -103,18 +121,33 @@ class FakeWorkbench:
         self.runs: dict[str, FakeRun] = {}
 
     def targets(self) -> list[dict[str, Any]]:
-        return [{"name": "synthetic-target", "title": "Synthetic target", "kind": "bundled", "detail": "no model: test data"}]
+        return [
+            {
+                "name": "synthetic-target",
+                "title": "Synthetic target",
+                "kind": "bundled",
+                "detail": "no model: test data",
+            }
+        ]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         return [
             {"name": "synthetic-drafter", "title": "Synthetic drafter", "available": True, "reason": "", "detail": ""},
-            {"name": "other", "title": "Other drafter", "available": False, "reason": "another tokenizer", "detail": ""},
+            {
+                "name": "other",
+                "title": "Other drafter",
+                "available": False,
+                "reason": "another tokenizer",
+                "detail": "",
+            },
         ]
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         return [
             method("autoregressive", "Plain decoding", "exact", []),
-            method("draft-model", "Draft model", "exact", [DEPTH, param("adaptive", "bool", False, doc="dynamic length")]),
+            method(
+                "draft-model", "Draft model", "exact", [DEPTH, param("adaptive", "bool", False, doc="dynamic length")]
+            ),
             method("draft-tree", "Draft tree", "exact", [DEPTH, param("width", "int", 3, 1, 8)]),
             method("oracle", "Oracle", "simulation", [DEPTH, param("alpha", "float", 0.8, 0, 1)]),
             method("medusa", "Medusa", "approximate", [], "needs Medusa heads for this target"),
@@ -122,7 +155,8 @@ class FakeWorkbench:
 
     def sampling_params(self) -> list[dict[str, Any]]:
         return [
-            param("temperature", "float", 0.7, 0, 2), param("top_k", "int", 0, 0, 200), param("top_p", "float", 1.0, 0, 1),
+            param("temperature", "float", 0.7, 0, 2), param("top_k", "int", 0, 0, 200),
+            param("top_p", "float", 1.0, 0, 1),
             param("min_p", "float", 0.0, 0, 1), param("repetition_penalty", "float", 1.0, 0.5, 2),
         ]  # fmt: skip
 
@@ -132,8 +166,18 @@ class FakeWorkbench:
             {"name": "copy", "title": "copy ×3", "prompt": "Synthetic prompt: copy"},
         ]
 
-    def start(self, prompt: str, method: str = "draft-model", params: dict[str, Any] | None = None, target: str | None = None,
-              drafter: str | None = None, max_new_tokens: int = 128, seed: int = 0, stop: tuple[str, ...] = (), paused: bool = False) -> FakeRun:  # noqa: E501
+    def start(
+        self,
+        prompt: str,
+        method: str = "draft-model",
+        params: dict[str, Any] | None = None,
+        target: str | None = None,
+        drafter: str | None = None,
+        max_new_tokens: int = 128,
+        seed: int = 0,
+        stop: tuple[str, ...] = (),
+        paused: bool = False,
+    ) -> FakeRun:
         if not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
         run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace)

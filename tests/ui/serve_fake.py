@@ -6,18 +6,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "views"), str(ROOT / "tests" / "ui")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 def main() -> None:
-    from fake_client import FakeWorkbench
+    from ui.fake_client import FakeWorkbench
 
-    from workbench.ui import build
+    from workbench.ui import LAUNCH, build
 
     demo = build(FakeWorkbench(pace=float(sys.argv[2]) if len(sys.argv) > 2 else 0.03))
-    demo.queue().launch(
-        server_port=int(sys.argv[1]), ssr_mode=False, run_history=False, footer_links=[], share=False, quiet=True
-    )
+    demo.launch(server_port=int(sys.argv[1]), quiet=True, **LAUNCH)
 
 
 if __name__ == "__main__":

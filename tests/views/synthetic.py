@@ -13,7 +13,25 @@ from typing import Any
 
 from workbench.trace.events import Change, Emitted, Footer, Header, Nodes, Phase, Round, Top
 
-WORDS = " the| a| fox| river| hill| and| ran| slept| under| old| green| mill|.|,| she| he| said| to| saw| stone".split("|")
+NOUNS = [" fox", " river", " hill", " mill", " stone"]
+WORDS = [
+    *NOUNS,
+    " the",
+    " a",
+    " and",
+    " ran",
+    " slept",
+    " under",
+    " old",
+    " green",
+    ".",
+    ",",
+    " she",
+    " he",
+    " said",
+    " to",
+    " saw",
+]
 PROMPT = ["Synthetic", " prompt", ":", " a", " fox"]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "wire"
 
@@ -110,9 +128,7 @@ class Writer:
     def _emit(self, emitted: list[Emitted], token: int, kind: str, node: int | None, p: float) -> None:
         text, start = WORDS[token], len(self.text)
         self.text += text
-        emitted.append(
-            Emitted(token, text, start, len(self.text), kind, node, self.position + len(emitted), p)
-        )
+        emitted.append(Emitted(token, text, start, len(self.text), kind, node, self.position + len(emitted), p))
 
 
 def header(method: str, params: dict[str, Any], max_new_tokens: int = 64) -> Header:
@@ -124,7 +140,9 @@ def header(method: str, params: dict[str, Any], max_new_tokens: int = 64) -> Hea
     )  # fmt: skip
 
 
-def trace(method: str, params: dict[str, Any], n_rounds: int, switch: tuple[int, dict[str, Any]] | None = None, seed: int = 0) -> dict[str, Any]:  # noqa: E501
+def trace(
+    method: str, params: dict[str, Any], n_rounds: int, switch: tuple[int, dict[str, Any]] | None = None, seed: int = 0
+) -> dict[str, Any]:
     """A whole synthetic trace as JSON."""
     writer, rounds = Writer(seed, 10_000), []
     for i in range(n_rounds):

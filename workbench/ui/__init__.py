@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench.ui.later import Later
+
 if TYPE_CHECKING:
     import gradio as gr
 
-__all__ = ["build"]
+__all__ = ["LAUNCH", "Later", "build"]
+
+LAUNCH: dict[str, Any] = {
+    "share": False,
+    "ssr_mode": False,
+    "run_history": False,
+    "footer_links": [],
+    "show_error": True,
+}
+"""How the page is launched: nothing leaves the machine, nothing is kept in the browser's run history."""
 
 
 def build(client: Any) -> gr.Blocks:

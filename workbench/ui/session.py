@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
@@ -91,11 +91,12 @@ class Session:
         return self._safely(work)
 
     def change(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Another method or other parameters from the next round on."""
+        """Another method, drafter or other parameters from the next round on."""
 
         def work() -> dict[str, Any]:
             run = self.client.run(str(request.get("run")))
-            run.change(method=request.get("method"), params=request.get("params") or None)
+            wanted = {name: request[name] for name in ("method", "params", "drafter") if request.get(name)}
+            run.change(**wanted)
             return {}
 
         return self._safely(work)
@@ -106,7 +107,7 @@ class Session:
             lambda: self.client.run(str(request.get("run"))).since(max(0, int(request.get("from") or 0)))
         )
 
-    async def decode(self, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def decode(self, request: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Start a run and yield what is new, at the display's pace. Closing the generator frees the run.
 
         The engine never waits for this loop: it asks for what has been recorded since the last time.
@@ -121,7 +122,7 @@ class Session:
             seen, said, knows_header = 0, None, False
             while True:
                 news = await asyncio.to_thread(run.since, seen)
-                now = (news["state"], news["message"], news["header"] is not None, news["footer"] is not None)
+                now = (news["state"], news["message"], news["header"] is not None, tuple(news["warnings"]))
                 if news["rounds"] or now != said:
                     yield channel | news | ({"header": None} if knows_header else {})
                 said, knows_header = now, news["header"] is not None

@@ -21,7 +21,7 @@ def palette() -> dict[str, Any]:
 
 
 def variables(theme: str) -> dict[str, str]:
-    """CSS variable → colour for one theme: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, `--wb-draft`, …"""
+    """CSS variable → colour for one theme: `--wb-accepted`, `--wb-accepted-tint`, `--wb-bg`, `--wb-draft` and so on."""
     colours = palette()
     out = {f"--wb-{name}": value for name, value in colours["surfaces"][theme].items()}
     for name, status in colours["statuses"].items():

@@ -1,6 +1,6 @@
 /** A few labelled bars, each with an optional interval and an optional part in a second colour. */
 
-const BOX = { left: 30, top: 22, bottom: 20, height: 150 };
+const BOX = { left: 30, top: 26, bottom: 20, height: 160 };
 
 /** Geometry of the bars. Pure. @returns {{x: number, width: number, y: number, height: number, part: number}[]} */
 export function layout(bars, max, width, left = BOX.left) {
@@ -29,7 +29,10 @@ export function render(el, data) {
     set(text, { class: "wb-mute", x: 0, y: y(v) + 4 });
     write(text, v.toFixed(1));
   });
-  const placed = layout(data.bars, data.max, width, left), sparse = Math.ceil(data.bars.length / Math.max(1, (width - left) / 30));
+  const placed = layout(data.bars, data.max, width, left), room = (width - left - 8) / Math.max(data.bars.length, 4);
+  const every = (texts, least) => Math.max(1, Math.ceil(Math.max(least, ...texts.map((t) => 6.6 * t.length + 3)) / room));
+  const values = data.bars.map((bar) => (room < 34 ? bar.text.replace(/^0\./, ".").replace(/^1\.00$/, "1") : bar.text));
+  const labelEvery = every(data.bars.map((bar) => bar.label), 14), valueEvery = every(values, 0);
   fit(state.bars, data.bars.length, () => group("rect", "rect", "line", "text", "text"));
   data.bars.forEach((bar, i) => {
     const b = placed[i], [whole, part, whisker, label, value] = state.bars.children[i].children, middle = b.x + b.width / 2;
@@ -39,8 +42,8 @@ export function render(el, data) {
     set(whisker, { class: "wb-whisker", display: has ? "inline" : "none", x1: middle, x2: middle, y1: y(bar.low ?? 0), y2: y(bar.high ?? 0) });
     set(label, { class: "wb-mute", x: middle, y: BOX.height - 5, "text-anchor": "middle" });
     set(value, { x: has && b.width > 20 ? middle + 3 : middle, y: Math.max(11, b.y - 5), "text-anchor": has && b.width > 20 ? "start" : "middle" });
-    write(label, i % sparse === 0 ? bar.label : "");
-    write(value, i % sparse === 0 && b.width > 12 ? bar.text : "");
+    write(label, i % labelEvery === 0 ? bar.label : "");
+    write(value, i % valueEvery === 0 ? values[i] : "");
   });
   set(state.axis, { x: width, y: BOX.height - 5, "text-anchor": "end" });
   write(state.axis, data.bars.length && placed.at(-1).x + 60 < width - 6 * data.axis.length ? data.axis : "");

@@ -44,7 +44,7 @@ export function render(el, data) {
   select(ui.method, options(catalogue.methods), choice.method);
   select(ui.drafter, options(catalogue.drafters), choice.drafter);
   write(ui.targetNote, detail(catalogue.targets, choice.target));
-  write(ui.drafterNote, detail(catalogue.drafters, choice.drafter));
+  write(ui.drafterNote, method && !method.needs.includes("drafter") ? "not used by this method" : detail(catalogue.drafters, choice.drafter));
   write(ui.promise, method ? (PROMISES[method.promise] ?? method.promise) : "");
   ui.promise.dataset.promise = method?.promise ?? "";
   write(ui.teaches, method?.teaches ?? "");

@@ -1,6 +1,6 @@
 /** Acceptance over time: the last few rounds, and all so far; a mark wherever a setting changed. */
 
-const BOX = { left: 30, right: 104, top: 12, bottom: 20, height: 150 };
+const BOX = { left: 30, right: 104, top: 26, bottom: 20, height: 160 };
 
 /** Path data of a line with holes where there is no value. Pure. */
 export function line(points, x, y) {
@@ -17,7 +17,7 @@ export function line(points, x, y) {
 
 /** Put labels of marks into rows so that none covers another; a label without room has row null. Pure.
  *  @param {{index: number, text: string}[]} marks  @param {(index: number) => number} x  @param {number} width */
-export function place(marks, x, width, rows = 3) {
+export function place(marks, x, width, rows = 2) {
   const ends = Array(rows).fill(-Infinity);
   return marks.map((mark) => {
     const wide = 5 + 6.1 * mark.text.length, left = x(mark.index) + 4 + wide > width;
@@ -56,7 +56,7 @@ function ends(state, point, x, y, window) {
   const low = point?.windowed ?? null, all = point?.cumulative ?? null;
   let yw = low === null ? 0 : y(low) + 4, yc = all === null ? 0 : y(all) + 4;
   if (low !== null && all !== null && Math.abs(yw - yc) < 14) [yw, yc] = low >= all ? [yc - 14, yc] : [yc + 14, yc];
-  set(state.endWindowed, { x, y: Math.max(12, yw) });
+  set(state.endWindowed, { x, y: Math.max(BOX.top - 6, yw) });
   set(state.endCumulative, { x, y: yc });
   write(state.endWindowed, low === null ? "" : `last ${window}: ${low.toFixed(2)}`);
   write(state.endCumulative, all === null ? "" : `cumulative ${all.toFixed(2)}`);
@@ -72,8 +72,8 @@ function drawMarks(parent, marks, x) {
     set(g, { display: mark ? "inline" : "none" });
     if (!mark) return;
     const at = x(mark.index), [rule, text, title] = g.children;
-    set(rule, { x1: at, x2: at, y1: 4, y2: BOX.height - BOX.bottom });
-    set(text, { x: mark.left ? at - 4 : at + 4, y: 11 + 13 * (mark.row ?? 0), "text-anchor": mark.left ? "end" : "start" });
+    set(rule, { x1: at, x2: at, y1: 2, y2: BOX.height - BOX.bottom });
+    set(text, { x: mark.left ? at - 4 : at + 4, y: 9 + 12 * (mark.row ?? 0), "text-anchor": mark.left ? "end" : "start" });
     write(text, mark.row === null ? "" : mark.text);
     write(title, `${mark.text} at round ${mark.index + 1}`);
   });

@@ -85,7 +85,14 @@ export function histogram(rounds) {
 export function changeMarks(rounds) {
   return rounds
     .filter((r) => r.changes.length > 0)
-    .map((r) => ({ index: r.index, text: r.changes.map(changeText).join(", ") }));
+    .map((r) => ({ index: r.index, text: changeTexts(r.changes).join(", ") }));
+}
+
+/** What to say of a change. Parameters that came or went with a new method say nothing that its name does not. */
+function changeTexts(changes) {
+  const method = changes.some((c) => c.name === "method");
+  const said = method ? changes.filter((c) => c.name === "method" || (c.before !== null && c.after !== null)) : changes;
+  return said.map(changeText);
 }
 
 function changeText({ name, before, after }) {

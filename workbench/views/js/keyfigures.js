@@ -10,7 +10,7 @@ const dash = "—";
 export function items(f, plain, definitions) {
   const formula = (name) => definitions[name]?.[1] ?? "";
   const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
-  const n = Math.max(1, f.rounds), ms = (s) => (f.rounds ? ((1e3 * s) / n).toFixed(1) : "–");
+  const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
   const faster = plain?.tokens_per_second && f.tokens_per_second ? f.tokens_per_second / plain.tokens_per_second : null;
   return [
     { id: "speedup", value: faster === null ? dash : `${faster.toFixed(2)}×`, unit: "", formula: formula("speedup_vs_autoregressive"),
@@ -22,7 +22,7 @@ export function items(f, plain, definitions) {
       label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second" },
     { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: `for ${f.tokens} tokens`,
       formula: "forwards of the target after prefill / tokens emitted" },
-    { id: "cost", value: `${ms(f.draft_seconds)}+${ms(f.verify_seconds)}+${ms(Math.max(0, f.seconds - f.draft_seconds - f.verify_seconds))}`,
+    { id: "cost", value: !f.rounds ? dash : `${ms(f.draft_seconds)}+${ms(f.verify_seconds)}+${ms(Math.max(0, f.seconds - f.draft_seconds - f.verify_seconds))}`,
       unit: "ms", label: "draft + verify + host", formula: `mean wall time of a round over ${f.rounds} rounds; host: ${formula("overhead_share")}` },
   ];
 }

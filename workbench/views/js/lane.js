@@ -58,7 +58,7 @@ export function render(el, data) {
   set(state.svg, { width, height: 74, viewBox: `0 0 ${width} 74`, "aria-label": sentence(drawn, view) });
   fit(state.plain, drawn.plain.length, () => s("rect", { class: "wb-fill-verify", opacity: 0.32, y: 8, height: 14 }));
   drawn.plain.forEach((m, i) => set(state.plain.children[i], { x: m.x.toFixed(1), width: m.width.toFixed(1) }));
-  write(state.none, data.plain ? "" : "no baseline yet: press Baseline to measure plain decoding of this prompt");
+  write(state.none, data.plain ? "" : width < 560 ? "not measured: press Baseline" : "not measured yet: Baseline decodes this prompt plainly, with the same seed");
   fit(state.run, drawn.boxes.length, box);
   drawn.boxes.forEach((b, i) => {
     const g = state.run.children[i], chosen = b.index === data.shown;

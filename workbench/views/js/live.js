@@ -22,6 +22,7 @@ export async function mount(el, { modules: m, host }) {
   m.keyboard.listen(page, actions(page));
   new ResizeObserver(page.draw).observe(parts.stage);
   setInterval(() => watch(page), 1000);
+  page.draw();
   await look(page, null, null);
   await recall(page);
   page.draw();
@@ -179,6 +180,7 @@ function choose(page, what, value) {
   } else choice[what] = value;
   if (what === "prompt") choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
   if (what === "method" && active) change(page, { method: value, params: m.choice.parameters(choice, page.catalogue, value, m.form.clamp) });
+  else if (what === "drafter" && active) change(page, { drafter: value });
   else if (active) page.note = "This takes effect with the next run.";
   if (what === "target" || what === "drafter") look(page, choice.target, choice.drafter);
   page.draw();
@@ -327,7 +329,7 @@ function draw(page) {
     run, rounds, shown, figures, plainRounds, plainFigures: plainRounds ? m.figures.summary(plainRounds) : null, definitions: catalogue?.definitions ?? {},
     badge: m.words.badge(run, page.live, catalogue?.device ?? ""), state: measuring ? "measuring" : (run?.state ?? "idle"),
     simulation: Boolean(run?.header?.simulation || promised?.simulation), alerts: m.words.alerts(page.errors, run, rounds), ghosts: page.ghosts,
-    follow: m.selection.follows(page.selection) && !page.selection.hover, scroll: page.scroll, waiting: m.words.waiting(run), anchor, brush: page.brush, replaying: page.replay !== null,
+    follow: m.selection.follows(page.selection) && !page.selection.hover, scroll: page.scroll, waiting: m.words.waiting(run, catalogue !== null || page.errors.length > 0), anchor, brush: page.brush, replaying: page.replay !== null,
     status: m.words.status({ run, figures, pinned: page.selection.pin !== null, measuring }),
   };
   m.stage.draw(page.parts, m, page.view);

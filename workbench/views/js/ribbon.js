@@ -10,7 +10,7 @@ export function segments(round) {
   const out = [{ tokens: [], breaks: 0, ghosts: [], hidden: 0 }];
   round.emitted.forEach((e, k) => {
     if (out.at(-1).breaks) out.push({ tokens: [], breaks: 0, ghosts: [], hidden: 0 });
-    out.at(-1).tokens.push({ k, text: visibleText(e.text), kind: e.kind, node: e.node });
+    out.at(-1).tokens.push({ k, text: tokenText(round, e), kind: e.kind, node: e.node });
     out.at(-1).breaks = [...e.text].filter((c) => c === "\n").length;
   });
   const { shown, hidden } = ghosts(round);
@@ -32,6 +32,16 @@ export function ghosts(round) {
   return { shown, hidden: lost.length - shown.length };
 }
 
+/** The text of a committed token; one without text of its own (the end of the text) goes by its name in the vocabulary. */
+export function tokenText(round, emitted) {
+  if (emitted.text !== "") return visibleText(emitted.text);
+  for (const top of round.top_p ?? []) {
+    const i = top.tokens.indexOf(emitted.token);
+    if (i >= 0 && top.text[i] !== "") return visibleText(top.text[i]);
+  }
+  return "·";
+}
+
 /** Line breaks and tabs become visible; everything else stays as it is. */
 export function visibleText(text) {
   return text === "" ? "·" : text.replaceAll("\n", "⏎").replaceAll("\t", "⇥   ");
@@ -46,8 +56,8 @@ function ghostText(text) {
 export function describe(round) {
   const tested = round.nodes.status.filter((s) => s !== "discarded").length;
   const last = round.emitted.at(-1);
-  const end = round.bonus_kind === "corrected" ? `target corrected to “${last.text}”`
-    : round.bonus_kind === "bonus" ? `bonus “${last.text}”` : "the text ended";
+  const end = round.bonus_kind === "corrected" ? `target corrected to “${tokenText(round, last)}”`
+    : round.bonus_kind === "bonus" ? `bonus “${tokenText(round, last)}”` : "the text ended";
   return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
 }
 

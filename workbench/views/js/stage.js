@@ -96,7 +96,7 @@ export function draw(parts, m, view) {
   parts.ribbon.dataset.empty = view.waiting;
   write(parts.ribbonNote, view.status);
   const round = shown === null ? null : rounds[shown.round];
-  m.tree.render(parts.tree, { round, root: rootText(run, rounds, shown), node: shown?.node ?? null, empty: view.waiting });
+  m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root: rootText(run, rounds, shown), node: shown?.node ?? null, empty: view.waiting });
   write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
   write(parts.treeNote, round ? treeNote(round, m.tree.choose(round.nodes).hidden) : "");
   nodeCard(parts, m, round, shown);
@@ -128,7 +128,7 @@ function nodeCard(parts, m, round, shown) {
     write(parts.cardNote, round.nodes.status[node]);
   } else {
     const own = round.emitted.find((e) => e.node === null);
-    write(parts.cardTitle, own ? `After the accepted path: “${m.ribbon.visibleText(own.text)}”` : `Round ${round.index + 1}`);
+    write(parts.cardTitle, own ? `After the accepted path: “${m.ribbon.tokenText(round, own)}”` : `Round ${round.index + 1}`);
     write(parts.cardNote, round.bonus_kind ?? "");
   }
 }

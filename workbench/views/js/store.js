@@ -4,13 +4,13 @@ const TERMINAL = new Set(["finished", "cancelled", "error"]);
 
 /** An empty record of one run. `channel` is the name the page gave it before the backend answered with an id. */
 export function newRun(channel) {
-  return { channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, error: null };
+  return { channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, warnings: [], error: null };
 }
 
 /** Put a message into the record.
  *  @param {object} run record from `newRun`, changed in place
  *  @param {{run?: string, state?: string, message?: string, seq?: number, header?: object, rounds?: object[],
- *           footer?: object, error?: {message: string, remedy: string}}} message  what `Run.since` returned
+ *           footer?: object, warnings?: string[], error?: {message: string, remedy: string}}} message  what `Run.since` returned
  *  @returns {number|null} index of the first round that is missing, or null when none is */
 export function apply(run, message) {
   if (message.run) run.id = message.run;
@@ -20,6 +20,7 @@ export function apply(run, message) {
     run.message = message.message ?? "";
   }
   if (message.header) run.header = message.header;
+  if (message.warnings) run.warnings = message.warnings;
   if (message.footer) run.footer = message.footer;
   if (message.error) {
     run.error = message.error;

@@ -71,7 +71,7 @@ function nodeItem(nodes, i, onPath) {
 function targetToken(round) {
   if (round.bonus === null || round.bonus_kind === null) return null;
   const last = round.emitted.find((e) => e.kind === round.bonus_kind && e.node === null);
-  return last ? { kind: round.bonus_kind, text: last.text, p: last.p, q: null, thick: true } : null;
+  return last ? { kind: round.bonus_kind, text: last.text, p: last.p, q: null, thick: true, emitted: last } : null;
 }
 
 /** Where the arrow keys lead from a node: its parent, first child, previous and next sibling. */
@@ -92,7 +92,8 @@ export function label(text, chars = 14) {
 }
 
 /** Draw into `el`; elements are kept and moved, never made anew for a round of the same size.
- *  @param {{round: object|null, root: string, node: number|string|null, empty: string}} data */
+ *  @param {{round: object|null, root: string, node: number|string|null, empty: string,
+ *           textOf: (round: object, emitted: object) => string}} data */
 export function render(el, data) {
   const svg = el.querySelector("svg") ?? el.appendChild(s("svg", { role: "tree" }));
   const state = (el._tree ??= { edges: svg.appendChild(s("g")), nodes: svg.appendChild(s("g")), heads: svg.appendChild(s("g")) });
@@ -100,6 +101,7 @@ export function render(el, data) {
   el.dataset.empty = data.empty ?? "";
   if (!data.round) return;
   const tree = layout(data.round);
+  for (const n of tree.items) if (n.emitted) n.text = data.textOf(data.round, n.emitted);
   el._items = tree.items;
   const box = frame(el, tree);
   set(svg, { width: box.width, height: box.height, viewBox: `0 0 ${box.width} ${box.height}`, "aria-label": sentence(data.round, tree) });

@@ -17,7 +17,8 @@ function ended(run) {
 }
 
 /** What the empty stage says. */
-export function waiting(run) {
+export function waiting(run, ready = true) {
+  if (!ready) return "The backend is starting …";
   if (!run) return "Press Run: the text appears here, one group for each round of draft and verify.";
   const words = {
     starting: "Asking the backend …", queued: "Queued: another run holds the engine.", loading: "Loading the models …",
@@ -33,7 +34,7 @@ export function alerts(errors, run, rounds) {
   if (run?.error) out.push({ kind: "error", message: run.error.message, remedy: run.error.remedy ?? "" });
   else if (run?.footer?.error) out.push({ kind: "error", message: run.footer.error, remedy: "" });
   else if (run?.state === "error") out.push({ kind: "error", message: run.message || "The run ended with an error.", remedy: "" });
-  for (const message of run?.footer?.warnings ?? []) out.push({ kind: "warning", message, remedy: "" });
+  for (const message of new Set([...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])])) out.push({ kind: "warning", message, remedy: "" });
   const noted = new Map();
   for (const r of rounds) for (const note of r.notes) noted.set(note, [...(noted.get(note) ?? []), r.index + 1]);
   for (const [note, at] of [...noted].slice(0, 4)) {

@@ -1,0 +1,67 @@
+"""The drawings as ES modules: self-contained, safe with model text, in step with the Python figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from views.synthetic import FIXTURES, trace
+
+from workbench.trace import metrics
+from workbench.trace.events import Trace
+from workbench.views import module_names, module_path, module_text
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node 20.19 or newer")
+NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_a_module_imports_nothing_and_never_writes_html(name: str) -> None:
+    text = module_text(name)
+    assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.MULTILINE)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), "token text is text"
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_a_module_reaches_no_other_machine(name: str) -> None:
+    assert set(re.findall(r"https?://[^\s\"'`)]+", module_text(name))) <= {"http://www.w3.org/2000/svg"}
+
+
+@needs_node
+@pytest.mark.parametrize("name", NAMES)
+def test_browser_and_python_count_the_same_figures(name: str) -> None:
+    script = (
+        f"import {{ summary, acceptanceByDepth, histogram }} from {json.dumps(module_path('figures').as_uri())};"
+        "import { readFileSync } from 'node:fs';"
+        f"const {{ rounds }} = JSON.parse(readFileSync({json.dumps(str(FIXTURES / f'{name}.json'))}));"
+        "const depths = acceptanceByDepth(rounds).map((d) => [d.depth, d.tested, d.accepted]);"
+        "const bars = histogram(rounds).map((b) => [b.accepted, b.rounds]);"
+        "console.log(JSON.stringify({ ...summary(rounds), depths, bars }));"
+    )
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    seen = json.loads(node.stdout)
+    read = Trace.from_wire(json.loads((FIXTURES / f"{name}.json").read_text()))
+    expected = metrics.summary(read)
+    for key in set(seen) & set(expected):
+        assert seen[key] == pytest.approx(expected[key]), key
+    assert {"tau", "acceptance_rate", "tokens_per_second", "overhead_share"} <= set(seen) & set(expected)
+    assert [tuple(d) for d in seen["depths"]] == metrics.acceptance_by_depth(read.rounds)
+    assert dict(seen["bars"]) == metrics.accepted_histogram(read.rounds)
+
+
+def test_the_fixtures_are_what_the_generator_writes() -> None:
+    expected = json.loads(json.dumps(trace("draft-model", {"depth": 4, "temperature": 0.7}, 12, seed=1)))
+    assert json.loads((FIXTURES / "chain.json").read_text()) == expected
+
+
+@needs_node
+def test_the_javascript_tests_pass() -> None:
+    files = sorted(str(path) for path in Path(module_path("live")).parent.glob("*.test.js"))
+    done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -1,0 +1,19 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { layout } from "./bars.js";
+
+test("heights are in proportion and the largest fills the room", () => {
+  const [a, b] = layout([{ value: 2, part: 1 }, { value: 4 }], 4, 300);
+  assert.equal(a.height * 2, b.height);
+  assert.equal(a.part * 2, a.height);
+  assert.equal(b.part, 0);
+});
+
+test("bars stay inside the drawing, however many there are", () => {
+  const drawn = layout(Array.from({ length: 40 }, () => ({ value: 1 })), 1, 280);
+  assert.ok(drawn.at(-1).x + drawn.at(-1).width <= 280);
+});
+
+test("an empty maximum draws nothing", () => {
+  assert.equal(layout([{ value: 0 }], 0, 280)[0].height, 0);
+});

@@ -1,0 +1,24 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { buttons, options } from "./controls.js";
+
+const baseline = { label: "Baseline", off: "" };
+
+test("what cannot be used is listed last, with its reason", () => {
+  const made = options([{ name: "a", title: "A", available: false, reason: "needs heads" }, { name: "b", title: "B" }]);
+  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
+});
+
+test("a button that is off says why", () => {
+  const idle = buttons({ active: false, paused: false, ready: true, measuring: false, baseline });
+  assert.equal(idle.run.off, "");
+  assert.equal(idle.stop.off, "nothing is running");
+  const busy = buttons({ active: true, paused: true, ready: true, measuring: false, baseline });
+  assert.equal(busy.pause.label, "Resume");
+  assert.match(busy.run.off, /in progress/);
+});
+
+test("while the baseline is measured only Stop can be pressed", () => {
+  const made = buttons({ active: true, paused: false, ready: true, measuring: true, baseline: { label: "Baseline 3", off: "x" } });
+  assert.deepEqual(Object.entries(made).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
+});

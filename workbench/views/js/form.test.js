@@ -1,0 +1,33 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { clamp, field, step, values } from "./form.js";
+
+const depth = { name: "draft_depth", kind: "int", default: 4, ge: 1, le: 12, choices: null, doc: "" };
+
+test("a range makes a slider, an open end a number field, choices a select, a bool a switch", () => {
+  assert.equal(field(depth).control, "slider");
+  assert.equal(field({ ...depth, le: null }).control, "number");
+  assert.equal(field({ ...depth, choices: ["a", "b"] }).control, "choice");
+  assert.equal(field({ ...depth, kind: "bool", default: true }).control, "switch");
+});
+
+test("the title is the name in words", () => assert.equal(field(depth).title, "Draft depth"));
+
+test("steps are round numbers", () => {
+  assert.equal(step("int", 1, 12), 1);
+  assert.equal(step("float", 0, 1), 0.01);
+  assert.equal(step("float", 0, 2), 0.02);
+  assert.equal(step("float", null, 2), "any");
+});
+
+test("a value outside its range is brought back, and that is said", () => {
+  assert.deepEqual(clamp(depth, 99), { value: 12, note: "draft_depth set to 12: allowed is 1 to 12" });
+  assert.deepEqual(clamp(depth, 5), { value: 5, note: "" });
+  assert.equal(clamp(depth, Number.NaN).value, 4);
+  assert.equal(clamp(depth, 2.6).value, 3);
+});
+
+test("what the form does not hold is sent with its default", () => {
+  assert.deepEqual(values([depth], {}), { draft_depth: 4 });
+  assert.deepEqual(values([depth], { draft_depth: 7, other: 1 }), { draft_depth: 7 });
+});

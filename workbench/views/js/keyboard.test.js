@@ -1,0 +1,13 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { meaning } from "./keyboard.js";
+
+test("arrows move over tokens, inside the tree over nodes", () => {
+  assert.deepEqual(meaning({ key: "ArrowLeft", inTree: false }), ["token", -1]);
+  assert.deepEqual(meaning({ key: "ArrowLeft", inTree: true }), ["node", "ArrowLeft"]);
+});
+
+test("keys without a meaning are left to the browser", () => {
+  assert.equal(meaning({ key: "Tab", inTree: true }), null);
+  assert.equal(meaning({ key: "x", inTree: false }), null);
+});

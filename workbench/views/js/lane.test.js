@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { layout, span, totals } from "./lane.js";
+
+const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
+const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6, `${a} ≠ ${b}`);
+
+test("the window ends at the newest round while live and holds a pinned one", () => {
+  assert.deepEqual(span(30, 29, 10), { from: 20, to: 30 });
+  assert.deepEqual(span(30, 12, 10), { from: 7, to: 17 });
+  assert.deepEqual(span(3, 2, 10), { from: 0, to: 3 });
+});
+
+test("a round is as wide as its time, and its parts fill it", () => {
+  const rounds = read("chain"), drawn = layout(rounds, null, { from: 2, to: 9 }, 900);
+  drawn.boxes.forEach((b) => {
+    near(b.width, rounds[b.index].seconds * drawn.scale);
+    near(b.segments.reduce((a, s) => a + s.width, 0), b.width);
+  });
+  assert.ok(drawn.boxes.at(-1).x + drawn.boxes.at(-1).width <= 900);
+});
+
+test("plain passes for the same text use the same scale and start at the same token", () => {
+  const rounds = read("chain"), plain = Array.from({ length: 80 }, () => ({ seconds: 0.01 }));
+  const drawn = layout(rounds, plain, { from: 0, to: 5 }, 900);
+  near(drawn.plain[0].width + 1, 0.01 * drawn.scale);
+  near(drawn.plainSeconds, 0.01 * drawn.tokens);
+});
+
+test("a baseline that is too short claims nothing", () => {
+  assert.equal(layout(read("chain"), [{ seconds: 0.01 }], { from: 0, to: 5 }, 900).plainSeconds, null);
+});
+
+test("sums over a brush name their parts", () => {
+  assert.match(totals(read("chain"), [1, 3]), /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ host$/);
+});

@@ -1,0 +1,38 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { alerts, badge, changeNote, heard, status, waiting } from "./words.js";
+
+const figures = { tokens: 5, rounds: 2, acceptance_rate: 0.5 };
+
+test("an error of the request, of the run and of its end are all said, with remedies", () => {
+  assert.deepEqual(alerts([{ message: "no", remedy: "do" }], null, [])[0], { kind: "error", message: "no", remedy: "do" });
+  assert.equal(alerts([], { footer: { error: "out of memory", warnings: ["inactive"] } }, []).length, 2);
+  assert.equal(alerts([], { state: "error", message: "" }, [])[0].kind, "error");
+});
+
+test("a note that repeats is said once, with the number of rounds", () => {
+  const rounds = [{ index: 0, notes: ["nothing to propose"] }, { index: 3, notes: ["nothing to propose"] }];
+  assert.deepEqual(alerts([], null, rounds), [{ kind: "warning", message: "nothing to propose", remedy: "(2 rounds, first 1)" }]);
+});
+
+test("the status names state, tokens and pin", () => {
+  const run = { state: "running", header: { max_new_tokens: 9 } };
+  assert.equal(status({ run, figures, pinned: true, measuring: null }), "running · 5 of 9 tokens · pinned");
+  assert.match(status({ run: { state: "finished", footer: { reason: "eos" } }, figures, pinned: false, measuring: null }), /end of text/);
+});
+
+test("every state before the first round has words", () => {
+  for (const state of ["starting", "queued", "loading", "prefill", "paused", "error", "cancelled"]) assert.ok(waiting({ state, message: "" }).length > 5);
+  assert.match(waiting(null), /Press Run/);
+  assert.match(waiting(null, false), /starting/);
+});
+
+test("the badge says whether the numbers are live", () => {
+  assert.match(badge(null, true, "CPU"), /^LIVE · CPU$/);
+  assert.match(badge({ header: { target: "t", device: "cpu", dtype: "float32" } }, false, "CPU"), /^RECORDED · t/);
+});
+
+test("the note tells where a change was applied; the summary is one sentence", () => {
+  assert.match(changeNote([{ index: 8, text: "depth 2 → 4" }], true), /depth 2 → 4 was applied at round 9/);
+  assert.match(heard(figures, true), /^Ended\. 5 tokens in 2 rounds, 50 per cent/);
+});
