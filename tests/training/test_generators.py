@@ -31,7 +31,7 @@ def test_story_checker_rejects_a_stranger_and_a_repetition() -> None:
     instance = next(TASKS["story"].stream(5, held_out=True))
     stranger = "Tim" if "Tim" not in instance.answer else "Rosa"
     assert not TASKS["story"].check(instance, instance.answer + f" Then {stranger} and Paul and Kate came in.")
-    last = [line for line in instance.answer.replace("\n\n", " ").split(". ") if len(line) > 30][0]
+    last = next(line for line in instance.answer.replace("\n\n", " ").split(". ") if len(line) > 30)
     assert not TASKS["story"].check(instance, f"{instance.answer} {last}. {last}.")
 
 

@@ -44,7 +44,9 @@ def _options(root: Path, steps: int, name: str = "target") -> PretrainOptions:
         layers=4,
         window=64,
         rows=4,
+        exact_rows=1,
         exit_layers=(1, 2),
+        threads=1,
         checkpoint_seconds=1e9,
     )
 
@@ -86,7 +88,8 @@ def test_target_folder_loads_with_transformers(folder: Path) -> None:
 
 
 def test_drafter_and_heads_have_their_layout(folder: Path) -> None:
-    shared = {"target": folder / "target", "corpus": folder / "corpus", "own_text": folder / "own.bin", "window": "64"}
+    shared = {"target": folder / "target", "corpus": folder / "corpus", "own_text": folder / "own.bin"}
+    shared |= {"window": "64", "threads": "1"}
     out = {"out": folder / "drafter", "checkpoint": folder / "drafter.pt"}
     figures = recipes.run(
         "drafter",

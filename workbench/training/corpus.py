@@ -22,6 +22,18 @@ from workbench.training.sources import SOURCES, Source
 DEFAULT_DATA = Path("../shared/data/train")
 CHARS_PER_TOKEN = 3.2
 HELD_OUT_CHARS = 120_000  # per group
+EXACT_SHARE = 8  # one token in eight of the size of the mixture
+EXACT_TASKS = (
+    "addition",
+    "subtraction",
+    "multiplication",
+    "sort_words",
+    "sort_numbers",
+    "copy",
+    "repeat",
+    "replace",
+    "json",
+)
 Report = Callable[[str], None]
 
 
@@ -99,6 +111,18 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
         yield documents[start : start + size]
 
 
+def exact_documents(tokens: int, seed: int) -> list[str]:
+    """Return more documents of the tasks that need exactness, for the windows that `target` adds to every batch."""
+    documents: list[str] = []
+    left = tokens * CHARS_PER_TOKEN
+    for _, document in mixture(seed + 1, EXACT_TASKS):
+        documents.append(document)
+        left -= len(document)
+        if left <= 0:
+            return documents
+    return documents
+
+
 def pack_corpus(
     tokenizer: PreTrainedTokenizerFast,
     documents: list[str],
@@ -112,6 +136,9 @@ def pack_corpus(
     tokens = encode_documents(tokenizer, documents)
     tokens.tofile(out / "train.bin")
     counts["train"] = len(tokens)
+    exact = encode_documents(tokenizer, exact_documents(len(tokens) // EXACT_SHARE, seed))
+    exact.tofile(out / "exact.bin")
+    counts["exact"] = len(exact)
     for group, kept in held.items():
         short: list[str] = []
         left = HELD_OUT_CHARS

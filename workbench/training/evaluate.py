@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbench.training.cards import write_cards
 from workbench.training.distill import greedy_acceptance, greedy_batch, held_continuations, load_target
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
@@ -30,6 +31,7 @@ class EvaluateOptions:
         tasks: Tasks to measure; empty measures all.
         rows: Prompts generated at once.
         threads: CPU threads.
+        hardware: Description of the machine for the model cards.
     """
 
     target: Path = Path("assets/models/text-target")
@@ -40,6 +42,7 @@ class EvaluateOptions:
     tasks: tuple[str, ...] = field(default=())
     rows: int = 50
     threads: int = 2
+    hardware: str = ""
 
 
 def exact_match(
@@ -72,11 +75,12 @@ def exact_match(
 
 
 def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
-    """Measure the bundled models and write the figures to `options.out`."""
+    """Measure the bundled models and write the figures to `options.out` and the model cards."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     target = load_target(options.target)
-    results: dict[str, object] = {"count": options.count}
+    parameters = {"text-target": target.num_parameters()}
+    results: dict[str, object] = {"count": options.count, "threads": options.threads, "parameters": parameters}
     matches: dict[str, float] = {}
     wrong: dict[str, list[tuple[str, str]]] = {}
     for task in options.tasks or tuple(TASKS):
@@ -89,6 +93,7 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
         report("evaluate: held-out loss " + json.dumps(results["held_loss"]))
     if (options.drafter / "config.json").exists():
         drafter = load_target(options.drafter)
+        parameters["text-drafter"] = drafter.num_parameters()
         acceptance = {}
         for task in ("story", "addition", "json", "copy", "code", "summary"):
             held = held_continuations(target, tokenizer, task, 24)
@@ -97,4 +102,5 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
         report("evaluate: drafter acceptance " + json.dumps(acceptance))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    write_cards(options.target.parent, results, options.hardware or None)
     return results

@@ -38,6 +38,7 @@ class PretrainOptions:
         layers: Number of layers.
         window: Tokens per window.
         rows: Windows per forward.
+        exact_rows: How many of them come from `exact.bin`, more of the tasks that need exactness.
         parts: Forwards per optimizer step.
         user_share: Share of the tokens inside user turns that are predicted.
         exit_weight: Weight of the early-exit loss.
@@ -61,6 +62,7 @@ class PretrainOptions:
     layers: int = 12
     window: int = 512
     rows: int = 12
+    exact_rows: int = 2
     parts: int = 1
     user_share: float = 0.25
     exit_weight: float = 0.3
@@ -98,11 +100,13 @@ class TargetObjective:
         keep = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
         if step % 4:
             ids, keep = ids.reshape(-1, ids.shape[1] // 2), keep.reshape(-1, ids.shape[1] // 2)
-        labels, keep = ids[:, 1:], keep[:, 1:]
+        # Windows keep their length, a multiple of 32, because odd lengths are slower; the last token predicts nothing.
+        labels, keep = ids.roll(-1, dims=1), keep.roll(-1, dims=1)
+        keep[:, -1] = False
         layer = options.exit_layers[step % len(options.exit_layers)]
         few = max(1, ids.shape[0] // 4)  # a quarter of the windows is enough for the early layer
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            states = self.trunk(ids[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
+            states = self.trunk(ids, output_hidden_states=True, use_cache=False).hidden_states
             top = self._loss(states[-1], labels, keep)
             early = self._loss(self.model.model.norm(states[layer][:few]), labels[:few], keep[:few])
         return top, early
@@ -112,7 +116,7 @@ class TargetObjective:
         return F.cross_entropy(logits.float(), labels[keep])
 
 
-def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int = 6) -> dict[str, float]:
+def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int = 2) -> dict[str, float]:
     """Return the mean held-out loss in nats per token, user turns included, for every group of the corpus."""
     result: dict[str, float] = {}
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -134,12 +138,16 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
     report(f"target: {sum(p.numel() for p in model.parameters()):,} parameters")
     optimizers = build_optimizers(model, options.matrix_rate, options.other_rate)
     objective = TargetObjective(model, tokenizer, options)
-    windows = Windows(options.corpus / "train.bin", options.window, options.rows, options.seed)
+    mixed = Windows(options.corpus / "train.bin", options.window, options.rows - options.exact_rows, options.seed)
+    exact = Windows(options.corpus / "exact.bin", options.window, max(1, options.exact_rows), options.seed)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         tops = exits = 0.0
         for part in range(options.parts):
-            ids = windows.batch(step * options.parts + part)
+            index = step * options.parts + part
+            ids = mixed.batch(index)
+            if options.exact_rows:
+                ids = torch.cat([ids, exact.batch(index)])
             top, early = objective.losses(ids, step)
             ((top + options.exit_weight * early) / options.parts).backward()
             tops += float(top.detach()) / options.parts

@@ -133,7 +133,7 @@ def _tokenizer(options: TokenizerOptions, report: Report) -> dict[str, Any]:
 
 def _corpus(options: CorpusOptions, report: Report) -> dict[str, Any]:
     documents, held = build_documents(options.data, options.tokens, options.seed, report)
-    pack_corpus(load_tokenizer(options.tokenizer), documents, held, options.out, report)
+    pack_corpus(load_tokenizer(options.tokenizer), documents, held, options.out, options.seed, report)
     return json.loads((options.out / "corpus.json").read_text())
 
 

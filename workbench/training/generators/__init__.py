@@ -8,7 +8,7 @@ True
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from workbench.training.generators.arithmetic import make_addition, make_multiplication, make_subtraction
 from workbench.training.generators.base import ASSISTANT, END, USER, Instance, Task, exact, is_held_out
@@ -39,17 +39,22 @@ TASKS: dict[str, Task] = {
 }
 
 
-def mixture(seed: int) -> Iterator[tuple[str, str]]:
+def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield an endless stream of (task, document) for training.
 
     Shares are of tokens, estimated by characters: the task that is furthest behind its share comes next.
     Two stories in five come without a request, as text to continue.
+
+    Args:
+        seed: Seed of the stream.
+        names: Tasks to draw from; empty means all.
     """
+    tasks = {name: task for name, task in TASKS.items() if not names or name in names}
     rng = random.Random(f"mixture/{seed}")
-    streams = {name: task.stream(seed, held_out=False) for name, task in TASKS.items()}
-    written = dict.fromkeys(TASKS, 0.0)
+    streams = {name: task.stream(seed, held_out=False) for name, task in tasks.items()}
+    written = dict.fromkeys(tasks, 0.0)
     while True:
-        name = min(TASKS, key=lambda n: written[n] / TASKS[n].share + rng.random() * 3000)
+        name = min(tasks, key=lambda n: written[n] / tasks[n].share + rng.random() * 3000)
         instance = next(streams[name])
         raw = name == "story" and rng.random() < 0.4
         document = instance.answer + END if raw else instance.render()
