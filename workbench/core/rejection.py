@@ -110,20 +110,24 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         if q is None:
             ratio = p_x
             rest = left.scatter(1, x, 0.0)
-            total = rest.sum(1, keepdim=True)
-            rest = torch.where(total > 0, rest / total.clamp_min(torch.finfo(p.dtype).tiny), left)
         else:
             q_x = q.gather(1, x)
             ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
-            rest = residual(left, q)
-            if tree.sampling is Sampling.WITHOUT_REPLACEMENT:
-                without = q.scatter(1, x, 0.0)
-                total = without.sum(1, keepdim=True)
-                without = torch.where(total > 0, without / total.clamp_min(torch.finfo(p.dtype).tiny), q)
-                q = torch.where(has, without, q)
+            rest = (left - q).clamp_(min=0)
+            if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:
+                q = torch.where(has, _normalised(q.scatter(1, x, 0.0), q), q)
         accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)
-        left = torch.where(has, rest, left)
+        if k + 1 < tree.fanout:
+            left = torch.where(has, _normalised(rest, left), left)
+        else:                                                             # `pick` takes weights of any sum but 0
+            left = torch.where(has & (rest.sum(1, keepdim=True) > 0), rest, left)
     return Ruling(accept=accept, stop=pick(left, u_stop))
+
+
+def _normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+    """Weights divided by their sum; rows without weight are taken from `otherwise` (they are reached with chance 0)."""
+    total = weights.sum(1, keepdim=True)
+    return torch.where(total > 0, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), otherwise)
 
 
 def walk(

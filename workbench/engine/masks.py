@@ -43,11 +43,11 @@ class MaskKinds:
 class MaskMaker:
     """Builds additive masks: 0 where a token may look, the dtype's minimum where it may not."""
 
-    def __init__(self, kinds: MaskKinds, dtype: torch.dtype, device: torch.device) -> None:
-        self.kinds, self.dtype, self.device = kinds, dtype, device
+    def __init__(self, kinds: MaskKinds, dtype: torch.dtype, device: torch.device, reach: int = 4096) -> None:
+        self.kinds, self.dtype, self.device, self.reach = kinds, dtype, device, reach
         self.floor = torch.finfo(dtype).min
         self._zeros = torch.zeros(1, 1, 1, 64, dtype=dtype, device=device)
-        self._causal: dict[int, Tensor] = {}
+        self._strips: dict[int, Tensor] = {}
 
     @property
     def positional(self) -> bool:
@@ -61,13 +61,27 @@ class MaskMaker:
         return self._zeros[..., :used]
 
     def causal(self, n: int) -> Float[Tensor, "n n"]:
-        """Lower triangle of n tokens in a chain; kept, because drafts of one length come again and again."""
-        if n not in self._causal:
-            full = torch.full((n, n), self.floor, dtype=self.dtype, device=self.device)
-            if n > 600:
-                return full.triu(1)
-            self._causal[n] = full.triu(1)
-        return self._causal[n]
+        """Upper triangle of n tokens in a chain, the diagonal left free."""
+        return torch.full((n, n), self.floor, dtype=self.dtype, device=self.device).triu_(1)
+
+    def chain(self, start: int, n: int, used: int) -> Float[Tensor, "1 1 n used"]:
+        """Mask of n tokens in a chain behind `start` entries that all see: a view into a kept strip, never written to.
+
+        The strip is [free … free | triangle | shut … shut]; sliding along it gives the mask for every length.
+        """
+        if n == 1 and used == start + 1:
+            return self.zeros(used)
+        if n > 64:
+            return self.tree([start], [None], n, used)
+        strip = self._strips.get(n)
+        if strip is None or strip.shape[-1] < self.reach + n + 128:
+            strip = torch.zeros(1, 1, n, self.reach + n + 128, dtype=self.dtype, device=self.device)
+            strip[..., self.reach : self.reach + n] = self.causal(n)
+            strip[..., self.reach + n :] = self.floor
+            self._strips[n] = strip
+        if start > self.reach or used - start > n + 128:
+            return self.tree([start], [None], n, used)
+        return strip[..., self.reach - start : self.reach - start + used]
 
     def tree(
         self, starts: Sequence[int], sees: Sequence[Tensor | None], n: int, used: int
@@ -81,8 +95,6 @@ class MaskMaker:
             n: tokens a row, padding included. Padding sees the committed part and itself.
             used: positions read from the cache.
         """
-        if len(starts) == 1 and n == 1 and sees[0] is None:
-            return self.zeros(used)
         mask = torch.full((len(starts), 1, n, used), self.floor, dtype=self.dtype, device=self.device)
         for b, (start, seen) in enumerate(zip(starts, sees, strict=True)):
             row = mask[b, 0]

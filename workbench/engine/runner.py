@@ -56,7 +56,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Output:
-    """What a forward gives, row by row of the batch that was asked for.
+    """What a forward gives, in the order of the rows in the cache.
 
     Attributes:
         logits: [B, n, V], padded to the longest segment; float.
@@ -91,7 +91,8 @@ class Runner:
         own = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None) or 2048
         self.context = min(context or min(own, 4096), own)
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
-        self.masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device)
+        self._numbers = torch.arange(2 * (self.context + SCRATCH), device=self.device)
+        self.masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device, self.cache.capacity)
         self.clock, self.meter = Clock(self.device), Meter()
         self.slots: list[Slot] = []
         self.tap_layers: set[int] = set()
@@ -204,23 +205,26 @@ class Runner:
         slot.length = n - 1
         slot.last_hidden = self._hidden[0, -2] if n > 1 else None
 
-    @torch.inference_mode()
     def forward(self, batch: Sequence[Segment], last_only: bool = False, layers: Sequence[int] | None = None) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
 
         Args:
-            batch: one segment a row, in any order. Rows in between that are not asked for run along as padding.
+            batch: one segment a row; the output has them in the order of their rows in the cache. Rows in between that
+                are not asked for run along as padding.
             last_only: compute logits for the last position only (all segments must then have one length).
             layers: indices of the layers to run; all by default.
         """
-        batch = sorted(batch, key=lambda s: s.slot.index) if len(batch) > 1 else list(batch)
-        lo, hi = batch[0].slot.index, batch[-1].slot.index + 1
-        n = max(len(s.tokens) for s in batch)
-        if len(batch) == hi - lo == 1:
-            segment = batch[0]
-            ids = segment.tokens.unsqueeze(0)
-            rows: list[Segment | None] = [segment]
+        if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
+            with torch.inference_mode():
+                return self.forward(batch, last_only, layers)
+        if len(batch) == 1:
+            lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, len(batch[0].tokens)
+            ids = batch[0].tokens.unsqueeze(0)
+            rows: list[Segment | None] = [batch[0]]
         else:
+            batch = sorted(batch, key=lambda s: s.slot.index)
+            lo, hi = batch[0].slot.index, batch[-1].slot.index + 1
+            n = max(len(s.tokens) for s in batch)
             rows = [None] * (hi - lo)
             ids = torch.zeros(hi - lo, n, dtype=torch.long, device=self.device)
             for segment in batch:
@@ -266,12 +270,12 @@ class Runner:
         if len(set(begins)) == 1:
             self.cache.window = Window(slice(lo, lo + len(rows)), begins[0], None, used)
         else:
-            index = torch.tensor(begins, device=self.device).unsqueeze(1) + torch.arange(n, device=self.device)
+            index = torch.tensor(begins, device=self.device).unsqueeze(1) + self._numbers[:n]
             self.cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
         if len(rows) == 1 and rows[0] is not None and rows[0].sees is None:
             base = begins[0] + slots[0].rope_delta
-            positions = torch.arange(base, base + n, device=self.device).unsqueeze(0)
-            full = self.masks.tree(begins, [None], n, used)
+            positions = self._numbers[base : base + n].unsqueeze(0)
+            full = self.masks.chain(begins[0], n, used)
         else:
             positions = torch.tensor([[s.length + s.rope_delta] for s in slots], device=self.device).repeat(1, n)
             starts, sees = list(begins), [None if segment is None else segment.sees for segment in rows]
@@ -280,7 +284,7 @@ class Runner:
                     continue
                 n_i = len(segment.tokens)
                 if segment.sees is None:
-                    positions[b, :n_i] += torch.arange(slot.scratch, slot.scratch + n_i, device=self.device)
+                    positions[b, :n_i] += self._numbers[slot.scratch : slot.scratch + n_i]
                 else:
                     starts[b] = slot.length
                     positions[b, :n_i] += segment.depth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import law, pick, with_history
@@ -62,7 +62,6 @@ def draft_chain(
     uniforms = [torch.from_numpy(row.draw.uniform(depth)) if s else None for row, s in zip(rows, sampled, strict=True)]
     tokens: list[list[Tensor]] = [[] for _ in rows]
     laws: list[list[Tensor]] = [[] for _ in rows]
-    chance: list[list[Tensor]] = [[] for _ in rows]
     active = list(range(len(rows)))
     feed = list(first)
     for step in range(depth):
@@ -76,36 +75,31 @@ def draft_chain(
                 logits = with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])])
             if logits.dtype in (torch.bfloat16, torch.float16):
                 logits = logits.float()
-            q = (q_law or drafter_law)(row, logits) if sampled[i] else logits.softmax(1)
-            if step and row.plan.stop_below and float(q.amax()) < row.plan.stop_below:
-                active.remove(i)
-                continue
+            q = (q_law or drafter_law)(row, logits) if sampled[i] else logits
+            if step and row.plan.stop_below:
+                confidence = q.amax() if sampled[i] else q.softmax(1).amax()
+                if float(confidence) < row.plan.stop_below:
+                    active.remove(i)
+                    continue
             token = pick(q, uniforms[i][step : step + 1]) if sampled[i] else logits.argmax(1)
             tokens[i].append(token)
-            chance[i].append(q.gather(1, token.unsqueeze(1)).squeeze(1))
-            if sampled[i]:
-                laws[i].append(q)
+            laws[i].append(q)
             feed[i] = token
         active = [i for i in active if rows[i].plan.depth > step + 1]
         if not active:
             break
-    return [
-        _chain_tree(t, c, laws[i] if sampled[i] else None, source)
-        for i, (t, c) in enumerate(zip(tokens, chance, strict=True))
-    ]
+    return [_chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source) for i, t in enumerate(tokens)]
 
 
-def _chain_tree(tokens: list[Tensor], chance: list[Tensor], laws: list[Tensor] | None, source: str) -> DraftTree:
+def _chain_tree(tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str) -> DraftTree:
+    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits."""
     n = len(tokens)
-    device = tokens[0].device
-    score = torch.cat(chance)
-    parents = torch.arange(-1, n - 1, device=device)
-    if laws is None:
+    parents = torch.arange(-1, n - 1, device=tokens.device)
+    chance = (laws if sampled else laws.softmax(1)).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    if not sampled:
         return DraftTree(
-            torch.cat(tokens), parents, torch.zeros_like(score), Sampling.DETERMINISTIC, n, source=source, score=score
+            tokens, parents, torch.zeros_like(chance), Sampling.DETERMINISTIC, n, source=source, score=chance
         )
-    q_of = torch.arange(n + 1, device=device)
+    q_of = torch.arange(n + 1, device=tokens.device)
     q_of[-1] = -1
-    return DraftTree(
-        torch.cat(tokens), parents, score.log(), Sampling.SAMPLED, n, q=torch.cat(laws), q_of=q_of, source=source
-    )
+    return DraftTree(tokens, parents, chance.log(), Sampling.SAMPLED, n, q=laws, q_of=q_of, source=source)
