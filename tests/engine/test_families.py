@@ -1,0 +1,158 @@
+"""Tree logits equal separate full forwards of each path, in float64, for every family the engine claims to serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+import worlds
+from transformers import AutoModelForCausalLM
+
+from workbench.core.errors import ModelError
+from workbench.engine import Runner
+from workbench.engine.runner import Segment
+
+TOLERANCE = 1e-12
+PARENTS = ([-1, -1, 0, 0, 1, 2, 5], [-1, 0, 0])
+PATHS = ([0, 2, 5, 6], [0, 2])
+
+
+@pytest.fixture(autouse=True)
+def _llama4_routes_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Llama 4's router takes its sigmoid in float32 whatever the dtype, and the vectorised one rounds otherwise than the
+    scalar one at the end of an array: 5e-7 between one token and several, which is not what these tests are about.
+    """
+
+    def route(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = torch.nn.functional.linear(hidden_states, self.weight, self.bias)
+        value, index = torch.topk(logits, self.top_k, dim=1)
+        return torch.full_like(logits, -torch.inf).scatter_(1, index, value).sigmoid(), logits
+
+    monkeypatch.setattr(hf.models.llama4.modeling_llama4.Llama4Router, "forward", route)
+
+
+@pytest.mark.parametrize("name", worlds.FAMILIES)
+def test_tree_logits_equal_full_forwards_of_each_path(name: str, device: str) -> None:
+    model = worlds.family(name, device=device)
+    runner, ask = Runner(model), worlds.ask_model(model)
+    texts = [worlds.random_prompt(11, seed=1), worlds.random_prompt(5, seed=2)]
+    drafts = [worlds.random_prompt(7, seed=3), worlds.random_prompt(3, seed=4)]
+    slots = [runner.open(), runner.open()]
+    for slot, text in zip(slots, texts, strict=True):
+        runner.prefill(slot, text[:-1], chunk=4)
+    for turn in range(3):  # before, after one and after two commits
+        batch = [
+            worlds.tree_segment(slot, text[-1], draft, parents, device)
+            for slot, text, draft, parents in zip(slots, texts, drafts, PARENTS, strict=True)
+        ]
+        out = runner.forward(batch if turn else batch[::-1])  # in any order
+        for b in range(2):
+            error = worlds.tree_error(out.logits[b], texts[b], drafts[b], PARENTS[b], ask)
+            assert error < TOLERANCE, f"row {b}, turn {turn}: {error}"
+            runner.commit(slots[b], [0, *(node + 1 for node in PATHS[b])])
+            texts[b] += [drafts[b][i] for i in PATHS[b]] + worlds.random_prompt(1, seed=10 * turn + b)
+
+
+@pytest.mark.parametrize("name", worlds.FAMILIES)
+def test_the_first_layers_alone_equal_a_model_of_that_depth(name: str, device: str) -> None:
+    model = worlds.family(name, device=device)
+    runner = Runner(model)
+    slot, text = runner.open(), worlds.random_prompt(12)
+    runner.prefill(slot, text[:-2], chunk=5)
+    out = runner.forward([Segment(slot, torch.tensor(text[-2:], device=device))], layers=(0, 1))
+
+    fewer: dict[str, Any] = {"num_hidden_layers": 2}
+    if name in ("gemma3_text", "gpt_oss"):
+        fewer["layer_types"] = model.config.layer_types[:2]
+    config = worlds.FAMILIES[name](**fewer)
+    shallow: Any = worlds.random_model(config, device=device)
+    shallow.load_state_dict(model.state_dict(), strict=False)
+    wanted = worlds.ask_model(shallow)(text)
+    assert float((out.logits[0, -1] - wanted).abs().max()) < TOLERANCE
+
+    runner.rewind(slot, len(text) - 2)  # what the first layers wrote is overwritten by the whole model
+    out = runner.forward([Segment(slot, torch.tensor(text[-2:], device=device))])
+    assert float((out.logits[0, -1] - worlds.ask_model(model)(text)).abs().max()) < TOLERANCE
+
+
+def test_a_draft_continues_over_several_forwards(device: str) -> None:
+    """Scratch nodes of earlier forwards are seen by later ones, with their own positions, in sliding layers too."""
+    model = worlds.family("gemma3_text", device=device)
+    runner, ask = Runner(model), worlds.ask_model(model)
+    text, draft, parents = worlds.random_prompt(9), worlds.random_prompt(5, seed=5), [-1, -1, 0, 1, 2]
+    slot = runner.open()
+    runner.prefill(slot, text[:-1])
+    whole = worlds.tree_segment(slot, text[-1], draft, parents, device)
+    assert whole.sees is not None
+    assert whole.depth is not None
+    for a, b in ((0, 1), (1, 3), (3, 6)):  # the root, the first level, the rest
+        part = Segment(slot, whole.tokens[a:b], whole.sees[a:b, :b], whole.depth[a:b])
+        out = runner.forward([part])
+        for node in range(a - 1, b - 1):
+            wanted = ask([*text, *(draft[i] for i in worlds.path_to(parents, node))])
+            assert float((out.logits[0, node + 1 - a] - wanted).abs().max()) < TOLERANCE
+
+
+def test_closing_a_row_moves_the_last_one_into_its_place(device: str) -> None:
+    model = worlds.family("llama", device=device)
+    runner, ask = Runner(model), worlds.ask_model(model)
+    texts = [worlds.random_prompt(4 + i, seed=i) for i in range(3)]
+    slots = [runner.open() for _ in texts]
+    for slot, text in zip(slots, texts, strict=True):
+        runner.prefill(slot, text[:-1])
+    runner.close(slots[0])
+    assert {slot.index for slot in slots[1:]} == {0, 1}
+    for slot, text in zip(slots[1:], texts[1:], strict=True):
+        out = runner.forward([Segment(slot, torch.tensor(text[-1:], device=device))])
+        assert float((out.logits[0, -1] - ask(text)).abs().max()) < TOLERANCE
+
+
+RECURRENT = {
+    "mamba": lambda: hf.MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4),
+    "mamba2": lambda: hf.Mamba2Config(
+        vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4, num_heads=4, head_dim=8, n_groups=1
+    ),
+    "falcon_mamba": lambda: hf.FalconMambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4),
+    "rwkv": lambda: hf.RwkvConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, attention_hidden_size=16),
+    "qwen3_next": lambda: hf.Qwen3NextConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=4,
+        linear_value_head_dim=4, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8,
+        shared_expert_intermediate_size=8,
+    ),
+    "jamba": lambda: hf.JambaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, num_experts=2, num_experts_per_tok=1, mamba_d_state=4, mamba_dt_rank=2,
+        attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False,
+    ),
+    "recurrent_gemma": lambda: hf.RecurrentGemmaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, lru_width=16,
+    ),
+    "lfm2": lambda: hf.Lfm2Config(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, layer_types=["conv", "conv", "full_attention", "conv"],
+    ),
+    "bamba": lambda: hf.BambaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, attn_layer_indices=[1], mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4,
+        mamba_n_groups=1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_models_with_recurrent_state_are_refused_by_the_name_of_their_layers(name: str) -> None:
+    model = AutoModelForCausalLM.from_config(RECURRENT[name]())
+    with pytest.raises(ModelError, match="layers of type") as caught:
+        Runner(model)
+    assert "Use a target whose layers are all attention" in caught.value.remedy
+
+
+def test_encoder_decoders_are_refused() -> None:
+    config = hf.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
+    with pytest.raises(ModelError, match="encoder–decoder") as caught:
+        Runner(hf.T5ForConditionalGeneration(config))
+    assert "decoder-only" in caught.value.remedy
