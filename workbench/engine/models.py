@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError
 from workbench.engine.clock import Meter
+from workbench.engine.packed import pack
 from workbench.engine.runner import Runner
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
@@ -118,7 +119,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
     if any(p.is_meta for p in model.parameters()):
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
-    return model.to(device).eval().requires_grad_(False)
+    return pack(model.to(device).eval().requires_grad_(False))
 
 
 def load_tokenizer(name: str) -> Any:
