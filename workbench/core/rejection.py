@@ -119,7 +119,7 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)
         if k + 1 < tree.fanout:
             left = torch.where(has, _normalised(rest, left), left)
-        else:                                                             # `pick` takes weights of any sum but 0
+        else:  # `pick` takes weights of any sum but 0
             left = torch.where(has & (rest.sum(1, keepdim=True) > 0), rest, left)
     return Ruling(accept=accept, stop=pick(left, u_stop))
 

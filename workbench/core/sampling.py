@@ -61,7 +61,7 @@ def penalise_repetition(
 def with_history(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " L"]]
 ) -> Float[Tensor, "n V"]:
-    """Apply the repetition penalty and the processors, each row with its own history (histories may differ in length)."""
+    """Apply the repetition penalty and the processors, each row with its own history; these may differ in length."""
     if not sampling.needs_history:
         return logits
     rows = []

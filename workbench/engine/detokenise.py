@@ -75,7 +75,7 @@ def _byte_of_char() -> dict[str, int]:
 
 
 class TokenText:
-    """The text of single tokens for display: spaces kept, lone bytes as ‹E2›."""
+    """The text of single tokens for display: spaces kept, lone bytes in hexadecimal between angle quotes."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -92,11 +92,11 @@ class TokenText:
         text = self._tokenizer.decode([token], clean_up_tokenization_spaces=False)
         raw = self._tokenizer.convert_ids_to_tokens(token)
         if raw is None:
-            return f"‹{token}›"
+            return f"\u2039{token}\u203a"
         if _INCOMPLETE in text:
             table = _byte_of_char()
             if all(c in table for c in raw):
-                return "".join(f"‹{table[c]:02X}›" for c in raw)
+                return "".join(f"\u2039{table[c]:02X}\u203a" for c in raw)
             return raw
         if raw.startswith("▁") and not text.startswith(" "):
             return " " + text

@@ -223,7 +223,8 @@ class Engine:
 
     def _prefill(self, row: Row) -> None:
         """Run the next piece of the prompt; after the last one, prime the drafter."""
-        assert row.slot is not None and row.trace is not None
+        assert row.slot is not None
+        assert row.trace is not None
         if row.request.images is not None:
             self.models.target.prefill_multimodal(row.slot, row.request.images)
         else:
@@ -410,7 +411,9 @@ class Engine:
 
     def _commit(self, row: Row, judged: Judged, hidden: Tensor, spans: Spans, t_round: float) -> None:
         """Move the accepted path into the cache, emit its tokens, tell the drafter, record the round."""
-        assert row.slot is not None and row.trace is not None and row.detokeniser is not None
+        assert row.slot is not None
+        assert row.trace is not None
+        assert row.detokeniser is not None
         if judged.is_nan:
             raise NumericalError(
                 "The target returned NaN instead of probabilities.",

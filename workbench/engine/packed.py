@@ -2,9 +2,9 @@
 
 On a CPU a plain matrix product of five rows spends much of its time on rearranging the weights. Kept rearranged, the
 step from one row to five, which verification lives on, becomes small. Measured on one core (AMD EPYC, AVX-512, torch
-2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 / 732 / 254; 768×288 five
-rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155. The baseline and every
-method run on the same layers.
+2.13, µs, plain / transposed / packed): float32 4096×288 one row 555 / 227 / 323, five rows 867 / 732 / 254; 768×288
+five rows 154 / 116 / 62; 128×128 five rows 6 / 6 / 16; bfloat16 4096×288 five rows 369 / 367 / 155. The baseline and
+every method run on the same layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALLEST = 150_000
 
 
 class PackedLinear(nn.Linear):
-    """`nn.Linear` with rearranged copies of its weight. Copies are made at first use, and again if the weight changed."""
+    """`nn.Linear` with rearranged copies of its weight, made at first use, and again if the weight changed."""
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         """The same product as `nn.Linear`, up to rounding."""

@@ -87,7 +87,9 @@ def record_round(
     t_round: float,
 ) -> Round:
     """Plain data of one round. `kept` tokens were emitted; what follows them on the path counts as discarded."""
-    assert row.trace is not None and row.origin is not None and row.origin_s is not None
+    assert row.trace is not None
+    assert row.origin is not None
+    assert row.origin_s is not None
     verdict, n = judged.verdict, len(judged.tokens)
     path = list(verdict.path[:kept])
     bonus_emitted = kept > len(verdict.path)

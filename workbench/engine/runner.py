@@ -191,6 +191,7 @@ class Runner:
         """Prefill of an empty row through the model's own forward, pixels and all; its last token is left to verify.
 
         Args:
+            slot: an empty row.
             inputs: what the model's processor returns for one prompt, `input_ids` [1, n] among it.
         """
         n = inputs["input_ids"].shape[1]

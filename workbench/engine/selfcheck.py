@@ -35,7 +35,8 @@ def warnings_for(row: Row, models: Models) -> list[str]:
         return found
     if metrics.drafted(window) == 0:
         found.append(
-            f"Speculation is inactive: {last.method} had nothing to propose for {WINDOW} rounds; each was plain decoding."
+            f"Speculation is inactive: {last.method} had nothing to propose for {WINDOW} rounds; "
+            "each was plain decoding."
         )
     elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
         found.append(

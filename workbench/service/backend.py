@@ -74,7 +74,7 @@ class Backend:
 
     def targets(self) -> list[dict[str, Any]]:
         """Bundled targets, and those loaded from elsewhere."""
-        return catalogue.targets([name for name in self._engines])
+        return catalogue.targets(list(self._engines))
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Draft models with, for each, whether it fits the target and why not."""
@@ -290,19 +290,25 @@ class Backend:
                 self._inbox.get()()
             worked = False
             for engine in list(self._engines.values()):
-                try:
-                    before = list(engine.rows)
-                    worked |= engine.step()
-                    if len(engine.rows) != len(before):
-                        self._tell_all()
-                except Exception:
-                    log.exception("the engine failed; its runs are ended")
-                    for row in [*engine.rows, *engine.waiting]:
-                        row.cancel()
+                worked |= self._step(engine)
             if not worked:
                 self._tell_all()
                 self._wake.wait(0.05 if any(not e.idle for e in self._engines.values()) else 0.5)
                 self._wake.clear()
+
+    def _step(self, engine: Engine) -> bool:
+        """One step of one engine. Should the engine itself fail, its runs are ended and the others go on."""
+        n_rows = len(engine.rows)
+        try:
+            worked = engine.step()
+        except Exception:
+            log.exception("the engine failed; its runs are ended")
+            for row in [*engine.rows, *engine.waiting]:
+                row.cancel()
+            return False
+        if len(engine.rows) != n_rows:
+            self._tell_all()
+        return worked
 
     def _tell_all(self) -> None:
         with self._lock:

@@ -37,7 +37,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """ "loading", "queued", "prefill", "running", "paused", "finished", "cancelled" or "error"."""
+        """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
         if self._failed is not None:
             return ERROR
         if self._row is None:

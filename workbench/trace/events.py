@@ -19,7 +19,7 @@ CORRECTED, BONUS = "corrected", "bonus"
 
 
 def _fields(item: Any) -> dict[str, Any]:
-    """A dataclass as a dict, one level deep (`dataclasses.asdict` copies everything below, which takes milliseconds)."""
+    """A dataclass as a dict, one level deep: `dataclasses.asdict` copies everything below, which takes milliseconds."""
     return {name: getattr(item, name) for name in item.__dataclass_fields__}
 
 

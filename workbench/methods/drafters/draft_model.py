@@ -35,7 +35,8 @@ class DraftModel(Drafter):
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Chains for all rows in lock-step."""
         models = rows[0].models
-        assert models is not None and models.drafter is not None
+        assert models is not None
+        assert models.drafter is not None
         slots = [row.state for row in rows]
         return draft_chain(rows, models.drafter, slots, [unread(row, models, row.state) for row in rows], "draft-model")
 

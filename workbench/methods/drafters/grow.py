@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -25,7 +26,8 @@ class Growth:
     """
 
     def __init__(self, row: Row) -> None:
-        assert row.models is not None and row.models.drafter is not None
+        assert row.models is not None
+        assert row.models.drafter is not None
         self.row = row
         self.runner: Runner = row.models.drafter
         self.vocabulary = row.models.target.vocab_size
@@ -116,14 +118,15 @@ class TreeFromModel(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep the accepted nodes that were read, up to the first that was not."""
-        assert row.models is not None and row.models.drafter is not None
+        assert row.models is not None
+        assert row.models.drafter is not None
         state: GrowthState = row.state
         keep = []
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
                 break
             keep.append(state.scratch_of[node])
-        if state.slot.scratch and all(a < b for a, b in zip(keep, keep[1:], strict=False)):
+        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(keep)):
             row.models.drafter.commit(state.slot, keep)
         state.slot.scratch, state.scratch_of = 0, {}
 

@@ -60,7 +60,7 @@ class Trie:
     def best(
         self, node: TrieNode, request: int, weight: float, n_nodes: int, depth: int
     ) -> tuple[list[int], list[int]]:
-        """The best-scored subtree below a node: (tokens, parents), parents first. Nodes nobody may see score 0: left out."""
+        """The best-scored subtree below a node: (tokens, parents), parents first. Nodes of score 0 are left out."""
         counter = itertools.count()
         heap: list[tuple[float, int, int, int, int, TrieNode]] = []
 

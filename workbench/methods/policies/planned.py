@@ -25,8 +25,8 @@ class _Belief:
 class Planned(Policy):
     """Choose K up to a bound so that expected tokens per second are largest.
 
-    Tokens a round: (1 − αᴷ⁺¹)/(1 − α), with α the acceptance rate seen so far (older rounds count less). Seconds a round:
-    K draft steps and one verification of K + 1 tokens, both measured once on this machine.
+    Tokens a round: (1 − αᴷ⁺¹)/(1 − α), with α the acceptance rate seen so far (older rounds count less). Seconds a
+    round: K draft steps and one verification of K + 1 tokens, both measured once on this machine.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs.
     """
