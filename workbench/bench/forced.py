@@ -6,19 +6,37 @@ draft is wasted, at 1 none is, and both sides draft with the same model, number 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from workbench.engine.packed import PackedLinear, pack
+
 CALIBRATION_STEPS = 9
+
+
+@torch.inference_mode()
+def bare_copy(model: Any, packed: bool | None = None) -> Any:
+    """A model with the same weights and nothing else: no hooks, no cache.
+
+    Args:
+        model: what is copied.
+        packed: whether its linear layers are our packed ones or transformers' own; None: as in `model`.
+    """
+    twin = type(model)(model.config).to(device=model.device, dtype=model.dtype)
+    twin.load_state_dict(model.state_dict())
+    twin.generation_config = type(model.generation_config).from_dict(model.generation_config.to_dict())
+    twin = twin.eval().requires_grad_(False)
+    if packed is None:
+        packed = any(isinstance(module, PackedLinear) for module in model.modules())
+    return pack(twin) if packed else twin
 
 
 @torch.inference_mode()
 def random_drafter(model: Any, seed: int = 0) -> Any:
     """A copy of a small model with weights drawn at random: accepted only by accident."""
-    drafter = copy.deepcopy(model)
+    drafter = bare_copy(model)
     generator = torch.Generator().manual_seed(seed)
     for weight in drafter.parameters():
         if weight.dim() > 1:
@@ -30,7 +48,7 @@ def random_drafter(model: Any, seed: int = 0) -> Any:
 @torch.inference_mode()
 def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
     """A copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
-    drafter = copy.deepcopy(model)
+    drafter = bare_copy(model)
     if amount == 0:
         return drafter
     generator = torch.Generator().manual_seed(seed)

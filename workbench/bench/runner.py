@@ -38,6 +38,7 @@ def measure(
     samples: list[Sample] = []
     finished = 0
     done = 0
+    collecting = gc.isenabled()
     try:
         for _ in range(WARM_UP_RUNS):
             for contender in contenders:
@@ -45,16 +46,21 @@ def measure(
                 contender.run(prompts[0])
                 done += 1
         for index, ids in enumerate(prompts):
+            gc.enable()
+            gc.collect()  # between prompts, so that it falls into nobody's time
+            gc.disable()
             for repeat in range(repeats):
                 shift = (index + repeat) % len(contenders)
                 for contender in [*contenders[shift:], *contenders[:shift]]:
                     _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
-                    gc.collect()
                     samples.append(contender.run(ids, prompt=index, repeat=repeat))
                     done += 1
             finished = index + 1
     except KeyboardInterrupt:
         return [s for s in samples if s.prompt < finished], False
+    finally:
+        if collecting:
+            gc.enable()
     _tell(progress, total, total, "done")
     return samples, True
 

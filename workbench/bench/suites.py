@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.bench.contenders import Contender, EngineContender, HuggingFaceContender, Sample
-from workbench.bench.forced import drafter_with_agreement, noisy_copy, random_drafter
+from workbench.bench.forced import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
 from workbench.bench.machine import machine_facts
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.report import BASELINE, BenchReport, BenchRow, build_groups, build_rows
@@ -32,6 +32,8 @@ class Plan:
         sampling: temperature and filters.
         seed: seed of every generation.
         against_hf: measure Hugging Face's `generate` too.
+        stock: let Hugging Face run on transformers' own linear layers, as its users have them, instead of on the same
+            model objects, whose linear layers are packed on a CPU.
     """
 
     max_new_tokens: int = 128
@@ -39,6 +41,7 @@ class Plan:
     sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
     seed: int = 0
     against_hf: bool = False
+    stock: bool = False
 
 
 def bench_methods(
@@ -129,8 +132,12 @@ def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> li
     ]
     if not plan.against_hf:
         return found
+    model, assistant = models.target.model, models.drafter.model if models.drafter is not None else None
+    if plan.stock:
+        model = bare_copy(model, packed=False)
+        assistant = None if assistant is None else bare_copy(assistant, packed=False)
     common: dict[str, Any] = {
-        "model": models.target.model,
+        "model": model,
         "eos": sorted(models.eos),
         "max_new_tokens": plan.max_new_tokens,
         "sampling": plan.sampling,
@@ -138,10 +145,8 @@ def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> li
     }
     found.append(HuggingFaceContender(**common))
     for configured in methods:
-        if configured.name == "draft-model" and models.drafter is not None:
-            found.append(
-                HuggingFaceContender(**common, assistant=models.drafter.model, draft_tokens=draft_length(configured))
-            )
+        if configured.name == "draft-model" and assistant is not None:
+            found.append(HuggingFaceContender(**common, assistant=assistant, draft_tokens=draft_length(configured)))
         if configured.name == "prompt-lookup":
             ngram = next(
                 (int(configured.values[n]) for n in ("n", "ngram", "max_ngram") if n in configured.values), None
@@ -177,6 +182,7 @@ def _settings(models: Models, plan: Plan, n_prompts: int) -> dict[str, Any]:
         "repeats": plan.repeats,
         "new tokens at most": plan.max_new_tokens,
         "temperature": plan.sampling.temperature,
+        "Hugging Face's linear layers": ("transformers' own" if plan.stock else "ours") if plan.against_hf else None,
     }
 
 

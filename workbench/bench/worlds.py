@@ -42,17 +42,16 @@ def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spr
     return model
 
 
-def tiny_models(tokenizer: Any, vocabulary: int = 8, seed: int = 1) -> Models:
+def tiny_models(tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int = 4) -> Models:
     """A tiny target with a tiny drafter that is similar, but not equal to it.
 
     Args:
         tokenizer: any tokenizer of at least `vocabulary` entries; only the texts of tokens come from it.
         vocabulary: number of tokens of both models.
         seed: of the weights.
+        layers: decoder layers of both.
     """
-    target = tiny_model(vocabulary, seed)
-    drafter = tiny_model(vocabulary, seed)
-    other = tiny_model(vocabulary, seed + 1)
+    target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))
     with torch.inference_mode():
         for mine, theirs in zip(drafter.parameters(), other.parameters(), strict=True):
             mine.copy_(0.8 * mine + 0.3 * theirs if mine.dim() > 1 else mine)

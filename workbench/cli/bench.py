@@ -33,6 +33,7 @@ class Against(str, Enum):
     """Whom to compare with."""
 
     hf = "hf"
+    hf_stock = "hf-stock"
 
 
 class Suite(str, Enum):
@@ -53,7 +54,12 @@ def bench(
     suite: Annotated[
         Suite, typer.Option(help="prompts, or drafters of forced acceptance against Hugging Face.")
     ] = Suite.prompts,
-    against: Annotated[Against | None, typer.Option(help="Also measure Hugging Face's own generate.")] = None,
+    against: Annotated[
+        Against | None,
+        typer.Option(
+            help="Also measure Hugging Face's generate: hf on the same model objects, hf-stock on unpacked ones."
+        ),
+    ] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     dtype: Dtype = "auto",
@@ -89,7 +95,9 @@ def bench(
         raise typer.BadParameter("the name must end in .json, .csv or .md", param_hint="--out")
     configured = _configure([registry.get(n) for n in (method or registry.names())], parse_settings(settings))
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    plan = Plan(max_new_tokens, repeats, sampling, seed, against_hf=against is not None)
+    plan = Plan(
+        max_new_tokens, repeats, sampling, seed, against_hf=against is not None, stock=against is Against.hf_stock
+    )
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [c for c in configured if not models.why_not(c.method.needs)]

@@ -1,0 +1,73 @@
+"""What is timed: our engine and Hugging Face's generate, on the same model objects."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from workbench.bench.contenders import EngineContender, HuggingFaceContender
+from workbench.bench.forced import agreement, drafter_with_agreement, noisy_copy, random_drafter
+from workbench.bench.worlds import tiny_model, tiny_models
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models
+from workbench.engine.models import load_tokenizer
+from workbench.methods import registry
+
+GREEDY = SamplingParams()
+PROMPT = [3, 1, 4, 1, 5, 3, 1, 4]
+N = 24
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return tiny_models(load_tokenizer("text-target"), vocabulary=32)
+
+
+def hf(models: Models, **options: object) -> HuggingFaceContender:
+    return HuggingFaceContender(models.target.model, [], N, GREEDY, **options)  # type: ignore[arg-type]
+
+
+def test_all_sides_write_the_same_text(models: Models) -> None:
+    engine = Engine(models)
+    ours = EngineContender(engine, registry.get("draft-model").with_params(depth=3), GREEDY, N)
+    assert models.drafter is not None
+    others = [
+        hf(models),
+        hf(models, assistant=models.drafter.model, draft_tokens=3),
+        hf(models, draft_tokens=5, ngram=2),
+    ]
+    wanted = ours.run(PROMPT).token_ids
+    assert len(wanted) == N
+    assert [c.run(PROMPT).token_ids for c in others] == [wanted] * 3
+    assert [c.name for c in others] == ["hf-generate", "hf-assisted", "hf-prompt-lookup"]
+
+
+def test_the_assistant_drafts_a_fixed_number_of_tokens(models: Models) -> None:
+    """A copy of the target is accepted fully: K + 1 tokens a forward, and so on our side."""
+    copy = noisy_copy(models.target.model, 0.0)
+    before = copy.generation_config.num_assistant_tokens
+    sample = hf(models, assistant=copy, draft_tokens=3).run(PROMPT)
+    assert sample.rounds == N // 4
+    assert copy.generation_config.num_assistant_tokens == before
+
+
+def test_the_parts_of_the_time_add_up(models: Models) -> None:
+    sample = EngineContender(Engine(models), registry.get("draft-model").with_params(), GREEDY, N).run(PROMPT)
+    parts = sum(sample.figures[name] for name in ("draft_s", "verify_s", "overhead_s"))
+    assert parts == pytest.approx(sample.figures["decode_s"])
+    assert sample.decode_seconds == sample.figures["decode_s"]
+    assert sample.seconds >= sample.figures["decode_s"]
+
+
+def test_noise_makes_a_drafter_of_the_wanted_agreement() -> None:
+    model = tiny_model(32, seed=5)
+    text = []
+    ids = list(PROMPT)
+    for _ in range(40):
+        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        text = ids[len(PROMPT) :]
+    texts = [(PROMPT, text)]
+    assert agreement(model, texts) == 1.0
+    assert agreement(random_drafter(model), texts) < 0.5
+    _, reached = drafter_with_agreement(model, 0.7, texts)
+    assert reached == pytest.approx(0.7, abs=0.15)
