@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -33,11 +35,17 @@ def request(**more: Any) -> dict[str, Any]:
     } | more
 
 
+def wait(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run in a thread of its own: Playwright's synchronous API keeps a loop in the main one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(timeout=60)
+
+
 def run_all(session: Session, wanted: dict[str, Any]) -> list[dict[str, Any]]:
     async def collect() -> list[dict[str, Any]]:
         return [message async for message in session.decode(wanted)]
 
-    return asyncio.run(collect())
+    return wait(collect())
 
 
 def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -> None:
@@ -69,7 +77,7 @@ def test_closing_the_page_frees_the_run(session: Session, client: FakeWorkbench)
         await stream.aclose()
         return first["run"]
 
-    run = client.run(asyncio.run(leave()))
+    run = client.run(wait(leave()))
     assert run.stopped
 
 
@@ -80,7 +88,7 @@ def test_two_pages_do_not_see_each_other(session: Session) -> None:
 
         return list(await asyncio.gather(one(1), one(2)))
 
-    a, b = asyncio.run(both())
+    a, b = wait(both())
     assert a[-1]["run"] != b[-1]["run"]
     assert {m["channel"] for m in a} == {"1"}
 

@@ -65,7 +65,7 @@ export function render(el, data) {
     button.title = off;
   }
   write(ui.note, data.note);
-  ui.note.hidden = !data.note;
+  ui.note.classList.toggle("is-empty", !data.note);
 }
 
 function detail(entries, name) {

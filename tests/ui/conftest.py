@@ -1,0 +1,125 @@
+"""A browser and two running apps: one over synthetic rounds, one over the bundled models."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+ARGS += ["--disable-component-update", "--disable-sync"]
+READY = ".wb[data-ready=true]"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def serve(command: list[str], port: int, log: Path, **env: str) -> Iterator[str]:
+    """Run a server until the generator is closed; yields its address once it answers."""
+    url = f"http://127.0.0.1:{port}"
+    with log.open("w") as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **env})
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                try:
+                    urllib.request.urlopen(url, timeout=2).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, log.read_text()
+                    assert time.monotonic() < deadline, log.read_text()
+                    time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+
+
+def models_folder() -> Path | None:
+    """Bundled models: those of the repository, else the newest snapshots of a training that is under way."""
+    named = os.environ.get("WORKBENCH_MODELS")
+    for folder in ([Path(named)] if named else []) + [ROOT / "assets" / "models", ROOT / ".cache" / "models"]:
+        if (folder / "text-target" / "config.json").is_file():
+            return folder
+    return None
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    assert found, "no chromium on the PATH"
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=found, args=ARGS)
+        yield chromium
+        chromium.close()
+
+
+class Opener:
+    """Opens pages, each in a fresh profile, and collects what went wrong in any of them."""
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.contexts: list[Any] = []
+        self.problems: list[str] = []
+        self.allowed: list[str] = []
+
+    def __call__(self, url: str, **options: Any) -> Any:
+        context = self.browser.new_context(**({"viewport": {"width": 1440, "height": 1100}} | options))
+        context.set_default_timeout(60_000)  # machines are shared; what is slow is not wrong
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda r: self.problems.append(f"asked {r.url}") if outside(r.url) else None)
+        page.goto(url)
+        page.wait_for_selector(READY)
+        return page
+
+    def unexpected(self) -> list[str]:
+        return [text for text in self.problems if not any(part in text for part in self.allowed)]
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Opener]:
+    """An opener. At the end: no page logged an error and none asked anything outside this machine."""
+    opener = Opener(browser)
+    yield opener
+    for context in opener.contexts:
+        context.close()
+    assert not opener.unexpected()
+
+
+def outside(url: str) -> bool:
+    return not url.startswith(("http://127.0.0.1", "data:", "blob:"))
+
+
+@pytest.fixture(scope="session")
+def fake_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page over synthetic rounds, twenty a second."""
+    port, log = free_port(), tmp_path_factory.mktemp("fake") / "log"
+    yield from serve([sys.executable, "tests/ui/serve_fake.py", str(port), "0.05"], port, log)
+
+
+@pytest.fixture(scope="session")
+def real_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`python app.py` with the bundled models."""
+    folder = models_folder()
+    if folder is None:
+        pytest.skip("needs the bundled models: assets/models is empty")
+    port, log = free_port(), tmp_path_factory.mktemp("real") / "log"
+    yield from serve([sys.executable, "app.py", "--port", str(port)], port, log, WORKBENCH_MODELS=str(folder))

@@ -1,0 +1,62 @@
+"""`python app.py` with the bundled models in a real browser: a real generation from start to end."""
+
+from __future__ import annotations
+
+import pytest
+from ui.conftest import Opener
+from ui.test_page import ROUNDS, count, says, short, state, wait_rounds
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_a_real_run_switches_its_method_and_arrives_whole(real_app: str, open_page: Opener) -> None:
+    page = open_page(real_app)
+    short(page, 48)
+    page.click("[data-press=run]")
+    page.wait_for_function("document.querySelectorAll('.wb-token').length > 3", timeout=90_000)
+    page.select_option("[data-what=method]", "draft-tree")
+    state(page, "finished", 120_000)
+    page.wait_for_timeout(300)
+    assert page.evaluate(ROUNDS) == list(range(count(page)))
+    assert page.locator(".wb-alert.is-error").count() == 0
+    says(page, ".wb-note", "draft-model → draft-tree")
+
+
+def test_pause_step_and_stop_reach_the_engine(real_app: str, open_page: Opener) -> None:
+    page = open_page(real_app)
+    short(page, 400)
+    page.click("[data-press=run]")
+    wait_rounds(page, 2)
+    page.click("[data-press=pause]")
+    state(page, "paused")
+    page.wait_for_timeout(300)
+    before = count(page)
+    page.click("[data-press=step]")
+    wait_rounds(page, before + 1)
+    page.wait_for_timeout(400)
+    assert count(page) == before + 1
+    page.click("[data-press=stop]")
+    state(page, "cancelled")
+
+
+def test_two_tabs_share_the_engine(real_app: str, open_page: Opener) -> None:
+    one, two = open_page(real_app), open_page(real_app)
+    for page in (one, two):
+        short(page, 32)
+        page.click("[data-press=run]")
+    for page in (one, two):
+        state(page, "finished", 120_000)
+    tokens = "[...document.querySelectorAll('.wb-token')].map((e) => e.textContent).join('')"
+    text = [page.evaluate(tokens) for page in (one, two)]
+    assert text[0] == text[1], "the same greedy run"
+
+
+def test_a_wrong_value_is_answered_and_the_engine_goes_on(real_app: str, open_page: Opener) -> None:
+    page = open_page(real_app)
+    page.fill("textarea", "")
+    page.click("[data-press=run]")
+    page.wait_for_selector(".wb-alert.is-error")
+    page.locator("[data-preset]").first.click()
+    short(page, 8)
+    page.click("[data-press=run]")
+    state(page, "finished", 60_000)

@@ -1,0 +1,278 @@
+"""The Live view in a real browser, over synthetic rounds: what a visitor can do, and what must never happen."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+from ui.conftest import Opener
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ROUNDS = "[...new Set([...document.querySelectorAll('.wb-round')].map((e) => Number(e.dataset.round)))]"
+WATCH = """
+    window.removed = [];
+    for (const part of ["ribbon", "tree", "lane", "curve"]) {
+      const el = document.querySelector(`.wb-${part === "curve" ? "card-curve .wb-chart" : part}`);
+      new MutationObserver((all) => all.forEach((m) => m.removedNodes.forEach((n) => {
+        if (n.nodeType === 1) window.removed.push(`${part}: ${n.outerHTML.slice(0, 80)}`);
+      }))).observe(el, { childList: true, subtree: true });
+    }
+    window.kept = ["svg", ".wb-tree svg", ".wb-lane svg"].map((s) => document.querySelector(s));
+"""
+
+
+def state(page: Any, wanted: str, timeout: float = 60_000) -> None:
+    page.wait_for_selector(f".wb-badge[data-state={wanted}]", timeout=timeout)
+
+
+def count(page: Any) -> int:
+    text = page.inner_text(".wb-where")
+    return int(text.split(" of ")[1]) if " of " in text else 0
+
+
+def wait_rounds(page: Any, n: int) -> None:
+    page.wait_for_function(f"Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) >= {n}")
+
+
+def says(page: Any, selector: str, text: str) -> None:
+    """Wait until the first element says the text: the page draws once a frame."""
+    page.locator(selector).first.filter(has_text=text).wait_for(state="attached")
+
+
+def short(page: Any, tokens: int) -> None:
+    page.get_by_label("Max tokens").fill(str(tokens))
+    page.keyboard.press("Tab")
+
+
+def long(page: Any) -> None:
+    """Enough tokens that the run is still going whatever the machine does meanwhile."""
+    short(page, 4000)
+
+
+def stop(page: Any) -> None:
+    page.click("[data-press=stop]")
+    state(page, "cancelled")
+
+
+def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.click("[data-press=run]")
+    wait_rounds(page, 3)
+    page.evaluate(WATCH)
+    state(page, "finished")
+    page.wait_for_timeout(200)
+    seen = page.evaluate(ROUNDS)
+    assert seen == list(range(count(page))), "every round once, in order"
+    assert page.evaluate("window.removed") == [], "no element was taken out or mounted again"
+    assert page.evaluate("window.kept.every((e) => e.isConnected)")
+    assert page.locator(".wb-token").count() == 128
+    says(page, ".wb-card-ribbon h3 em", "128 of 128 tokens")
+
+
+def test_a_change_in_mid_run_takes_effect_and_is_marked(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    page.click("[data-press=run]")
+    wait_rounds(page, 3)
+    page.locator("[data-param=depth] input[type=number]").fill("7")
+    page.keyboard.press("Tab")
+    page.wait_for_selector(".wb-change text:text-is('depth 4 → 7')")
+    page.select_option("[data-what=method]", "draft-tree")
+    page.wait_for_selector(".wb-change text:text-is('draft-model → draft-tree')")
+    page.wait_for_selector("[data-param=width]")  # the sliders follow the method
+    says(page, ".wb-note", "was applied at round")
+    stop(page)
+
+
+def test_pause_step_resume_and_stop_act_at_once(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    page.click("[data-press=run]")
+    wait_rounds(page, 2)
+    page.click("[data-press=pause]")
+    state(page, "paused")
+    page.wait_for_timeout(300)
+    before = count(page)
+    page.click("[data-press=step]")
+    wait_rounds(page, before + 1)
+    page.wait_for_timeout(300)
+    assert count(page) == before + 1
+    says(page, ".wb-unseen", "tested drafts accepted")  # each step is announced
+    page.click("[data-press=pause]")
+    wait_rounds(page, before + 3)
+    page.click("[data-press=stop]")
+    state(page, "cancelled")
+    page.wait_for_selector("[data-press=run]:enabled")
+
+
+def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.click("[data-press=step]")
+    wait_rounds(page, 1)
+    page.wait_for_timeout(400)
+    assert count(page) == 1
+    state(page, "paused")
+    page.click("[data-press=stop]")
+    state(page, "cancelled")
+
+
+def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    short(page, 24)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
+    page.click("[data-press=baseline]")
+    page.wait_for_selector("[data-press=baseline]:has-text('✓')")
+    says(page, "[data-figure=speedup] .wb-value", "×")
+    assert page.locator(".wb-lane .wb-fill-verify[opacity]").count() > 5, "the plain lane"
+    page.fill("textarea", "Another prompt")
+    page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # the baseline belongs to its prompt
+
+
+def test_a_reload_shows_how_far_the_run_came(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    page.click("[data-press=run]")
+    wait_rounds(page, 4)
+    open_page.allowed += ["AbortError", "Connection errored out"]  # Gradio's client, of the stream it leaves behind
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true]")
+    wait_rounds(page, 4)
+    says(page, ".wb-badge", "RECORDED")
+    assert page.evaluate(ROUNDS) == list(range(count(page)))
+    short(page, 16)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    says(page, ".wb-badge", "LIVE")
+
+
+def test_two_tabs_work_at_the_same_time_and_apart(fake_app: str, open_page: Opener) -> None:
+    one, two = open_page(fake_app), open_page(fake_app)
+    two.select_option("[data-what=method]", "draft-tree")
+    long(one)
+    one.click("[data-press=run]")
+    two.click("[data-press=run]")
+    wait_rounds(one, 3)
+    wait_rounds(two, 3)
+    one.click("[data-press=stop]")
+    state(one, "cancelled")
+    state(two, "finished")
+    assert two.locator(".wb-token").count() == 128
+
+
+def test_closing_the_tab_frees_the_run(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    short(page, 4000)
+    page.click("[data-press=run]")
+    wait_rounds(page, 2)
+    run = page.evaluate("sessionStorage.getItem('wb-run')")
+    component = page.evaluate("window.gradio_config.components.find((c) => c.props.elem_id === 'wb-page').id")
+    page.context.close()
+    body = {"session_hash": "x", "component_id": component, "fn_name": "fetch_trace", "data": {"run": run, "from": 0}}
+    deadline = time.monotonic() + 30
+    while True:
+        asked = urllib.request.Request(
+            f"{fake_app}/gradio_api/component_server", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            now = json.load(answer)["state"]
+        if now == "cancelled":
+            break
+        assert time.monotonic() < deadline, f"the run is still {now}"
+        time.sleep(0.2)
+
+
+def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.fill("textarea", "")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".wb-alert.is-error")
+    assert "Type a prompt or choose a preset." in page.inner_text(".wb-alert")
+    page.click("[data-preset=copy]")
+    page.keyboard.press("Control+Enter")
+    state(page, "finished")
+    assert page.locator(".wb-alert.is-error").count() == 0
+
+
+def test_what_cannot_be_used_says_why_and_a_simulation_is_badged(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    barred = page.locator("[data-what=method] option[disabled]")
+    assert "needs Medusa heads" in barred.inner_text()
+    assert page.is_hidden(".is-simulation.wb-badge")
+    page.select_option("[data-what=method]", "oracle")
+    says(page, ".wb-promise", "SIMULATION")
+    page.click("[data-press=run]")
+    wait_rounds(page, 1)
+    assert page.is_visible(".is-simulation.wb-badge")
+    stop(page)
+
+
+def test_hover_previews_click_pins_keys_move_and_escape_follows(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    n = count(page)
+    page.hover(".wb-round[data-round='1'] .wb-token")
+    page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 2 ')")
+    page.mouse.move(5, 5)
+    page.wait_for_function(f"document.querySelector('.wb-where').textContent.startsWith('round {n} ')")
+    page.click(".wb-round[data-round='1'] .wb-token")
+    says(page, ".wb-card-ribbon h3 em", "pinned")
+    assert page.is_visible(".wb-scrub .wb-badge"), "jump to live"
+    page.focus(".wb-ribbon")
+    page.keyboard.press("]")
+    page.mouse.move(5, 5)
+    page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 3 ')")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".wb-ribbon[aria-activedescendant]")
+    page.focus(".wb-tree")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Escape")
+    page.wait_for_function(f"document.querySelector('.wb-where').textContent.startsWith('round {n} ')")
+    page.focus(".wb-figure[data-figure=tau]")
+    assert "verification passes" in page.inner_text(".wb-figure[data-figure=tau] .wb-formula")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (1000, "light"), (800, "dark"), (420, "light")])
+def test_no_width_scrolls_sideways(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+    page = open_page(fake_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.evaluate("document.querySelector('.wb-settings').open = true")
+    long(page)
+    page.click("[data-press=run]")
+    wait_rounds(page, 5)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.querySelector('.wb')).backgroundColor")
+    assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(11, 15, 25)")
+    stop(page)
+
+
+def test_model_text_is_text(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    page.fill("textarea", "<img src=x onerror=\"document.title='broken'\"><script>1</script>")
+    page.keyboard.press("Control+Enter")
+    wait_rounds(page, 2)
+    assert page.locator(".wb-ribbon img").count() == 0
+    assert "<img src=x" in page.inner_text(".wb-prompt")
+    assert page.title() == "Speculative Decoding Workbench"
+    stop(page)
+
+
+def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    nameless = page.evaluate("""[...document.querySelectorAll('.wb :is(button, input, select, textarea)')].filter((e) =>
+      !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map((e) => e.outerHTML)""")
+    assert nameless == []
+    assert page.locator(".wb-ribbon [tabindex]").count() == 0
+    unsaid = page.evaluate(
+        "[...document.querySelectorAll('.wb svg')].filter((e) => !e.getAttribute('aria-label')).length"
+    )
+    assert unsaid == 0, "every drawing has a sentence"
