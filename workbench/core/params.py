@@ -45,7 +45,7 @@ class ParamSpec:
         """
         try:
             parsed = self._cast(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ParameterError(f"{self.name}={value!r} is not {self._article()}.", self._allowed()) from None
         if self.kind == "choice" and parsed not in self.choices:
             raise ParameterError(f"{self.name}={value!r} is not one of its choices.", self._allowed())

@@ -26,7 +26,7 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
     """
     if not accuracy or depth < 1:
         return []
-    heap = [(-accuracy[0][r], (r,)) for r in range(len(accuracy[0]))]
+    heap: list[tuple[float, tuple[int, ...]]] = [(-accuracy[0][r], (r,)) for r in range(len(accuracy[0]))]
     heapq.heapify(heap)
     chosen: list[tuple[int, ...]] = []
     while heap and len(chosen) < n_nodes:

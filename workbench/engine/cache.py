@@ -7,7 +7,7 @@ Committing a path moves its entries to the front; rejecting moves nothing. No la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -45,7 +45,7 @@ class TreeLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take buffers once the first keys and values show their shape."""
-        self.keys, self.values = self.cache.allocate(self.layer, key_states, value_states)
+        self.keys, self.values = self.cache.allocate(self, key_states, value_states)
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
@@ -60,8 +60,11 @@ class TreeLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.cache.window
+        assert self.keys is not None
+        assert self.values is not None
         keys, values = self.keys[window.rows], self.values[window.rows]
         if window.index is None:
+            assert window.start is not None
             stop = window.start + key_states.shape[2]
             keys[:, :, window.start : stop] = key_states
             values[:, :, window.start : stop] = value_states
@@ -93,27 +96,31 @@ class TreeCache(Cache):
 
     def __init__(self, n_layers: int, rows: int, capacity: int) -> None:
         super().__init__(layers=[TreeLayer(self, i) for i in range(n_layers)])
+        self._views: dict[TreeLayer, Callable[[int], Tensor]] = {}
         self.n_rows = rows
         self.capacity = capacity
         self.window = Window()
         self._stacks: list[Tensor] = []
-        self._common: tuple[int, ...] | None = None
+        self._common: tuple[int, int] | None = None
+        self._common_at = 0
 
-    def allocate(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Buffers for one layer; the first caller with equal key and value shapes allocates for all."""
+    def allocate(self, layer: TreeLayer, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Buffers for one layer; the first with equal key and value shapes allocates for all layers."""
         shape = (keys.shape[1], keys.shape[3])
-        if keys.shape != values.shape or (self._common is not None and self._common != shape):
-            pair = []
+        if keys.shape == values.shape and self._common in (None, shape):
+            if self._common is None:
+                self._common, self._common_at = shape, len(self._stacks)
+                size = (len(self.layers), 2, self.n_rows, shape[0], self.capacity, shape[1])
+                self._stacks.append(torch.zeros(size, dtype=keys.dtype, device=keys.device))
+            at, number = self._common_at, layer.layer
+            self._views[layer] = lambda part: self._stacks[at][number, part]
+        else:
+            own = len(self._stacks)
             for part in (keys, values):
                 size = (1, 1, self.n_rows, part.shape[1], self.capacity, part.shape[3])
                 self._stacks.append(torch.zeros(size, dtype=part.dtype, device=part.device))
-                pair.append(self._stacks[-1][0, 0])
-            return pair[0], pair[1]
-        if self._common is None:
-            self._common = shape
-            size = (len(self.layers), 2, self.n_rows, shape[0], self.capacity, shape[1])
-            self._stacks.insert(0, torch.zeros(size, dtype=keys.dtype, device=keys.device))
-        return self._stacks[0][layer, 0], self._stacks[0][layer, 1]
+            self._views[layer] = lambda part: self._stacks[own + part][0, 0]
+        return self._views[layer](0), self._views[layer](1)
 
     def grow(self, rows: int) -> None:
         """Make room for more rows; what is there stays."""
@@ -124,20 +131,8 @@ class TreeCache(Cache):
             new[:, :, : self.n_rows] = old
             self._stacks[i] = new
         self.n_rows = rows
-        own = 1
-        for layer in self.layers:
-            if not layer.is_initialized:
-                continue
-            if (
-                self._common is not None
-                and (layer.keys.shape[1], layer.keys.shape[3]) == self._common
-                and (layer.keys.shape == layer.values.shape)
-            ):
-                layer.keys, layer.values = self._stacks[0][layer.layer, 0], self._stacks[0][layer.layer, 1]
-            else:
-                at = own if self._common is not None else own - 1
-                layer.keys, layer.values = self._stacks[at][0, 0], self._stacks[at + 1][0, 0]
-                own += 2
+        for layer, part in self._views.items():
+            layer.keys, layer.values = part(0), part(1)
 
     def clear_row(self, row: int) -> None:
         """Zero a row. Masked entries are multiplied by 0, and 0 × NaN would be NaN: nothing stale may stay behind."""

@@ -38,7 +38,8 @@ class Mark:
         """Seconds since the clock started. On a GPU valid after the stream has passed the mark."""
         if self._event is None:
             return self._host_s
-        return self._clock._origin.elapsed_time(self._event) / 1e3
+        origin = self._clock._origin
+        return 0.0 if origin is None else origin.elapsed_time(self._event) / 1e3
 
 
 class Meter:

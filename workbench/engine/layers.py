@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from workbench.core.errors import ModelError
+
+_M = TypeVar("_M", bound=nn.Module)
 
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
@@ -48,8 +51,9 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     """
     wanted = text_config(model.config).num_hidden_layers
     for name, module in model.named_modules():
-        is_list = isinstance(module, nn.ModuleList) and len(module) == wanted
-        if is_list and "vision" not in name and any(hasattr(m, "layer_idx") for m in module[0].modules()):
+        if not isinstance(module, nn.ModuleList) or len(module) != wanted or "vision" in name:
+            continue
+        if any(hasattr(m, "layer_idx") for m in module[0].modules()):
             return name, module
     raise ModelError(
         f"{type(model).__name__}: no list of {wanted} attention layers found.",
@@ -65,19 +69,21 @@ def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
     name, layers = decoder_layers(model)
     path = name.split(".")
     top = _shallow(model)
-    at: nn.Module = top
+    at: Any = top
     for part in path[:-1]:
-        at._modules[part] = _shallow(at._modules[part])
-        at = at._modules[part]
+        twin = _shallow(at.get_submodule(part))
+        at._modules[part] = twin
+        at = twin
     at._modules[path[-1]] = nn.ModuleList(layers[i] for i in keep)
     types = getattr(getattr(at, "config", None), "layer_types", None)
     if types:
-        at.config = copy.copy(at.config)
-        at.config.layer_types = [types[i] for i in keep]
+        config: Any = copy.copy(at.config)
+        config.layer_types = [types[i] for i in keep]
+        at.config = config
     return top
 
 
-def _shallow(module: nn.Module) -> nn.Module:
+def _shallow(module: _M) -> _M:
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin

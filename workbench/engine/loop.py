@@ -365,7 +365,7 @@ class Engine:
         lists = to_host(carried)
         judged = []
         for i, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-            judged.append(Judged.of(tree, *lists[8 * i : 8 * i + 8], row.verifier, row.uniform))
+            judged.append(Judged.of(tree, lists[8 * i : 8 * i + 8], row.verifier, row.uniform))
         return judged
 
     def _rule(self, row: Row, tree: DraftTree, raw: Tensor) -> list[Tensor]:

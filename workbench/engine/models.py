@@ -119,7 +119,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
     if any(p.is_meta for p in model.parameters()):
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
-    return pack(model.to(device).eval().requires_grad_(False))
+    model.to(device=device)  # pyright: ignore[reportCallIssue]
+    return pack(model.eval().requires_grad_(False))
 
 
 def load_tokenizer(name: str) -> Any:
@@ -180,7 +181,7 @@ class Models:
     drafter_name: str | None = None
     drafter_problem: str = "No draft model was chosen."
     heads: dict[str, HeadInfo] = field(default_factory=dict)
-    shared: dict[str, Any] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
 
     @property

@@ -9,11 +9,13 @@ every method run on the same layers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+_M = TypeVar("_M", bound=nn.Module)
 
 LARGEST_MODEL = 200_000_000
 """Parameters above which a model is left alone: the copies would cost more memory than they save time."""
@@ -52,7 +54,7 @@ class PackedLinear(nn.Linear):
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
 
-def pack(model: nn.Module) -> nn.Module:
+def pack(model: _M) -> _M:
     """Turn a CPU model's linear layers into packed ones, in place; does nothing where that would not help.
 
     Applies to float32 and bfloat16 models of moderate size on a CPU whose torch has oneDNN.

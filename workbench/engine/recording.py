@@ -47,22 +47,9 @@ class Judged:
     source: str | tuple[str, ...]
 
     @classmethod
-    def of(
-        cls,
-        tree: DraftTree,
-        structure: list[list[int]],
-        stop: list[int],
-        place: list[list[float]],
-        node: list[list[float]],
-        q: list[float],
-        top_tokens: list[list[int]],
-        top_probs: list[list[float]],
-        top_q: list[Any],
-        verifier: Verifier,
-        uniform: list[float] | None,
-    ) -> Judged:
-        """Walk the tree and put the figures together."""
-        tokens, parents = structure
+    def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
+        """Walk the tree and put the figures together. `lists` is what `Engine._rule` asked for, on the host."""
+        (tokens, parents), stop, place, node, q, top_tokens, top_probs, top_q = lists
         verdict = verifier.walk(parents, node[1], stop, uniform)
         return cls(
             tokens, parents, verdict, node[0], node[1], place[0], place[1], q, top_tokens, top_probs, top_q, tree.source
@@ -96,7 +83,9 @@ def record_round(
     tested = dict(verdict.tested)
     on_path = set(path)
     beyond = set(verdict.path[kept:])
-    status, accept, uniform = [DISCARDED] * n, [None] * n, [None] * n
+    status = [DISCARDED] * n
+    accept: list[float | None] = [None] * n
+    uniform: list[float | None] = [None] * n
     last_tested = set(path) | {-1}
     for node, ok in tested.items():
         if node in beyond or judged.parents[node] in beyond:
@@ -119,7 +108,7 @@ def record_round(
         position=[base - 1 + d for d in depths],
         text=[token_text(t) for t in judged.tokens],
         p=judged.p_node,
-        q=judged.q or [None] * n,
+        q=list(judged.q) if judged.q else [None] * n,
         accept=accept,
         u=uniform,
         status=status,
@@ -129,11 +118,13 @@ def record_round(
     emitted = []
     for i in range(kept):
         text, start, end = spans_text[i]
-        is_bonus = i == len(verdict.path)
-        node = None if is_bonus else verdict.path[i]
-        p = judged.p_stop[path[-1] + 1 if path else 0] if is_bonus else judged.p_node[node]
-        token = verdict.bonus if is_bonus else judged.tokens[node]
-        emitted.append(Emitted(token, text, start, end, kind if is_bonus else ACCEPTED, node, base + i, p))
+        if i < len(verdict.path):
+            node = verdict.path[i]
+            token, p = judged.tokens[node], judged.p_node[node]
+            emitted.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
+        else:
+            p = judged.p_stop[path[-1] + 1 if path else 0]
+            emitted.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
     now = time.perf_counter()
     origin = row.origin.seconds
     seconds = now - t_round

@@ -105,6 +105,12 @@ class Row:
         self._paused = request.paused
 
     @property
+    def place(self) -> Slot:
+        """The row's place in the target's cache, which it has from prefill to its end."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
     def drafter(self) -> Drafter:
         """The drafter in force."""
         return self.configured.drafter

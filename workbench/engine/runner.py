@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.core.errors import CapacityError
+from workbench.core.errors import CapacityError, ModelError
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.layers import decoder_layers, refuse_unverifiable, subset, text_config
@@ -109,7 +109,10 @@ class Runner:
     @property
     def lm_head(self) -> nn.Module:
         """The output projection, hidden [.., D] → logits [.., V]."""
-        return self.model.get_output_embeddings()
+        head = self.model.get_output_embeddings()
+        if head is None:
+            raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
+        return head
 
     @property
     def embed(self) -> nn.Module:
@@ -119,7 +122,7 @@ class Runner:
     @property
     def vocab_size(self) -> int:
         """Number of logits."""
-        return self.lm_head.weight.shape[0]
+        return self.lm_head.get_parameter("weight").shape[0]
 
     @property
     def hidden_size(self) -> int:
@@ -204,7 +207,7 @@ class Runner:
         if self._multi_rope and self.model.model.rope_deltas is not None:
             slot.rope_delta = int(self.model.model.rope_deltas[0])
         slot.length = n - 1
-        slot.last_hidden = self._hidden[0, -2] if n > 1 else None
+        slot.last_hidden = self._hidden[0, -2] if n > 1 and self._hidden is not None else None
 
     def forward(self, batch: Sequence[Segment], last_only: bool = False, layers: Sequence[int] | None = None) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
@@ -287,6 +290,7 @@ class Runner:
                 if segment.sees is None:
                     positions[b, :n_i] += self._numbers[slot.scratch : slot.scratch + n_i]
                 else:
+                    assert segment.depth is not None
                     starts[b] = slot.length
                     positions[b, :n_i] += segment.depth
             full = self.masks.tree(starts, sees, n, used)

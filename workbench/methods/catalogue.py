@@ -208,7 +208,7 @@ register(
             "https://arxiv.org/abs/2211.17192",
             "§3.1, equation 1: the closed forms it reproduces",
         ),
-        teaches="Set the acceptance rate; compare τ with (1 − aᴷ⁺¹)/(1 − a). It knows the answer, so its speed is moot.",
+        teaches="Set the acceptance rate; τ is then (1 − aᴷ⁺¹)/(1 − a). It knows the answer, so its speed is moot.",
         drafter=Oracle(),
         verifier=Lossless(),
         policies=(Fixed(),),

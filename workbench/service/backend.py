@@ -53,7 +53,7 @@ class Backend:
         max_rows: int = 16,
     ) -> None:
         self.default_target, self.default_drafter = target, drafter
-        self._options = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
+        self._options: dict[str, Any] = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
         self._max_rows = max_rows
         self._engines: dict[str, Engine] = {}
         self._models: dict[tuple[str, str | None], Models] = {}
@@ -121,7 +121,11 @@ class Backend:
 
     def preload(self) -> None:
         """Start loading the default models in the background."""
-        self._loads.put(lambda: self._try_load(self._pair(None, None)))
+
+        def load() -> None:
+            self._try_load(self._pair(None, None))
+
+        self._loads.put(load)
 
     def _pair(self, target: str | None, drafter: str | None) -> tuple[str, str | None]:
         target = target or self.default_target

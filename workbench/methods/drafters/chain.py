@@ -81,7 +81,8 @@ def draft_chain(
                 if float(confidence) < row.plan.stop_below:
                     active.remove(i)
                     continue
-            token = pick(q, uniforms[i][step : step + 1]) if sampled[i] else logits.argmax(1)
+            u = uniforms[i]
+            token = logits.argmax(1) if u is None else pick(q, u[step : step + 1])
             tokens[i].append(token)
             laws[i].append(q)
             feed[i] = token

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
@@ -40,14 +41,15 @@ class EarlyExit(Drafter):
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Chains, together for rows that leave at the same layer."""
         trees: dict[int, DraftTree] = {}
-        for exit_layer in sorted({row.drafter.exit_layer for row in rows}):
-            group = [row for row in rows if row.drafter.exit_layer == exit_layer]
+        exits = {id(row): cast(EarlyExit, row.drafter).exit_layer for row in rows}
+        for exit_layer in sorted(set(exits.values())):
+            group = [row for row in rows if exits[id(row)] == exit_layer]
             trees.update(zip(map(id, group), self._propose(group, exit_layer), strict=True))
         return [trees[id(row)] for row in rows]
 
     def _propose(self, rows: Sequence[Row], exit_layer: int) -> list[DraftTree]:
         target = rows[0].models.target
         for row in rows:
-            row.slot.scratch = 0
+            row.place.scratch = 0
         first = [torch.tensor(row.committed[-1:], device=target.device) for row in rows]
-        return draft_chain(rows, target, [row.slot for row in rows], first, "early-exit", layers=range(exit_layer))
+        return draft_chain(rows, target, [row.place for row in rows], first, "early-exit", layers=range(exit_layer))

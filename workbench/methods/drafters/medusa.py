@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from jaxtyping import Float
@@ -90,11 +90,12 @@ class Medusa(Drafter):
         """One pass of the heads for all rows, then each row's tree."""
         assert rows[0].models is not None
         target, meter = rows[0].models.target, rows[0].models.meter
-        ready = [row for row in rows if row.slot is not None and row.slot.last_hidden is not None]
+        hidden = {id(row): row.place.last_hidden for row in rows}
+        ready = [row for row in rows if hidden[id(row)] is not None]
         trees = {id(row): DraftTree.empty("medusa", target.device) for row in rows}
         if ready:
             start = target.clock.mark()
-            logits = ready[0].state(torch.stack([row.slot.last_hidden for row in ready]))
+            logits = ready[0].state(torch.stack([h for h in hidden.values() if h is not None]))
             meter.spans.append((start, target.clock.mark()))
             best = logits.float().softmax(-1).topk(RANKS, dim=-1)
             for b, row in enumerate(ready):
@@ -103,7 +104,7 @@ class Medusa(Drafter):
 
     def _tree(self, row: Row, tokens: Tensor, chance: Tensor) -> DraftTree:
         """Combine the heads' guesses: tokens, chance [K, RANKS]."""
-        paths = template(row.state.accuracy, row.drafter.nodes, row.plan.depth)
+        paths = template(row.state.accuracy, cast(Medusa, row.drafter).nodes, row.plan.depth)
         device = tokens.device
         head = torch.tensor([len(path) - 1 for path in paths], device=device)
         rank = torch.tensor([path[-1] for path in paths], device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -32,13 +33,13 @@ class Oracle(Drafter):
         """Chains drawn from the mixture."""
         target = rows[0].models.target
         for row in rows:
-            row.slot.scratch = 0
+            row.place.scratch = 0
         first = [torch.tensor(row.committed[-1:], device=target.device) for row in rows]
-        return draft_chain(rows, target, [row.slot for row in rows], first, "oracle", q_law=mixture)
+        return draft_chain(rows, target, [row.place for row in rows], first, "oracle", q_law=mixture)
 
 
 def mixture(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
     """The law the oracle draws from."""
-    a = row.drafter.acceptance
+    a = cast(Oracle, row.drafter).acceptance
     p = law(logits, row.sampling)
     return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))
