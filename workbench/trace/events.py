@@ -252,7 +252,7 @@ class Trace:
     @property
     def text(self) -> str:
         """Generated text."""
-        return self.footer.text or "".join(e.text for r in self.rounds for e in r.emitted)
+        return self.footer.text if self.footer.reason else "".join(e.text for r in self.rounds for e in r.emitted)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.sampling import law, pick, with_history
+from workbench.core.sampling import law, likeliest, pick, with_history
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner, Segment, Slot
@@ -59,13 +59,16 @@ def draft_chain(
     size = rows[0].models.target.vocab_size if rows[0].models is not None else runner.vocab_size
     depth = max(row.plan.depth for row in rows)
     sampled = [q_law is not None or not row.sampling.greedy for row in rows]
-    uniforms = [torch.from_numpy(row.draw.uniform(depth)) if s else None for row, s in zip(rows, sampled, strict=True)]
+    uniforms = [
+        torch.from_numpy(row.draw.uniform(depth)).to(runner.device, non_blocking=True) if s else None
+        for row, s in zip(rows, sampled, strict=True)
+    ]
     tokens: list[list[Tensor]] = [[] for _ in rows]
     laws: list[list[Tensor]] = [[] for _ in rows]
     active = list(range(len(rows)))
     feed = list(first)
     for step in range(depth):
-        order = sorted(active, key=lambda i: slots[i].index)
+        order = sorted(active, key=lambda i: slots[i].index) if len(active) > 1 else active
         out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
         for b, i in enumerate(order):
             row = rows[i]
@@ -82,7 +85,7 @@ def draft_chain(
                     active.remove(i)
                     continue
             u = uniforms[i]
-            token = logits.argmax(1) if u is None else pick(q, u[step : step + 1])
+            token = likeliest(logits) if u is None else pick(q, u[step : step + 1])
             tokens[i].append(token)
             laws[i].append(q)
             feed[i] = token
