@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -59,10 +60,29 @@ class MedusaHeads(nn.Module):
         return self.lm_head((x + block).transpose(0, 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A static tree as tensors: which head and which of its ranks each node takes, int64 [N], and the parents."""
+
+    head: Int[Tensor, " N"]
+    rank: Int[Tensor, " N"]
+    parents: Int[Tensor, " N"]
+    depth: int
+    fanout: int
+
+
 @lru_cache(maxsize=64)
-def template(accuracy: tuple[tuple[float, ...], ...], n_nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
+def template(accuracy: tuple[tuple[float, ...], ...], n_nodes: int, depth: int, device: torch.device) -> Template:
     """The static tree for measured head accuracies."""
-    return tuple(best_paths(accuracy, n_nodes, min(depth, len(accuracy))))
+    paths = best_paths(accuracy, n_nodes, min(depth, len(accuracy)))
+    parents = parents_of(paths)
+    return Template(
+        head=torch.tensor([len(path) - 1 for path in paths], device=device),
+        rank=torch.tensor([path[-1] for path in paths], device=device),
+        parents=torch.tensor(parents, device=device),
+        depth=max(map(len, paths)),
+        fanout=max(Counter(parents).values()),
+    )
 
 
 @dataclass(frozen=True)
@@ -104,17 +124,14 @@ class Medusa(Drafter):
 
     def _tree(self, row: Row, tokens: Tensor, chance: Tensor) -> DraftTree:
         """Combine the heads' guesses: tokens, chance [K, RANKS]."""
-        paths = template(row.state.accuracy, cast(Medusa, row.drafter).nodes, row.plan.depth)
-        device = tokens.device
-        head = torch.tensor([len(path) - 1 for path in paths], device=device)
-        rank = torch.tensor([path[-1] for path in paths], device=device)
+        shape = template(row.state.accuracy, cast(Medusa, row.drafter).nodes, row.plan.depth, tokens.device)
         return DraftTree(
-            tokens=tokens[head, rank],
-            parents=torch.tensor(parents_of(paths), dtype=torch.long, device=device),
-            logq=torch.zeros(len(paths), device=device),
+            tokens=tokens[shape.head, shape.rank],
+            parents=shape.parents,
+            logq=torch.zeros(len(shape.head), device=tokens.device),
             sampling=Sampling.DETERMINISTIC,
-            depth=max(map(len, paths)),
-            fanout=RANKS,
+            depth=shape.depth,
+            fanout=shape.fanout,
             source="medusa",
-            score=chance[head, rank],
+            score=chance[shape.head, shape.rank],
         )

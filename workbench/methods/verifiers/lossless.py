@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
-from workbench.core.sampling import SamplingParams
+from workbench.core.sampling import SamplingParams, likeliest
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Verifier
 
@@ -34,5 +34,5 @@ class Lossless(Verifier):
     ) -> Ruling:
         """Greedy match or recursive rejection."""
         if u_stop is None:
-            return greedy_match(tree, logits.argmax(1))
+            return greedy_match(tree, likeliest(logits))
         return recursive_rejection(tree, p, u_stop)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.rejection import Ruling, Verdict, greedy_match
-from workbench.core.sampling import SamplingParams, pick
+from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.core.tree import DraftTree, children_of
 from workbench.engine.parts import Verifier
 
@@ -42,7 +42,7 @@ class TypicalAcceptance(Verifier):
     ) -> Ruling:
         """0 or 1 for each node, plus a tie-breaking trace of its probability (in the fraction: see `walk`)."""
         if u_stop is None:
-            return greedy_match(tree, logits.argmax(1))
+            return greedy_match(tree, likeliest(logits))
         entropy = torch.special.entr(p).sum(1)
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
