@@ -17,8 +17,6 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Runner
 from workbench.methods import registry
 
-LENGTH_PARAMETERS = ("depth", "length", "k")
-"""Names under which methods keep the number of tokens drafted a round."""
 FORCED = (0.0, 0.5, 0.8, 1.0)
 
 
@@ -89,7 +87,7 @@ def bench_forced_acceptance(
     """
     ids = [p.encode(models.tokenizer) for p in prompts]
     plan = dataclasses.replace(plan, against_hf=True)
-    method = _with_length(registry.get("draft-model").with_params(), depth)
+    method = registry.get("draft-model").with_params(depth=depth)
     facts = machine_facts()
     rows: list[BenchRow] = []
     groups: dict[str, list[BenchRow]] = {}
@@ -111,16 +109,6 @@ def bench_forced_acceptance(
             rows += [dataclasses.replace(r, method=f"{r.method} @ {level:g}") for r in found if r.method == method.name]
     settings = _settings(models, plan, len(prompts)) | {"suite": "forced acceptance", "draft length": depth}
     return BenchReport(settings, facts, rows, groups, complete)
-
-
-def draft_length(configured: Configured) -> int | None:
-    """Tokens a method drafts in a chain, or None if it has no such parameter."""
-    return next((int(configured.values[n]) for n in LENGTH_PARAMETERS if n in configured.values), None)
-
-
-def _with_length(configured: Configured, length: int) -> Configured:
-    name = next(n for n in LENGTH_PARAMETERS if n in configured.values)
-    return configured.changed(**{name: length})
 
 
 def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> list[Contender]:
@@ -146,12 +134,12 @@ def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> li
     found.append(HuggingFaceContender(**common))
     for configured in methods:
         if configured.name == "draft-model" and assistant is not None:
-            found.append(HuggingFaceContender(**common, assistant=assistant, draft_tokens=draft_length(configured)))
-        if configured.name == "prompt-lookup":
-            ngram = next(
-                (int(configured.values[n]) for n in ("n", "ngram", "max_ngram") if n in configured.values), None
+            found.append(
+                HuggingFaceContender(**common, assistant=assistant, draft_tokens=int(configured.values["depth"]))
             )
-            found.append(HuggingFaceContender(**common, draft_tokens=draft_length(configured), ngram=ngram))
+        if configured.name == "prompt-lookup":
+            ngram = int(configured.values["ngram"])
+            found.append(HuggingFaceContender(**common, draft_tokens=int(configured.values["depth"]), ngram=ngram))
     return found
 
 
@@ -186,4 +174,4 @@ def _settings(models: Models, plan: Plan, n_prompts: int) -> dict[str, Any]:
     }
 
 
-__all__ = ["Plan", "Sample", "bench_forced_acceptance", "bench_methods", "draft_length"]
+__all__ = ["Plan", "Sample", "bench_forced_acceptance", "bench_methods"]

@@ -60,6 +60,8 @@ def generate(
     --set depth=8
     """
     text = read_prompt(prompt, prompt_file)
+    if trace is not None:
+        write_lines(trace, [])  # a file that cannot be written is said before the work, not after it
     params: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, **parse_settings(settings)}
     from workbench.client import Workbench
 
@@ -152,20 +154,21 @@ def to_object(done: Trace) -> dict[str, Any]:
 
 
 def write_trace(done: Trace, path: Path) -> None:
-    """The trace as JSON lines: a header, the rounds, a footer, each with its kind under `event`.
+    """The trace as JSON lines: a header, the rounds, a footer, each with its kind under `event`."""
+    events = [("header", done.header), *(("round", r) for r in done.rounds), ("footer", done.footer)]
+    write_lines(path, [json.dumps({"event": kind, **event.to_wire()}, ensure_ascii=False) for kind, event in events])
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """Write a text file.
 
     Raises:
-        WorkbenchError: the file cannot be written.
+        WorkbenchError: it cannot be written.
     """
-    events = [("header", done.header), *(("round", r) for r in done.rounds), ("footer", done.footer)]
     try:
-        with path.open("w", encoding="utf-8") as file:
-            for kind, event in events:
-                file.write(json.dumps({"event": kind, **event.to_wire()}, ensure_ascii=False) + "\n")
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
-        raise WorkbenchError(
-            f"The trace cannot be written to {path}: {error.strerror}.", "Choose another file."
-        ) from None
+        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 
 
 def _stream(run: Any) -> None:

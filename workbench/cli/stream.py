@@ -37,6 +37,7 @@ class TokenPrinter:
     def __init__(self, coloured: bool | None = None, stream: Any = None) -> None:
         stream = stream or sys.stdout
         self.coloured = wants_colour(stream) if coloured is None else coloured
+        self.has_printed = False
         self.console = Console(
             file=stream,
             force_terminal=self.coloured,
@@ -46,6 +47,7 @@ class TokenPrinter:
 
     def show(self, round_: Round) -> None:
         """Print the tokens of a round. A round without a draft is plain decoding and is not marked."""
+        self.has_printed = True
         if not self.coloured:
             self.console.file.write("".join(e.text for e in round_.emitted))
             self.console.file.flush()
@@ -61,6 +63,8 @@ class TokenPrinter:
 
     def end(self) -> None:
         """End the last line and, where tokens are marked, say what the marks mean."""
+        if not self.has_printed:
+            return
         self.console.file.write("\n")
         if self.coloured:
             words = {ACCEPTED: "accepted draft", CORRECTED: "corrected by the target", BONUS: "bonus token"}

@@ -1,0 +1,105 @@
+"""`methods`, `bench`, `check`, `train`: shapes of their answers, on the bundled models."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import workbench.bench.check as checks
+from workbench.methods import registry
+
+from .conftest import Command
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def between(text: str, marker: str) -> str:
+    return text.split(f"<!-- {marker} -->", 1)[1].split(f"<!-- /{marker} -->", 1)[0].strip()
+
+
+def test_methods_are_described_in_full(workbench: Command) -> None:
+    rows = workbench("methods", "--json").json
+    assert [row["name"] for row in rows] == registry.names()
+    wanted = {"name", "title", "source", "promise", "parameters", "needs", "available", "reason"}
+    assert all(wanted <= set(row) for row in rows)
+    draft = next(row for row in rows if row["name"] == "draft-model")
+    assert draft["available"]
+    depth = next(p for p in draft["parameters"] if p["name"] == "depth")
+    assert {"kind", "default", "ge", "le", "doc"} <= set(depth)
+
+
+def test_methods_say_what_they_miss(workbench: Command) -> None:
+    rows = {row["name"]: row for row in workbench("methods", "--drafter", "none", "--json").json}
+    assert rows["prompt-lookup"]["available"]
+    assert not rows["draft-model"]["available"]
+    assert rows["draft-model"]["reason"]
+    table = workbench("methods", "--drafter", "none").out
+    assert "prompt-lookup" in table
+
+
+def test_the_readme_lists_what_is_registered(workbench: Command) -> None:
+    """When this fails: put the output of `workbench methods --markdown` between the README's markers."""
+    table = workbench("methods", "--markdown").out.strip()
+    assert between(README.read_text(encoding="utf-8"), "methods") == table
+
+
+def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "one two one two one two"}\n')
+    common = ("--prompts", str(prompts), "--max-new-tokens", "8", "--repeats", "1", "--device", "cpu")
+    out = tmp_path / "report.csv"
+    methods = ("--method", "draft-model", "--method", "prompt-lookup", "--set", "draft-model.depth=2")
+    result = workbench("bench", *methods, *common, "--against", "hf", "--dtype", "float64", "--out", str(out), "--json")
+    assert result.status == 0
+    rows = {row["method"]: row for row in result.json["rows"]}
+    assert list(rows) == [
+        "autoregressive", "draft-model", "prompt-lookup", "hf-generate", "hf-assisted", "hf-prompt-lookup",
+    ]  # fmt: skip
+    draft = rows["draft-model"]
+    assert (draft["parameters"]["depth"], draft["hf_counterpart"]) == (2, "hf-assisted")
+    wanted = {"tau", "acceptance_rate", "tokens_per_second", "overhead_share"}
+    assert all(draft[name] is not None for name in wanted)
+    assert {"median", "q1", "q3", "n"} == set(draft["speedup_vs_autoregressive"]) == set(draft["speedup_vs_hf"])
+    assert all(row["identical_to_autoregressive"] == 1.0 for row in rows.values())
+    assert {"cpu", "cores", "torch", "date"} <= set(result.json["machine"])
+    assert len(list(csv.DictReader(out.read_text().splitlines()))) == 6
+
+
+@pytest.mark.slow
+def test_the_forced_acceptance_suite_has_its_levels(workbench: Command, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "one two one two one two"}\n')
+    common = ("--prompts", str(prompts), "--max-new-tokens", "12", "--repeats", "1", "--device", "cpu")
+    data = workbench("bench", "--suite", "acceptance", "--depth", "3", *common, "--json").json
+    assert [row["method"] for row in data["rows"]] == [f"draft-model @ {level}" for level in ("0", "0.5", "0.8", "1")]
+    assert data["rows"][-1]["acceptance_rate"] == 1.0
+
+
+def test_check_prints_a_verdict_a_line(workbench: Command) -> None:
+    result = workbench("check", "autoregressive", "--runs", "100", "--max-new-tokens", "3")
+    assert result.status == 0, result.out
+    lines = result.out.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("✓ pass") for line in lines[:3])
+
+
+def test_check_fails_with_a_method(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[checks.Finding]:
+        yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts equal")
+        yield checks.Finding("prompt-lookup", "exact", "law", checks.PASS, "fits")
+
+    monkeypatch.setattr(checks, "check_method", broken)
+    result = workbench("check", "prompt-lookup", "--json")
+    assert result.status == 1
+    assert result.json["failed"] == 1
+    assert {f.name for f in dataclasses.fields(checks.Finding)} == set(result.json["findings"][0])
+
+
+def test_train_lists_its_recipes(workbench: Command) -> None:
+    recipes = {recipe["name"] for recipe in workbench("train", "--json").json}
+    assert {"tokenizer", "corpus", "target", "drafter", "medusa"} <= recipes
+    assert "medusa" in workbench("train").out

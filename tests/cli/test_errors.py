@@ -1,0 +1,113 @@
+"""Errors are one line that says what to do; the status tells failure from wrong use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command
+
+program = sys.modules["workbench.cli.main"]
+FAILED, WRONG_USE = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "words"),
+    [
+        (["generate", "Hello", "--method", "promt-lookup"], FAILED, "Did you mean 'prompt-lookup'"),
+        (["generate", "Hello", "--set", "depth=99"], FAILED, "outside its range"),
+        (["generate", "Hello", "--set", "dept=9"], FAILED, "Did you mean 'depth'"),
+        (["generate", "Hello", "--temperature", "-1"], FAILED, "temperature"),
+        (["generate", "Hello", "--target", "/no/such/model"], FAILED, "There is no model"),
+        (["generate", "Hello", "--drafter", "none", "--method", "draft-model"], FAILED, "cannot run"),
+        (["generate", "Hello", "--device", "warp"], FAILED, "not available"),
+        (["generate", "Hello", "--dtype", "int3"], FAILED, "dtype"),
+        (["generate", "   "], FAILED, "empty"),
+        (["generate", "--prompt-file", "/no/such/file"], FAILED, "cannot be read"),
+        (
+            ["generate", "Hello", "--trace", "/no/such/folder/t.jsonl", "--max-new-tokens", "2"],
+            FAILED,
+            "cannot be written",
+        ),
+        (["generate"], WRONG_USE, "--prompt-file"),
+        (["generate", "Hello", "--set", "depth"], WRONG_USE, "NAME=VALUE"),
+        (["generate", "Hello", "--max-new-tokens", "0"], WRONG_USE, "--max-new-tokens"),
+        (["generate", "Hello", "--nonsense"], WRONG_USE, "--nonsense"),
+        (["dance"], WRONG_USE, "dance"),
+        (["bench", "--group", "opera"], FAILED, "opera"),
+        (["bench", "--out", "report.docx"], WRONG_USE, ".json"),
+        (["bench", "--set", "dept=3", "--method", "draft-model"], FAILED, "depth"),
+        (["check", "nothing"], FAILED, "There is no method"),
+        (["train", "everything"], FAILED, "There is no recipe"),
+        (["train", "tokenizer", "--set", "size=3"], FAILED, "size"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    workbench: Command, args: list[str], status: int, words: str
+) -> None:
+    result = workbench(*args)
+    assert result.status == status
+    assert result.out == ""
+    lines = result.err.strip().splitlines()
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("error: ")
+    assert words in lines[0]
+
+
+def test_debug_shows_the_traceback(workbench: Command) -> None:
+    result = workbench("generate", "Hello", "--method", "nothing", "--debug")
+    assert result.status == FAILED
+    assert "Traceback" in result.err
+    assert result.err.strip().splitlines()[-1].startswith("error: There is no method")
+
+
+def test_an_unforeseen_error_is_one_line_too(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(**_: object) -> None:
+        raise RuntimeError("boom\nand more")
+
+    monkeypatch.setattr(program, "app", explode)
+    result = workbench("methods")
+    assert (result.status, result.out) == (FAILED, "")
+    assert result.err == "error: Unexpected RuntimeError: boom and more. Run again with --debug for the traceback.\n"
+
+
+def test_ctrl_c_ends_with_its_own_status(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "app", interrupt)
+    result = workbench("methods")
+    assert (result.status, result.err) == (130, "error: Interrupted.\n")
+
+
+def test_help_and_version_need_no_model_and_no_torch() -> None:
+    code = (
+        "import sys; from workbench.cli import main; status = main(['generate', '--help']) or main(['--version']);"
+        "sys.exit(status or ('torch' in sys.modules) or ('gradio' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path.cwd(), check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--temperature" in done.stdout
+
+
+def test_the_module_is_the_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "workbench", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "0.1.0")
+
+
+def test_the_engine_runs_without_the_faces_libraries() -> None:
+    """It must import inside serving images that have neither gradio nor plotly nor polars, typer or rich."""
+    code = """
+import sys
+for name in ("gradio", "plotly", "polars", "typer", "rich", "pandas"):
+    sys.modules[name] = None
+import workbench.core, workbench.trace, workbench.trace.metrics, workbench.engine
+from workbench.methods import registry
+assert "draft-model" in registry.names()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
