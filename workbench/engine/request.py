@@ -190,11 +190,20 @@ class Row:
     def take_changes(self) -> Settings:
         """The settings asked for from the coming round on, and what changes with them."""
         with self._lock:
-            asked, self._changes = self._changes, []
-        now = Settings(self.configured, self.sampling, self.models, [])
-        for method, params, sampling, models in asked:
-            now.apply(method, params, sampling, models)
-        return now
+            settings = self._asked()
+            self._changes = []
+        return settings
+
+    def asked(self) -> Settings:
+        """What the row will run with once the changes asked for so far are in force."""
+        with self._lock:
+            return self._asked()
+
+    def _asked(self) -> Settings:
+        settings = Settings(self.configured, self.sampling, self.models, [])
+        for change in self._changes:
+            settings.apply(*change)
+        return settings
 
 
 @dataclass(slots=True)

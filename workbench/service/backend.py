@@ -18,6 +18,7 @@ from workbench.core.params import ParamSpec, params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, load_models
 from workbench.engine.models import DEFAULT_DRAFTER, DEFAULT_TARGET
+from workbench.engine.request import Row
 from workbench.methods import registry
 from workbench.service import catalogue
 from workbench.service.presets import presets
@@ -264,18 +265,19 @@ class Backend:
         """Check a change against what the run will then be, and hand it to the row."""
         chosen = registry.get(method) if method else None
 
-        def hand_over(row: Any) -> None:
-            now = chosen or row.configured.method
-            mine, sampling = split_params(now, params or {}, row.sampling)
+        def hand_over(row: Row) -> None:
+            settings = row.asked()
+            now = chosen or settings.configured.method
+            mine, sampling = split_params(now, params or {}, settings.sampling)
             now.with_params(**mine)  # raises on a bad value, before anything changes
-            models = row.models
+            models = settings.models
             if drafter:
-                pair = self._pair(row.models.target_name, drafter)
+                pair = self._pair(models.target_name, drafter)
                 models = self._models.get(pair) or self.load(*pair)
             reason = models.why_not(now.needs)
             if reason:
                 raise MethodUnavailableError(f"{now.title} cannot run: {reason}")
-            row.change(chosen, mine, sampling if sampling != row.sampling else None, models)
+            row.change(chosen, mine, sampling, models)
 
         run._tell(hand_over)
 

@@ -1,0 +1,200 @@
+"""The shared backend, on tiny models saved to disk and loaded as anybody's would be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import worlds
+
+from workbench.client import Workbench
+from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, UnknownNameError, WorkbenchError
+from workbench.service import Run
+from workbench.trace.events import Trace
+
+PROMPT = "abcabcabc"
+VARIETY = [
+    ("autoregressive", {}),
+    ("draft-model", {"depth": 3}),
+    ("draft-tree", {"nodes": 7}),
+    ("draft-tree-sampled", {}),
+    ("prompt-lookup", {}),
+    ("token-recycling", {}),
+    ("lookahead-trie", {}),
+    ("early-exit", {"exit_layer": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A target and a noisy copy of it, in Hugging Face's layout."""
+    base = tmp_path_factory.mktemp("models")
+    target = worlds.family("llama", vocab_size=257)
+    for name, model in (("target", target), ("drafter", worlds.noisy(target, 0.2))):
+        model.save_pretrained(base / name)
+        worlds.byte_tokenizer().save_pretrained(base / name)
+    return str(base / "target"), str(base / "drafter")
+
+
+@pytest.fixture(scope="module")
+def bench(folders: tuple[str, str]) -> Iterator[Workbench]:
+    target, drafter = folders
+    with Workbench(target=target, drafter=drafter, dtype="float64") as workbench:
+        workbench.load()
+        yield workbench
+
+
+def wait_for(run: Run, state: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while run.state != state:
+        assert time.monotonic() < deadline, f"the run is {run.state}, not {state}"
+        time.sleep(0.005)
+
+
+def one_round(run: Run, n: int) -> None:
+    """Step, and wait for the n-th round."""
+    run.step()
+    deadline = time.monotonic() + 30
+    while run.trace is None or len(run.trace.rounds) < n:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    wait_for(run, "paused")
+
+
+def test_eight_runs_at_once_get_what_they_would_get_alone(bench: Workbench) -> None:
+    alone = bench.generate(PROMPT, "autoregressive", max_new_tokens=40).token_ids
+    runs = [bench.start(PROMPT, method, params=params, max_new_tokens=40) for method, params in VARIETY]
+    assert [run.wait(60).token_ids for run in runs] == [alone] * len(VARIETY)
+
+
+def test_polling_from_any_round_gives_the_whole_trace(bench: Workbench) -> None:
+    run = bench.start(PROMPT, "draft-model", max_new_tokens=40)
+    seen: list[dict] = []
+    while True:
+        news = run.since(len(seen))
+        seen += news["rounds"]
+        if news["footer"] is not None and len(seen) == run.since(0)["seq"]:
+            break
+    trace = run.wait(10)
+    assert [r["index"] for r in seen] == list(range(len(trace.rounds)))
+    assert Trace.from_wire({"header": news["header"], "rounds": seen, "footer": news["footer"]}) == trace
+
+
+def test_rounds_arrive_while_the_run_goes_on(bench: Workbench) -> None:
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=30)
+    assert [r.index for r in run] == list(range(30))
+    assert run.state == "finished"
+
+
+def test_a_paused_run_takes_one_round_a_step_and_keeps_its_place(bench: Workbench) -> None:
+    whole = bench.generate(PROMPT, "autoregressive", max_new_tokens=24).token_ids
+    run = bench.start(PROMPT, "draft-model", max_new_tokens=24, paused=True)
+    wait_for(run, "paused")
+    for n in (1, 2):
+        one_round(run, n)
+        time.sleep(0.2)
+        assert run.trace is not None
+        assert len(run.trace.rounds) == n
+    run.resume()
+    assert run.wait(30).token_ids == whole
+
+
+def test_a_switch_in_mid_run_is_recorded_and_changes_no_token(bench: Workbench, folders: tuple[str, str]) -> None:
+    whole = bench.generate(PROMPT, "autoregressive", max_new_tokens=40).token_ids
+    run = bench.start(PROMPT, "prompt-lookup", max_new_tokens=40, paused=True)
+    one_round(run, 1)
+    run.change(method="draft-tree", params={"nodes": 5, "depth": 2})
+    run.change(params={"nodes": 6})  # checked against the method asked for, not the one still in force
+    one_round(run, 2)
+    run.change(params={"nodes": 9})
+    run.change(drafter=folders[0])
+    run.resume()
+    trace = run.wait(30)
+    changes = [(c.name, c.after) for r in trace.rounds for c in r.changes]
+    assert ("method", "draft-tree") in changes
+    assert ("nodes", 9) in changes
+    assert ("drafter", folders[0]) in changes
+    assert trace.rounds[-1].method == "draft-tree"
+    assert trace.token_ids == whole
+
+
+def test_a_wrong_change_is_refused_at_once_and_the_run_goes_on(bench: Workbench) -> None:
+    run = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True)
+    wait_for(run, "paused")
+    with pytest.raises(UnknownNameError, match="depth"):
+        run.change(params={"depht": 2})
+    with pytest.raises(ParameterError, match="range"):
+        run.change(params={"depth": 99})
+    with pytest.raises(ParameterError, match="range"):
+        run.change(params={"temperature": -1})
+    with pytest.raises(UnknownNameError, match="draft-model"):
+        run.change(method="draft-modl")
+    with pytest.raises(MethodUnavailableError, match="medusa"):
+        run.change(method="medusa")
+    run.resume()
+    assert len(run.wait(30).token_ids) == 20
+
+
+def test_cancelling_frees_the_row_and_keeps_the_trace(bench: Workbench) -> None:
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=100)
+    while run.trace is None or len(run.trace.rounds) < 3:
+        time.sleep(0.002)
+    run.cancel()
+    wait_for(run, "cancelled", seconds=2)
+    assert len(run.trace.rounds) >= 3
+    assert run.trace.footer.reason == "cancelled"
+    assert bench.generate(PROMPT, "autoregressive", max_new_tokens=5).footer.reason == "length"
+
+
+def test_bad_requests_are_answered_before_anything_runs(bench: Workbench) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        bench.start("")
+    with pytest.raises(UnknownNameError, match="draft-model"):
+        bench.start(PROMPT, "draft-modle")
+    with pytest.raises(ParameterError, match=r"0\.0 to 5\.0"):
+        bench.start(PROMPT, params={"temperature": 9})
+    with pytest.raises(MethodUnavailableError, match="medusa"):
+        bench.start(PROMPT, "medusa")
+    with pytest.raises(WorkbenchError, match="Shorten"):
+        bench.generate(PROMPT * 100)
+
+
+def test_a_target_that_does_not_exist_ends_its_run_with_the_reason(bench: Workbench, tmp_path: Path) -> None:
+    run = bench.start(PROMPT, "autoregressive", target=str(tmp_path / "nowhere"))
+    with pytest.raises(WorkbenchError, match="no model"):
+        run.wait(30)
+    assert run.state == "error"
+    assert run.since(0)["footer"]["error"]
+
+
+def test_runs_of_others_cannot_be_guessed_or_listed(bench: Workbench) -> None:
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=2)
+    assert len(run.id) >= 16
+    assert bench.run(run.id) is run
+    with pytest.raises(UnknownNameError) as refused:
+        bench.run("1")
+    assert run.id not in str(refused.value)
+    run.wait(10)
+
+
+def test_methods_say_why_they_cannot_run(bench: Workbench) -> None:
+    methods = {m["name"]: m for m in bench.methods()}
+    assert methods["draft-model"]["available"]
+    assert not methods["medusa"]["available"]
+    assert "medusa heads" in methods["medusa"]["reason"]
+    without = {m["name"]: m for m in bench.methods(drafter="none")}
+    assert not without["draft-model"]["available"]
+    assert without["prompt-lookup"]["available"]
+
+
+def test_one_seed_gives_one_text_whoever_else_runs(bench: Workbench) -> None:
+    params = {"temperature": 1.0}
+    alone = bench.generate(PROMPT, "draft-tree-sampled", params=params, seed=3, max_new_tokens=30).token_ids
+    runs = [
+        bench.start(PROMPT, "draft-tree-sampled", params=params, seed=seed, max_new_tokens=30) for seed in (1, 3, 5)
+    ]
+    texts = [run.wait(60).token_ids for run in runs]
+    assert texts[1] == alone
+    assert texts[0] != alone
