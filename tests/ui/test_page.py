@@ -276,3 +276,16 @@ def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_
         "[...document.querySelectorAll('.wb svg')].filter((e) => !e.getAttribute('aria-label')).length"
     )
     assert unsaid == 0, "every drawing has a sentence"
+
+
+def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    short(page, 16)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    for name, rows in (("lane", count(page)), ("curve", count(page)), ("position", 4), ("histogram", 1)):
+        page.click(f".wb-card-{name} h3 .wb-tool")
+        page.wait_for_selector(f".wb-card-{name} table tbody tr")
+        assert page.locator(f".wb-card-{name} tbody tr").count() >= rows
+        page.click(f".wb-card-{name} h3 .wb-tool")
+        page.wait_for_selector(f".wb-card-{name} svg")

@@ -91,7 +91,15 @@ function build(el, param) {
 function numeric(f, uid, label, row, tell, make) {
   const limits = { step: String(f.step), ...(f.min !== null && { min: String(f.min) }), ...(f.max !== null && { max: String(f.max) }) };
   const number = make("input", { type: "number", id: uid, ...limits, step: f.kind === "int" ? "1" : "any" });
-  number.addEventListener("change", () => tell(number.value === "" ? NaN : Number(number.value)));
+  // What is being typed is left alone until it is given: a run redraws the form many times a second.
+  let typing = false;
+  const type = (value) => typing || number.value === String(value ?? "") || (number.value = value ?? "");
+  number.addEventListener("input", () => (typing = true));
+  number.addEventListener("blur", () => (typing = false));
+  number.addEventListener("change", () => {
+    typing = false;
+    tell(number.value === "" ? NaN : Number(number.value));
+  });
   row.element.append(label);
   if (f.control === "slider") {
     const range = make("input", { type: "range", ...limits });
@@ -100,10 +108,10 @@ function numeric(f, uid, label, row, tell, make) {
     row.element.append(range);
     row.show = (value) => {
       if (Number(range.value) !== value) range.value = value;
-      if (document.activeElement !== number || Number(number.value) !== value) number.value = value;
+      type(value);
       range.style.setProperty("--fill", `${(100 * (value - f.min)) / (f.max - f.min || 1)}%`);
     };
-  } else row.show = (value) => (number.value = value ?? "");
+  } else row.show = type;
   row.element.append(number);
 }
 

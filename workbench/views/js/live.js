@@ -200,6 +200,7 @@ function wire(page, el) {
     pause: () => control(page, page.run?.state === "paused" ? "resume" : "pause"), step: () => stepRun(page),
   };
   page.presses = presses;
+  on("wb:redraw", () => page.draw());
   on("wb:press", ({ button }) => presses[button]());
   on("wb:choose", ({ what, value }) => choose(page, what, value));
   on("wb:param", (detail) => setParam(page, detail));

@@ -8,6 +8,11 @@ export function build(el) {
     const head = h("h3", {}, part(`${name}Title`, "span", {}, title), extra ?? "", part(`${name}Note`, "em"));
     return h("section", { className: `wb-card wb-card-${name}` }, head, ...body);
   };
+  const chart = (name, title, extra, className) => {
+    const made = card(name, title, extra, part(name, "div", { className }), part(`${name}Table`, "div", { className: "wb-table", tabIndex: 0, hidden: true }));
+    made.firstChild.append(tableSwitch(parts, name, title));
+    return made;
+  };
   const region = (name, className, attributes) => {
     const made = part(name, "div", { className, tabIndex: 0 });
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -27,11 +32,11 @@ export function build(el) {
         h("div", { className: "wb-two" },
           card("tree", "Draft tree", null, region("tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" })),
           card("card", "Node", null, part("card", "div", { className: "wb-nodecard" }))),
-        card("lane", "Wall clock", phases(), part("lane", "div", { className: "wb-lane" })),
+        chart("lane", "Wall clock", phases(), "wb-lane"),
         h("div", { className: "wb-three" },
-          card("curve", "Acceptance", null, part("curve", "div", { className: "wb-chart" })),
-          card("position", "By position", null, part("position", "div", { className: "wb-chart" })),
-          card("histogram", "Accepted per round", h("span", { className: "wb-legend" }, h("span", {}, h("i", { className: "wb-with-bonus" }), "bonus")), part("histogram", "div", { className: "wb-chart is-parts" }))),
+          chart("curve", "Acceptance", null, "wb-chart"),
+          chart("position", "By position", null, "wb-chart"),
+          chart("histogram", "Accepted per round", h("span", { className: "wb-legend" }, h("span", {}, h("i", { className: "wb-with-bonus" }), "bonus")), "wb-chart is-parts")),
         scrubber(part))),
     part("live", "div", { className: "wb-unseen" }),
     part("keys", "dialog", { className: "wb-keys" }));
@@ -39,6 +44,20 @@ export function build(el) {
   parts.alerts.setAttribute("role", "alert");
   help(parts.keys);
   return parts;
+}
+
+function tableSwitch(parts, name, title) {
+  const button = h("button", { type: "button", className: "wb-tool", title: "Show the numbers as a table" }, "▤");
+  button.setAttribute("aria-label", `${title}: show as a table`);
+  button.setAttribute("aria-pressed", "false");
+  button.addEventListener("click", () => {
+    const on = parts[`${name}Table`].hidden;
+    parts[`${name}Table`].hidden = !on;
+    parts[name].hidden = on;
+    button.setAttribute("aria-pressed", String(on));
+    button.dispatchEvent(new CustomEvent("wb:redraw", { bubbles: true }));
+  });
+  return button;
 }
 
 function legend(parts) {
@@ -116,6 +135,9 @@ export function draw(parts, m, view) {
     summary: `Rounds by accepted drafts: ${counts.map((c) => `${c.accepted}: ${c.rounds}`).join(", ") || "none yet"}`,
   });
   write(parts.histogramNote, rounds.length ? `n = ${rounds.length}` : "");
+  for (const [name, make] of Object.entries(m.table.TABLES)) {
+    if (!parts[`${name}Table`].hidden) m.table.render(parts[`${name}Table`], make(rounds, m.figures));
+  }
   scrub(parts, view);
 }
 

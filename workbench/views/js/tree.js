@@ -122,9 +122,9 @@ export function render(el, data) {
 
 function frame(el, tree) {
   const width = Math.max(300, el.clientWidth || 640), height = Math.max(200, (el.clientHeight || 272) - 14);
-  const rowHeight = Math.min(58, Math.max(21, (height - 34) / Math.max(1, tree.rows)));
+  const rowHeight = Math.min(58, Math.max(21, (height - 44) / Math.max(1, tree.rows)));
   const column = Math.min(168, Math.max(84, (width - 40 - 84) / Math.max(1, tree.columns)));
-  const head = tree.rows > MANY_ROWS ? 32 : 24, tall = Math.max(height, head + 10 + tree.rows * rowHeight);
+  const head = 34, tall = Math.max(height, head + 10 + tree.rows * rowHeight);
   const top = head + Math.max(0, (tall - head - 10 - tree.rows * rowHeight) / 2);
   return {
     width: Math.max(width, 34 + tree.columns * column + 96), height: tall, rowHeight,
