@@ -288,7 +288,7 @@ class Engine:
         judged = self._judge(rows, [trees[id(row)] for row in rows], [logits[id(row)] for row in rows])
         commit = self.clock.mark()
         spans = Spans(start, verify, judge, commit, seconds_of(drafted), seconds_of(verified), n_draft, len(verified))
-        for row, verdict in zip(rows, judged, strict=True):
+        for row, verdict in judged:
             self._guard(row, self._commit, row, verdict, hidden[id(row)], spans, t_round)
 
     def _draft(self, rows: list[Row]) -> dict[int, DraftTree]:
@@ -308,10 +308,18 @@ class Engine:
                 trees.update(zip(map(id, group), group[0].drafter.propose(group), strict=True))
             except Exception:  # find the row that fails; keep the others
                 for row in group:
-                    if row.slot is not None:
-                        row.slot.scratch = 0
-                    self._guard(row, lambda r=row: trees.__setitem__(id(r), r.drafter.propose([r])[0]))
+                    self._guard(row, lambda r=row: trees.__setitem__(id(r), self._propose_again(r)))
         return trees
+
+    @staticmethod
+    def _propose_again(row: Row) -> DraftTree:
+        """Propose from a new state: a batch that failed may have left the old one half done."""
+        if row.slot is not None:
+            row.slot.scratch = 0
+        row.drafter.release(row, row.models)
+        row.state = None
+        row.state = row.drafter.prime(row, row.models)
+        return row.drafter.propose([row])[0]
 
     def _segment(self, row: Row, tree: DraftTree) -> Segment:
         """The last committed token and the draft behind it."""
@@ -331,9 +339,11 @@ class Engine:
 
     def _verify(self, rows: list[Row], trees: list[DraftTree]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
         """Target logits [N+1, V] and hidden states [N+1, D] for each row, from one forward."""
-        segments = []
+        segments: list[tuple[Row, Segment]] = []
         for row, tree in zip(rows, trees, strict=True):
-            segments.append((row, self._segment(row, tree)))
+            self._guard(row, lambda r=row, t=tree: segments.append((r, self._segment(r, t))))
+        if not segments:
+            return {}, {}
         segments.sort(key=lambda pair: pair[1].slot.index)
         try:
             out = self.models.target.forward([segment for _, segment in segments])
@@ -348,7 +358,10 @@ class Engine:
                 self._guard(rows[0], fail)
                 return {}, {}
             merged: tuple[dict[int, Tensor], dict[int, Tensor]] = ({}, {})
+            fitting = {id(row) for row, _ in segments}
             for row, tree in zip(rows, trees, strict=True):
+                if id(row) not in fitting:
+                    continue
                 for into, part in zip(merged, self._verify([row], [tree]), strict=True):
                     into.update(part)
             return merged
@@ -357,15 +370,20 @@ class Engine:
             {id(row): hidden[: len(segment.tokens)] for row, _, hidden, segment in found},
         )
 
-    def _judge(self, rows: list[Row], trees: list[DraftTree], logits: list[Tensor]) -> list[Judged]:
+    def _judge(self, rows: list[Row], trees: list[DraftTree], logits: list[Tensor]) -> list[tuple[Row, Judged]]:
         """Apply each row's rule on the device, then bring everything over in one synchronisation."""
         carried: list[Tensor] = []
+        ruled: list[tuple[Row, DraftTree]] = []
         for row, tree, raw in zip(rows, trees, logits, strict=True):
-            carried += self._rule(row, tree, raw)
+            if self._guard(row, lambda r=row, t=tree, x=raw: carried.extend(self._rule(r, t, x))):
+                ruled.append((row, tree))
         lists = to_host(carried)
-        judged = []
-        for i, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-            judged.append(Judged.of(tree, lists[8 * i : 8 * i + 8], row.verifier, row.uniform))
+        judged: list[tuple[Row, Judged]] = []
+        for i, (row, tree) in enumerate(ruled):
+            figures = lists[8 * i : 8 * i + 8]
+            self._guard(
+                row, lambda r=row, t=tree, f=figures: judged.append((r, Judged.of(t, f, r.verifier, r.uniform)))
+            )
         return judged
 
     def _rule(self, row: Row, tree: DraftTree, raw: Tensor) -> list[Tensor]:
@@ -383,7 +401,11 @@ class Engine:
         p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
         p_node = p[tree.parents + 1, tree.tokens] if n else p.new_zeros(0)
         top = p.topk(min(TOP, p.shape[1]), dim=1)
-        entropy = _entropy(raw, p, top.indices, top.values) if greedy else torch.special.entr(p).sum(1)
+        entropy = (
+            _entropy(raw, p, top.indices, top.values, row.sampling.needs_history)
+            if greedy
+            else torch.special.entr(p).sum(1)
+        )
         place = torch.stack([p_stop, entropy])  # [2, N+1]; NaN logits show up here
         node = torch.stack([p_node, ruling.accept.to(p.dtype)])  # [2, N]
         if tree.score is not None:
@@ -488,13 +510,13 @@ class Engine:
         row.ended.set()
 
 
-def _entropy(logits: Tensor, p: Tensor, best: Tensor, p_best: Tensor) -> Tensor:
+def _entropy(logits: Tensor, p: Tensor, best: Tensor, p_best: Tensor, has_minus_inf: bool) -> Tensor:
     """Entropy in nats of softmax(logits) [n], as log Z − Σ p·logit: five times faster than Σ −p·log p.
 
     log Z follows from any token: its logit minus its log-probability. Logits of −inf have p = 0 and must not give NaN.
     """
     log_z = logits.gather(1, best[:, :1]).squeeze(1) - p_best[:, 0].log()
-    return log_z - torch.linalg.vecdot(p, logits.clamp_min(-1e30))
+    return log_z - torch.linalg.vecdot(p, logits.clamp_min(-1e30) if has_minus_inf else logits)
 
 
 __all__ = ["Engine", "Judged", "Spans", "Verdict"]
