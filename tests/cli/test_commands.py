@@ -14,12 +14,6 @@ from workbench.methods import registry
 
 from .conftest import Command
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-
-
-def between(text: str, marker: str) -> str:
-    return text.split(f"<!-- {marker} -->", 1)[1].split(f"<!-- /{marker} -->", 1)[0].strip()
-
 
 def test_methods_are_described_in_full(workbench: Command) -> None:
     rows = workbench("methods", "--json").json
@@ -39,12 +33,6 @@ def test_methods_say_what_they_miss(workbench: Command) -> None:
     assert rows["draft-model"]["reason"]
     table = workbench("methods", "--drafter", "none").out
     assert "prompt-lookup" in table
-
-
-def test_the_readme_lists_what_is_registered(workbench: Command) -> None:
-    """When this fails: put the output of `workbench methods --markdown` between the README's markers."""
-    table = workbench("methods", "--markdown").out.strip()
-    assert between(README.read_text(encoding="utf-8"), "methods") == table
 
 
 def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> None:

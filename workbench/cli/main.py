@@ -13,6 +13,7 @@ import typer
 import workbench
 from workbench.cli.bench import bench
 from workbench.cli.check import check
+from workbench.cli.docs import docs
 from workbench.cli.generate import generate
 from workbench.cli.methods import methods
 from workbench.cli.train import train
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (methods, generate, bench, check, train):
+for command in (methods, generate, bench, check, train, docs):
     app.command()(command)
 
 

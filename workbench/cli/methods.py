@@ -56,7 +56,8 @@ def markdown_table(found: list[Any]) -> str:
     for method in found:
         parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
         source = method.source
-        paper = f"[{source.authors} {source.year}]({_link(source.url)})" if source.url else f"{source.authors}"
+        paper = f"{source.authors} {source.year}" if source.year else source.title
+        paper = f"[{paper}]({_link(source.url)})" if source.url else paper
         needs = ", ".join(method.needs) or "–"
         lines.append(
             f"| `{method.name}`: {method.title}. {method.teaches} | {method.promise.value} | {needs} | {parameters} "
@@ -79,9 +80,8 @@ def _print_table(rows: list[dict[str, Any]], target: str) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         source = row["source"]
-        about = Text.assemble(
-            (row["name"], "bold"), f"\n{row['title']}\n", (f"{source['authors']} {source['year']}", "dim")
-        )
+        paper = f"{source['authors']} {source['year']}" if source["year"] else source["title"]
+        about = Text.assemble((row["name"], "bold"), f"\n{row['title']}\n", (paper, "dim"))
         parameters = "\n".join(_parameter(p) for p in row["parameters"]) or "none"
         table.add_row(about, row["promise"], Text(parameters), Text("yes" if row["available"] else row["reason"]))
     Console().print(table)

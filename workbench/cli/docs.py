@@ -1,0 +1,55 @@
+"""`workbench docs`: the parts of the README that the program knows better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workbench.cli.methods import markdown_table
+from workbench.cli.options import Debug
+from workbench.core.errors import WorkbenchError
+from workbench.trace.metrics import DEFINITIONS
+
+
+def docs(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is stale.")] = False,
+    readme: Annotated[Path, typer.Option(help="The file whose marked parts are generated.")] = Path("README.md"),
+    debug: Debug = False,
+) -> None:
+    """Bring the generated tables of the README up to date (for developers)."""
+    before = readme.read_text(encoding="utf-8")
+    after = before
+    for marker, text in generated().items():
+        after = replace_part(after, marker, text)
+    if check and after != before:
+        raise WorkbenchError(f"{readme} is stale.", "Run `workbench docs`.")
+    if not check:
+        readme.write_text(after, encoding="utf-8")
+
+
+def generated() -> dict[str, str]:
+    """Text of each generated part, by the name of its markers."""
+    from workbench.methods import registry
+
+    return {"methods": markdown_table(list(registry.methods())), "definitions": definitions_table()}
+
+
+def definitions_table() -> str:
+    """What every figure divides by what."""
+    rows = [f"| `{name}` | {title} | {meaning} |" for name, (title, meaning) in DEFINITIONS.items()]
+    return "\n".join(["| name | in words | definition |", "|---|---|---|", *rows])
+
+
+def replace_part(text: str, marker: str, part: str) -> str:
+    """`text` with what stands between the markers `<!-- marker -->` and `<!-- /marker -->` replaced.
+
+    Raises:
+        WorkbenchError: the markers are missing.
+    """
+    begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    if begin not in text or end not in text:
+        raise WorkbenchError(f"The file has no part {marker!r}.", f"Put {begin} and {end} where it belongs.")
+    head, rest = text.split(begin, 1)
+    return f"{head}{begin}\n{part}\n{end}{rest.split(end, 1)[1]}"
