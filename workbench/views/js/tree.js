@@ -161,7 +161,7 @@ function drawNode(g, n, x, y, box, chosen, root) {
   const [, shape, word, figure] = g.children;
   set(shape, { d: SHAPES[n.kind] });
   const low = box.rowHeight < 34, above = n.inner && n.kind !== "root", text = label(n.kind === "root" ? root : n.text, box.chars);
-  const note = noteOf(n), brief = low && note.length > 8 ? note.split(" · ")[0] : note, more = n.hidden ? `  +${n.hidden} hidden` : "";
+  const note = noteOf(n), brief = low && note.length > 8 ? note.split(" · ")[0] : note, more = !n.hidden ? "" : low ? ` +${n.hidden}` : ` +${n.hidden} hidden`;
   const wide = 7.3 * text.length;
   // A node with children has its words above the edges that leave it; a leaf has them at its side.
   const [word0, note0] = n.kind === "root" ? [[-9, 24], [-9, 38]] : above ? [[-7, -13], low ? [wide - 2, -13] : [-7, 24]] : low ? [[13, 4], [17 + wide, 4]] : [[14, -2], [14, 12]];
@@ -169,7 +169,7 @@ function drawNode(g, n, x, y, box, chosen, root) {
   write(word, text);
   set(figure, { x: note0[0], y: note0[1] });
   write(figure, `${low && above ? "" : brief}${more}`);
-  set(g, { "aria-label": `${text}, ${n.kind}${note ? `, ${note}` : ""}` });
+  set(g, { "aria-label": `${text}, ${n.kind}${note ? `, ${note}` : ""}${n.hidden ? `, ${n.hidden} nodes under it not drawn` : ""}` });
 }
 
 function noteOf(n) {
