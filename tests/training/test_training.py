@@ -17,6 +17,7 @@ from workbench.training.corpus import load_tokens
 from workbench.training.distill import greedy_acceptance
 from workbench.training.medusa import load_heads
 from workbench.training.pretrain import PretrainOptions, pretrain
+from workbench.training.repeats import repeat_windows
 from workbench.training.windows import Windows, user_positions
 
 
@@ -45,6 +46,8 @@ def _options(root: Path, steps: int, name: str = "target") -> PretrainOptions:
         window=64,
         rows=4,
         exact_rows=1,
+        repeat_rows=1,
+        repeat_steps=3,
         exit_layers=(1, 2),
         threads=1,
         checkpoint_seconds=1e9,
@@ -126,6 +129,18 @@ def test_windows_depend_on_the_step_alone(folder: Path) -> None:
     assert torch.equal(one.batch(0), two.batch(0))
     assert not torch.equal(one.batch(0), one.batch(1))
     assert int(later.max()) <= int(load_tokens(path).max())
+
+
+def test_repeated_spans_are_foreseeable_where_they_say_so() -> None:
+    ids, known = repeat_windows(3, rows=4, length=256, pool=torch.arange(500))
+    again, mask = repeat_windows(3, rows=4, length=256, pool=torch.arange(500))
+    assert torch.equal(ids, again)
+    assert torch.equal(known, mask)
+    assert 0.3 < known.float().mean() < 0.95
+    for row, flags in zip(ids.reshape(-1, 128).tolist(), known.reshape(-1, 128).tolist(), strict=True):
+        for i in range(1, 128):
+            if flags[i]:
+                assert any(row[j - 1 : j + 1] == row[i - 1 : i + 1] for j in range(1, i))
 
 
 def test_user_positions() -> None:

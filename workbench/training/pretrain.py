@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import EARLY_EXIT_LAYERS, build_model, build_optimizers, save_model, target_config
+from workbench.training.repeats import repeat_windows
 from workbench.training.tokenizer import load_tokenizer
 from workbench.training.windows import Windows, held_windows, user_positions
 
@@ -39,6 +40,8 @@ class PretrainOptions:
         window: Tokens per window.
         rows: Windows per forward.
         exact_rows: How many of them come from `exact.bin`, more of the tasks that need exactness.
+        repeat_rows: How many windows of the mixture give way to repeated random spans (see `repeats`) ...
+        repeat_steps: ... during the first steps.
         parts: Forwards per optimizer step.
         user_share: Share of the tokens inside user turns that are predicted.
         exit_weight: Weight of the early-exit loss.
@@ -49,6 +52,7 @@ class PretrainOptions:
         threads: CPU threads.
         compile: Compile the layers with torch.compile.
         checkpoint_seconds: Time between checkpoints.
+        decay: Share of the run in which the learning rate falls.
     """
 
     corpus: Path = Path(".cache/train/corpus")
@@ -63,6 +67,8 @@ class PretrainOptions:
     window: int = 512
     rows: int = 12
     exact_rows: int = 2
+    repeat_rows: int = 2
+    repeat_steps: int = 400
     parts: int = 1
     user_share: float = 0.25
     exit_weight: float = 0.3
@@ -73,6 +79,7 @@ class PretrainOptions:
     threads: int = 2
     compile: bool = False
     checkpoint_seconds: float = 300.0
+    decay: float = 0.3
 
 
 class TargetObjective:
@@ -84,8 +91,8 @@ class TargetObjective:
         self.closers = (answer, end)
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
 
-    def losses(self, ids: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Return the loss at the top and at this step's early layer.
+    def losses(self, ids: Tensor, step: int, known: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
+        """Return the loss at the top and at this step's early layer, and how much of the top is from repeated spans.
 
         Three steps in four read every window as two halves, because attention over short windows is cheaper. Only a
         share of the tokens inside user turns is predicted: what a user asks is mostly not to be guessed.
@@ -93,11 +100,14 @@ class TargetObjective:
         Args:
             ids: Windows, int64 [B, T].
             step: Step number; picks the early layer and the user tokens.
+            known: Which tokens of the last windows can be predicted, bool [b, T]; all of the other windows.
         """
         options = self.options
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         inside = user_positions(ids, self.user, self.closers)
         keep = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
+        if known is not None:
+            keep[-len(known) :] = known
         if step % 4:
             ids, keep = ids.reshape(-1, ids.shape[1] // 2), keep.reshape(-1, ids.shape[1] // 2)
         # Windows keep their length, a multiple of 32, because odd lengths are slower; the last token predicts nothing.
@@ -107,13 +117,14 @@ class TargetObjective:
         few = max(1, ids.shape[0] // 4)  # a quarter of the windows is enough for the early layer
         with torch.autocast("cpu", dtype=torch.bfloat16):
             states = self.trunk(ids, output_hidden_states=True, use_cache=False).hidden_states
-            top = self._loss(states[-1], labels, keep)
-            early = self._loss(self.model.model.norm(states[layer][:few]), labels[:few], keep[:few])
-        return top, early
+            tops = self._losses(states[-1], labels, keep)
+            early = self._losses(self.model.model.norm(states[layer][:few]), labels[:few], keep[:few]).mean()
+        spans = 0 if known is None else int(keep.reshape(-1)[-known.numel() :].sum())
+        return tops.mean(), early, float(tops.detach()[-spans:].mean()) if spans else 0.0
 
-    def _loss(self, states: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+    def _losses(self, states: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
         logits = self.model.lm_head(states[keep])
-        return F.cross_entropy(logits.float(), labels[keep])
+        return F.cross_entropy(logits.float(), labels[keep], reduction="none")
 
 
 def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int = 2) -> dict[str, float]:
@@ -145,16 +156,20 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
         tops = exits = 0.0
         for part in range(options.parts):
             index = step * options.parts + part
-            ids = mixed.batch(index)
-            if options.exact_rows:
-                ids = torch.cat([ids, exact.batch(index)])
-            top, early = objective.losses(ids, step)
+            ids, known = mixed.batch(index), None
+            extra = [exact.batch(index)] if options.exact_rows else []
+            if options.repeat_rows and step < options.repeat_steps:
+                spans, known = repeat_windows(index, options.repeat_rows, options.window, ids.unique(), options.seed)
+                ids, extra = ids[: -options.repeat_rows], [*extra, spans]
+            ids = torch.cat([ids, *extra])
+            top, early, spans_loss = objective.losses(ids, step, known)
             ((top + options.exit_weight * early) / options.parts).backward()
             tops += float(top.detach()) / options.parts
             exits += float(early.detach()) / options.parts
         if not math.isfinite(tops):
             raise FloatingPointError(f"the loss is {tops} at step {step}: lower the learning rates")
-        return options.rows * options.parts * options.window, {"loss": tops, "exit": exits}
+        shown = {"loss": tops, "exit": exits} | ({"spans": spans_loss} if known is not None else {})
+        return options.rows * options.parts * options.window, shown
 
     def on_checkpoint(result: RunResult) -> str:
         held = held_losses(model, options.corpus, options.window)
@@ -163,5 +178,7 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
         return "target: held-out " + " ".join(f"{name} {value:.3f}" for name, value in held.items())
 
     clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions("target", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    loop = LoopOptions(
+        "target", clock, options.checkpoint, options.resume, options.checkpoint_seconds, decay=options.decay
+    )
     return run_loop(loop, model, optimizers, step_losses, report, on_checkpoint)

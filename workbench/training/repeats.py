@@ -1,0 +1,48 @@
+"""Windows of repeated random spans: the shortest way to teach a small model to look back and copy.
+
+A span of random tokens comes back several times with random filler in between. Nothing but the earlier occurrence
+predicts it, so attention learns to find "what followed this token last time" within a few hundred steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FIRST_PLAIN_TOKEN = 16  # ids below are special tokens
+
+
+def repeat_windows(step: int, rows: int, length: int, pool: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Draw windows in which random spans come back.
+
+    Args:
+        step: Step number; decides the draw together with `seed`.
+        rows: Windows.
+        length: Tokens per window; its two halves are drawn independently of each other.
+        pool: Token ids to draw from, int64 [n].
+        seed: Seed.
+
+    Returns:
+        Token ids, int64 [rows, length], and which of them can be predicted, bool [rows, length].
+    """
+    rng = np.random.default_rng((seed, step))
+    usable = pool[pool >= FIRST_PLAIN_TOKEN].numpy()
+    halves = [_half(rng, length // 2, usable) for _ in range(rows * 2)]
+    ids = np.stack([half[0] for half in halves]).reshape(rows, length)
+    known = np.stack([half[1] for half in halves]).reshape(rows, length)
+    return torch.from_numpy(ids), torch.from_numpy(known)
+
+
+def _half(rng: np.random.Generator, length: int, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    span = rng.choice(pool, int(rng.integers(6, max(8, length // 5))))
+    ids = np.empty(0, dtype=np.int64)
+    known = np.empty(0, dtype=bool)
+    again = np.ones(len(span), dtype=bool)
+    again[0] = False  # when the span comes back cannot be foreseen
+    while len(ids) < length:
+        filler = rng.choice(pool, int(rng.integers(0, 9)))
+        first = len(ids) == 0
+        ids = np.concatenate([ids, span, filler])
+        known = np.concatenate([known, again & (not first), np.zeros(len(filler), dtype=bool)])
+    return ids[:length], known[:length]
