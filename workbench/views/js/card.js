@@ -28,7 +28,7 @@ export function candidates(round, node) {
 
 /** Sentences about a node: [term, words] pairs. Pure. */
 export function facts(round, node) {
-  const { nodes } = round, f = (v) => (v === null || v === undefined ? "–" : v < 0.005 && v > 0 ? v.toExponential(1) : v.toFixed(2));
+  const { nodes } = round, f = (v) => (v === null || v === undefined ? "–" : v < 0.005 && v > 0 ? v.toPrecision(1) : v.toFixed(2));
   if (node === null) return [];
   const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node];
   const out = [["probability", `p = ${f(p)} · q = ${f(q)}`]];
@@ -116,8 +116,12 @@ function fill(row, { text, p, q, own }) {
   textP.style.setProperty("--v", p ?? 0);
   barQ.toggleAttribute("data-unknown", q === null);
   barP.toggleAttribute("data-unknown", p === null);
-  textQ.textContent = q === null ? "q –" : `q ${q.toFixed(2)}`;
-  textP.textContent = p === null ? "p –" : `p ${p.toFixed(2)}`;
+  textQ.textContent = q === null ? "q –" : `q ${short(q)}`;
+  textP.textContent = p === null ? "p –" : `p ${short(p)}`;
+}
+
+function short(v) {
+  return v > 0 && v < 0.005 ? "<0.01" : v.toFixed(2);
 }
 
 export default { render };

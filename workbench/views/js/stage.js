@@ -158,7 +158,7 @@ function nodeCard(parts, m, round, shown) {
 function treeNote(round, hidden) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (n === 0) return "nothing drafted: plain decoding";
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted · edge width = draft probability${hidden ? ` · +${hidden} hidden` : ""}`;
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${round.nodes.q.some((q) => q !== null) ? " · edge width = draft probability" : ""}${hidden ? ` · +${hidden} hidden` : ""}`;
 }
 
 function rootText(run, rounds, shown) {

@@ -123,12 +123,12 @@ export function render(el, data) {
 function frame(el, tree) {
   const width = Math.max(300, el.clientWidth || 640), height = Math.max(200, (el.clientHeight || 272) - 14);
   const rowHeight = Math.min(58, Math.max(21, (height - 44) / Math.max(1, tree.rows)));
-  const column = Math.min(168, Math.max(84, (width - 40 - 84) / Math.max(1, tree.columns)));
+  const column = Math.min(168, Math.max(68, (width - 40 - 84) / Math.max(1, tree.columns)));
   const head = 34, tall = Math.max(height, head + 10 + tree.rows * rowHeight);
   const top = head + Math.max(0, (tall - head - 10 - tree.rows * rowHeight) / 2);
   return {
     width: Math.max(width, 34 + tree.columns * column + 96), height: tall, rowHeight,
-    chars: Math.max(5, Math.floor((column - 30) / 7.6)),
+    chars: Math.max(5, Math.floor((column - 30) / 7.6)), innerChars: Math.max(5, Math.floor((column - 8) / 7.4)),
     x: (depth) => 20 + depth * column,
     y: (row) => top + (row + 0.5) * rowHeight,
   };
@@ -160,7 +160,7 @@ function drawNode(g, n, x, y, box, chosen, root) {
   g.dataset.node = n.id;
   const [, shape, word, figure] = g.children;
   set(shape, { d: SHAPES[n.kind] });
-  const low = box.rowHeight < 34, above = n.inner && n.kind !== "root", text = label(n.kind === "root" ? root : n.text, box.chars);
+  const low = box.rowHeight < 34, above = n.inner && n.kind !== "root", text = label(n.kind === "root" ? root : n.text, above ? box.innerChars : n.inner ? box.chars : 14);
   const note = noteOf(n), brief = low && note.length > 8 ? note.split(" · ")[0] : note, more = !n.hidden ? "" : low ? ` +${n.hidden}` : ` +${n.hidden} hidden`;
   const wide = 7.3 * text.length;
   // A node with children has its words above the edges that leave it; a leaf has them at its side.
@@ -175,7 +175,7 @@ function drawNode(g, n, x, y, box, chosen, root) {
 function noteOf(n) {
   if (n.kind === "root") return "";
   if (n.kind === "corrected" || n.kind === "bonus") return `${n.kind} · p ${n.p.toFixed(2)}`;
-  return n.q === null || n.q === undefined ? "q –" : `q ${n.q.toFixed(2)}`;
+  return n.q === null || n.q === undefined ? `p ${n.p.toFixed(2)}` : `q ${n.q.toFixed(2)}`;
 }
 
 function sentence(round, tree) {
