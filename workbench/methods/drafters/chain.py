@@ -60,7 +60,7 @@ def draft_chain(
     depth = max(row.plan.depth for row in rows)
     sampled = [q_law is not None or not row.sampling.greedy for row in rows]
     uniforms = [
-        torch.from_numpy(row.draw.uniform(depth)).to(runner.device, non_blocking=True) if s else None
+        torch.from_numpy(row.draw.uniform(row.plan.depth)).to(runner.device, non_blocking=True) if s else None
         for row, s in zip(rows, sampled, strict=True)
     ]
     tokens: list[list[Tensor]] = [[] for _ in rows]

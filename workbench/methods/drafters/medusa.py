@@ -10,6 +10,7 @@ from typing import ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -37,7 +38,7 @@ class MedusaHeads(nn.Module):
             n = info.config["n_heads"]
             weight = torch.stack([weights[f"heads.{i}.weight"] for i in range(n)])
             bias = torch.stack([weights[f"heads.{i}.bias"] for i in range(n)])
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
+        except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
             raise ModelError(
                 f"The Medusa heads in {info.folder} cannot be read: {error}", "Train or fetch them again."
             ) from error

@@ -1,0 +1,301 @@
+"""Acceptance rules, exactly: every draw of siblings is enumerated, and the emitted law is computed to the last digit.
+
+Golden numbers: p = (.5, .3, .15, .05), q = (.1, .4, .3, .2), from the verification cards.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from workbench.core import rejection
+from workbench.core.rejection import Ruling, greedy_match, recursive_rejection, residual, walk
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree, Sampling
+from workbench.methods.drafters.oracle import mixture
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+Rule = Callable[[DraftTree, Tensor, Tensor], Ruling]
+
+
+# -- exact evaluation of a rule ------------------------------------------------------------------------------------------
+
+
+def draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All ways `n` siblings can come out, with their probabilities."""
+    if how is Sampling.DETERMINISTIC:
+        yield tuple(q.argsort(descending=True)[:n].tolist()), 1.0
+        return
+    for tokens in itertools.product(range(len(q)), repeat=n):
+        if how is Sampling.WITHOUT_REPLACEMENT and len(set(tokens)) < n:
+            continue
+        chance, left = 1.0, 1.0
+        for token in tokens:
+            chance *= float(q[token]) / left if left > 0 else 0.0
+            left -= float(q[token]) if how is Sampling.WITHOUT_REPLACEMENT else 0.0
+        if chance > 0:
+            yield tokens, chance
+
+
+def siblings(tokens: tuple[int, ...], q: Tensor | None, how: Sampling) -> DraftTree:
+    """One level of siblings below the root."""
+    n = len(tokens)
+    return DraftTree(
+        tokens=torch.tensor(tokens),
+        parents=torch.full((n,), -1),
+        logq=torch.zeros(n),
+        sampling=how,
+        depth=1,
+        fanout=n,
+        q=None if q is None else q[None],
+        q_of=None if q is None else torch.tensor([0] + [-1] * n),
+    )
+
+
+def emitted(
+    p: Tensor, q: Tensor, n: int, how: Sampling, patch: pytest.MonkeyPatch, order: Callable | None = None,
+    rule: Rule = recursive_rejection, as_if: Sampling | None = None, rest: Tensor | None = None,
+) -> tuple[Tensor, float]:  # fmt: skip
+    """(law of the first emitted token, probability that it is one of the siblings), without any sampling.
+
+    Args:
+        p: the target's law.
+        q: the drafter's law.
+        n: siblings.
+        how: how they are drawn.
+        patch: to read the law that a rejection draws from.
+        order: re-sorts siblings before they are verified (which breaks exactness).
+        rule: under test.
+        as_if: what the rule is told about the draw; the truth by default.
+        rest: what is drawn from after a rejection, instead of what the rule left over.
+    """
+    leftover: list[Tensor] = []
+
+    def spy(law: Tensor, u: Tensor) -> Tensor:
+        leftover[:] = [law]
+        return torch.zeros(len(law), dtype=torch.long)
+
+    patch.setattr(rejection, "pick", spy)
+    out, kept = torch.zeros_like(p), 0.0
+    told = as_if or how
+    for tokens, chance in draws(q, n, how):
+        seen = tuple(sorted(tokens, key=order)) if order else tokens
+        tree = siblings(seen, None if told is Sampling.DETERMINISTIC else q, told)
+        after = p.expand(n + 1, -1).clone()
+        ruling = rule(tree, after, torch.zeros(n + 1, dtype=torch.float64))
+        alive = chance
+        for token, accept in zip(seen, ruling.accept.tolist(), strict=True):
+            out[token] += alive * accept
+            kept += alive * accept
+            alive *= 1 - accept
+        left = leftover[0][0] if rest is None else rest
+        out += alive * left / left.sum()
+    return out, kept
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Total variation."""
+    return float((a - b).abs().sum() / 2)
+
+
+# -- golden numbers ------------------------------------------------------------------------------------------------------
+
+SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.DETERMINISTIC
+
+
+@pytest.mark.parametrize(
+    ("how", "n", "acceptance"),
+    [
+        (SAMPLED, 1, 0.6),
+        (SAMPLED, 2, 0.64),
+        (SAMPLED, 3, 0.676),
+        (WITHOUT, 1, 0.6),
+        (WITHOUT, 2, 0.656845),
+        (WITHOUT, 3, 0.748988),
+        (WITHOUT, 4, 1.0),
+        (FIXED, 1, 0.3),
+        (FIXED, 2, 0.45),
+        (FIXED, 3, 0.5),
+    ],
+)
+def test_golden_acceptance(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    law, kept = emitted(P, Q, n, how, monkeypatch)
+    assert kept == pytest.approx(acceptance, abs=6e-7)
+    assert distance(law, P) < 1e-12
+
+
+def test_golden_residual() -> None:
+    assert residual(P, Q).tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
+    assert residual(Q, P).tolist() == pytest.approx([0.0, 0.25, 0.375, 0.375])
+    assert residual(P, P).tolist() == P.tolist()
+
+
+laws = st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=4, max_size=4).filter(lambda w: sum(w) > 0.1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(laws, laws, st.integers(1, 3), st.sampled_from([SAMPLED, WITHOUT, FIXED]))
+def test_the_emitted_law_is_the_targets_for_any_two_laws(
+    a: list[float], b: list[float], n: int, how: Sampling
+) -> None:
+    p, q = (torch.tensor(w, dtype=torch.float64) / sum(w) for w in (a, b))
+    n = min(n, int((q > 0).sum())) if how is WITHOUT else n
+    with pytest.MonkeyPatch.context() as patch:
+        law, kept = emitted(p, q, n, how, patch)
+    assert distance(law, p) < 1e-9
+    if n == 1 and how is not FIXED:
+        assert kept == pytest.approx(float(torch.minimum(p, q).sum()))
+
+
+@pytest.mark.parametrize("a", [0.0, 0.5, 0.7, 0.9, 1.0])
+def test_the_oracle_is_accepted_as_often_as_its_dial_says(a: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SimpleNamespace(drafter=SimpleNamespace(acceptance=a), sampling=SamplingParams(temperature=1.0))
+    q = inspect.unwrap(mixture)(row, P.log()[None])[0]  # without the type check: a row needs a model
+    law, kept = emitted(P, q, 1, SAMPLED, monkeypatch)
+    assert kept == pytest.approx(a + (1 - a) * float(P.min()))
+    assert distance(law, P) < 1e-12
+
+
+# -- broken rules are caught by the same evaluation ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "tv"), [(2, 0.2369), (3, 0.3917)])
+def test_siblings_sorted_by_q_are_caught(n: int, tv: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    law, _ = emitted(P, Q, n, WITHOUT, monkeypatch, order=lambda token: -float(Q[token]))
+    assert distance(law, P) == pytest.approx(tv, abs=1e-4)
+
+
+def test_the_ratio_rule_on_deterministic_drafts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    law, _ = emitted(P, Q, 2, FIXED, monkeypatch, as_if=WITHOUT)
+    assert law.tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0])
+    assert distance(law, P) == pytest.approx(0.45)
+
+
+def test_a_draw_without_replacement_told_to_be_independent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    law, _ = emitted(Q, P, 2, WITHOUT, monkeypatch, as_if=SAMPLED)
+    assert distance(law, Q) > 0.01
+
+
+def test_drawing_from_p_instead_of_the_residual_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    law, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rest=P)
+    assert law.tolist() == pytest.approx((torch.minimum(P, Q) + 0.4 * P).tolist())
+    assert distance(law, P) == pytest.approx(0.2)
+
+
+def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(tree: DraftTree, p: Tensor, u: Tensor) -> Ruling:
+        ruling = recursive_rejection(tree, p, u)
+        return Ruling(torch.ones_like(ruling.accept), ruling.stop)
+
+    law, _ = emitted(P, Q, 1, SAMPLED, monkeypatch, rule=always)
+    assert distance(law, P) == pytest.approx(0.4)
+
+
+# -- whole trees ---------------------------------------------------------------------------------------------------------
+
+
+def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of two levels: each place rules as it would alone."""
+    p = torch.stack([P, P.flip(0), Q, P.roll(1), P, Q.flip(0)])
+    q = torch.stack([Q, P, Q.flip(0)])
+    tree = DraftTree(
+        tokens=torch.tensor([1, 2, 0, 3, 2]),
+        parents=torch.tensor([-1, -1, 0, 0, 1]),
+        logq=torch.zeros(5),
+        sampling=WITHOUT,
+        depth=2,
+        fanout=2,
+        q=q,
+        q_of=torch.tensor([0, 1, 2, -1, -1, -1]),
+    )
+    whole = recursive_rejection(tree, p, torch.full((6,), 0.5, dtype=torch.float64))
+    for place, nodes in ((0, [0, 1]), (1, [2, 3]), (2, [4])):
+        tokens = tuple(tree.tokens[nodes].tolist())
+        alone = recursive_rejection(
+            siblings(tokens, q[place], WITHOUT), p[[place] * (len(nodes) + 1)], torch.full((len(nodes) + 1,), 0.5).double()
+        )
+        assert whole.accept[nodes].tolist() == pytest.approx(alone.accept.tolist())
+        assert whole.stop[place] == alone.stop[0]
+
+
+def test_greedy_match_follows_the_likeliest_tokens() -> None:
+    tree = DraftTree.of([5, 6, 7, 8], [-1, -1, 1, 2])
+    ruling = greedy_match(tree, torch.tensor([6, 0, 7, 9, 4]))
+    assert ruling.accept.tolist() == [0, 1, 1, 0]
+    verdict = walk([-1, -1, 1, 2], ruling.accept.tolist(), ruling.stop.tolist(), None)
+    assert verdict.path == (1, 2)
+    assert verdict.bonus == 9
+    assert verdict.corrected
+    assert verdict.tested == ((0, False), (1, True), (2, True), (3, False))
+
+
+def test_rejecting_the_root_emits_one_token() -> None:
+    verdict = walk([-1, 0], [0.0, 1.0], [3, 4, 5], [0.5, 0.5])
+    assert (verdict.path, verdict.bonus, verdict.corrected) == ((), 3, True)
+    assert verdict.uniform == {0: 0.5}
+
+
+def test_an_empty_tree_and_a_full_path_end_in_a_bonus() -> None:
+    assert walk([], [], [9], None).corrected is False
+    full = walk([-1, 0], [1.0, 1.0], [3, 4, 5], [0.99, 0.0])
+    assert (full.path, full.bonus, full.corrected) == ((0, 1), 5, False)
+
+
+def test_a_probability_of_one_is_always_kept_and_zero_never() -> None:
+    assert walk([-1], [1.0], [0, 1], [1 - 1e-16]).path == (0,)
+    assert walk([-1], [0.0], [0, 1], [0.0]).path == ()
+
+
+@pytest.mark.parametrize(("a", "taus"), [(0.5, (1.5, 1.875, 1.9688, 1.9961)), (0.7, (1.7, 2.533, 2.9412, 3.1988)),
+                                         (0.9, (1.9, 3.439, 4.6856, 6.1258))])  # fmt: skip
+def test_expected_length_of_a_walk_is_geometric(a: float, taus: tuple[float, ...]) -> None:
+    """(1 − aᵞ⁺¹)/(1 − a), summed over all outcomes of the walk itself."""
+    for depth, tau in zip((1, 3, 5, 8), taus, strict=True):
+        chain = list(range(-1, depth - 1))
+        mean = 0.0
+        for kept in range(depth + 1):
+            uniform = [0.0] * kept + [1.0] * (depth - kept)
+            verdict = walk(chain, [a] * depth, [0] * (depth + 1), uniform)
+            assert len(verdict.path) == kept
+            mean += (len(verdict.path) + 1) * a**kept * (1 - a if kept < depth else 1)
+        assert mean == pytest.approx(tau, abs=1e-4)
+        assert mean == pytest.approx((1 - a ** (depth + 1)) / (1 - a))
+
+
+def test_typical_acceptance_golden_numbers() -> None:
+    rule, sampling = TypicalAcceptance(), SamplingParams(temperature=1.0)
+
+    def kept(p: Tensor) -> list[bool]:
+        tree = siblings(tuple(range(len(p))), None, FIXED)
+        places = p.expand(len(p) + 1, -1)
+        u = torch.zeros(len(p) + 1, dtype=torch.float64)
+        return (rule.rule(tree, places.log(), places, sampling, u).accept > 0).tolist()
+
+    assert kept(P) == [True, True, True, False]  # H = 1.1421, δ·exp(−H) = 0.0957 > ε = 0.09
+    assert float(-(P * P.log()).sum()) == pytest.approx(1.1421, abs=1e-4)
+    assert all(kept(torch.full((50,), 0.02, dtype=torch.float64)))  # threshold 0.3 / 50 = 0.006
+    sure = torch.tensor([0.93, 0.05, 0.02], dtype=torch.float64)
+    assert kept(sure) == [True, False, False]
+    assert 0.3 * math.exp(float((sure * sure.log()).sum())) > 0.09
+
+
+def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() -> None:
+    walk_ = TypicalAcceptance().walk
+    #         0 ─ 2      1 ─ 3 ─ 4 (rejected)
+    parents = [-1, -1, 0, 1, 3]
+    assert walk_(parents, [0.9, 0.1, 0.0, 0.2, 0.0], list(range(6)), None).path == (1, 3)
+    assert walk_(parents, [0.9, 0.1, 0.3, 0.2, 0.0], list(range(6)), None).path == (0, 2)
+    verdict = walk_(parents, [0.0] * 5, list(range(6)), None)
+    assert (verdict.path, verdict.bonus, verdict.corrected) == ((), 0, True)
+    assert walk_(parents, [0.9, 0.1, 0.0, 0.2, 0.5], list(range(6)), None).bonus == 5

@@ -1,0 +1,176 @@
+"""The law tokens are drawn from, against Hugging Face's warpers; draws by inversion; parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from workbench.core.draw import Draw
+from workbench.core.errors import ParameterError
+from workbench.core.params import param, params_of
+from workbench.core.sampling import SamplingParams, law, pick, with_history
+
+
+def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
+    return 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(
+    st.integers(0, 1000),
+    st.floats(0.1, 3.0),
+    st.sampled_from([0, 1, 2, 5, 39, 40, 1000]),
+    st.sampled_from([0.1, 0.5, 0.9, 0.999, 1.0]),
+    st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+)
+def test_the_law_is_that_of_hugging_faces_warpers(
+    seed: int, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    logits, ids = logits_of(seed), torch.zeros(4, 1, dtype=torch.long)
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    if top_k:
+        warpers.append(TopKLogitsWarper(top_k))
+    if top_p < 1:
+        warpers.append(TopPLogitsWarper(top_p))
+    if min_p:
+        warpers.append(MinPLogitsWarper(min_p))
+    wanted = warpers(ids, logits.clone()).softmax(1)
+    found = law(logits, SamplingParams(temperature, top_k, top_p, min_p))
+    assert torch.equal(found > 0, wanted > 0)
+    assert torch.allclose(found, wanted, atol=1e-14)
+    assert torch.allclose(found.sum(1), torch.ones(4, dtype=torch.float64))
+
+
+def test_temperature_zero_is_a_point_mass_on_the_first_likeliest_token() -> None:
+    logits = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, -1.0]])
+    assert law(logits, SamplingParams()).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_widened(dtype: torch.dtype) -> None:
+    assert law(logits_of(0).to(dtype), SamplingParams(1.0)).dtype == torch.float32
+
+
+@given(st.integers(0, 1000), st.lists(st.integers(0, 39), min_size=1, max_size=12), st.floats(0.5, 5.0))
+def test_the_repetition_penalty_is_hugging_faces(seed: int, history: list[int], penalty: float) -> None:
+    logits, ids = logits_of(seed, rows=2), torch.tensor(history)
+    wanted = RepetitionPenaltyLogitsProcessor(penalty)(ids[None].expand(2, -1), logits.clone())
+    found = with_history(logits, SamplingParams(repetition_penalty=penalty), [ids, ids])
+    assert torch.allclose(found, wanted)
+
+
+def test_each_row_is_scored_with_its_own_history() -> None:
+    def shift(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores + ids.shape[1] * 100 + ids.sum()
+
+    histories = [torch.tensor([1]), torch.tensor([2, 3])]
+    found = with_history(torch.zeros(2, 3), SamplingParams(processors=(shift,)), histories)
+    assert found.tolist() == [[101.0] * 3, [205.0] * 3]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1, exclude_max=True))
+def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
+    total = float(torch.tensor(weights, dtype=torch.float64).cumsum(0)[-1])
+    if total <= 0:
+        return
+    token = int(pick(torch.tensor([weights], dtype=torch.float64), torch.tensor([u], dtype=torch.float64)))
+    running, wanted = 0.0, None
+    for i, cumulative in enumerate(torch.tensor(weights, dtype=torch.float64).cumsum(0).tolist()):
+        running = cumulative
+        if running > u * total:
+            wanted = i
+            break
+    assert token == wanted
+
+
+@given(st.integers(0, 2**62), st.integers(1, 50), st.integers(1, 50))
+def test_uniforms_depend_on_the_seed_and_their_place_alone(seed: int, a: int, b: int) -> None:
+    parts = Draw(seed)
+    together = np.concatenate([parts.uniform(a), parts.uniform(b)])
+    assert (together == Draw(seed).uniform(a + b)).all()
+    assert ((together >= 0) & (together < 1)).all()
+
+
+# -- parameters ----------------------------------------------------------------------------------------------------------
+
+SPECS = params_of(SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "parsed"),
+    [
+        ("temperature", "0.7", 0.7),
+        ("temperature", 1, 1.0),
+        ("top_k", "50", 50),
+        ("top_k", 50.0, 50),
+        ("top_p", "1", 1.0),
+    ],
+)
+def test_values_are_parsed_from_text_and_numbers(name: str, value: object, parsed: float) -> None:
+    found = SPECS[name].parse(value)
+    assert found == parsed
+    assert type(found) is type(parsed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("temperature", -0.1, "outside its range"),
+        ("temperature", float("nan"), "outside its range"),
+        ("temperature", "warm", "not a number"),
+        ("temperature", True, "not a number"),
+        ("temperature", None, "not a number"),
+        ("top_k", 1001, "outside its range"),
+        ("top_k", 2.5, "not a whole number"),
+        ("top_k", "", "not a whole number"),
+        ("top_k", float("inf"), "whole number|outside"),
+    ],
+)
+def test_wrong_values_are_named_with_what_is_allowed(name: str, value: object, says: str) -> None:
+    with pytest.raises(ParameterError, match=says) as caught:
+        SPECS[name].parse(value)
+    assert name in caught.value.message
+    assert "from" in caught.value.remedy
+
+
+def test_choices_and_booleans() -> None:
+    choice = param("a", choices=("a", "b"), doc="").metadata["workbench.param"]
+    assert choice.parse("b") == "b"
+    with pytest.raises(ParameterError, match="not one of its choices") as caught:
+        choice.parse("c")
+    assert "a, b" in caught.value.remedy
+    flag = param(False, doc="").metadata["workbench.param"]
+    assert [flag.parse(v) for v in (True, "yes", "On", "0", False, "false")] == [True, True, True, False, False, False]
+    with pytest.raises(ParameterError, match="not true or false"):
+        flag.parse("maybe")
+
+
+@given(st.sampled_from(sorted(SPECS)), st.data())
+def test_allowed_values_pass_and_others_do_not(name: str, data: st.DataObject) -> None:
+    spec = SPECS[name]
+    assert spec.ge is not None
+    assert spec.le is not None
+    numbers = st.integers(-10, 2000) if spec.kind == "int" else st.floats(-10, 20)
+    value = data.draw(numbers)
+    if spec.ge <= value <= spec.le:
+        assert spec.parse(value) == spec.parse(str(value)) == value
+    else:
+        with pytest.raises(ParameterError):
+            spec.parse(value)
+
+
+def test_a_parameter_goes_to_the_wire_as_plain_json() -> None:
+    wire = SPECS["top_k"].to_wire()
+    assert wire["name"] == "top_k"
+    assert wire["kind"] == "int"
+    assert (wire["ge"], wire["le"], wire["default"], wire["choices"]) == (0, 1000, 0, [])

@@ -1,0 +1,163 @@
+"""The tree cache and its masks against naive references."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.core.errors import CapacityError
+from workbench.core.tree import ancestors, depths_of
+from workbench.engine import Runner
+from workbench.engine.masks import MaskKinds, MaskMaker
+from workbench.engine.runner import SCRATCH, Segment
+
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1,
+         "num_key_value_heads": 1}  # fmt: skip
+
+
+class Reference:
+    """What rows hold, as plain lists: committed tokens, and nothing else."""
+
+    def __init__(self, seed: int, name: str = "llama", context: int = 96) -> None:
+        self.model = worlds.family(name, seed, **(SHAPE if name == "llama" else {}))
+        self.runner = Runner(self.model, context)
+        self.ask = worlds.ask_model(self.model)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000))
+def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> None:
+    """Random operations on up to four rows; after each, the next logits of every row equal a plain forward of its text."""
+    rng, world = random.Random(seed), Reference(seed)
+    runner, texts = world.runner, {}
+    for _ in range(10):
+        action = rng.choice(["open", "tree", "tree", "tree", "chain", "rewind", "close"])
+        if action == "open" and len(texts) < 4:
+            slot, text = runner.open(), worlds.random_prompt(rng.randint(1, 9), seed=rng.randint(0, 99))
+            runner.prefill(slot, text, chunk=rng.randint(1, 5))
+            texts[id(slot)] = (slot, text)
+        elif texts:
+            slot, text = rng.choice(list(texts.values()))
+            if action == "close":
+                runner.close(slot)
+                del texts[id(slot)]
+            elif action == "rewind":
+                keep = rng.randint(1, len(text))
+                runner.rewind(slot, keep)
+                del text[keep:]
+            elif action == "chain":
+                new = worlds.random_prompt(rng.randint(1, 4), seed=rng.randint(0, 99))
+                runner.forward([Segment(slot, torch.tensor(new))])
+                runner.commit(slot, range(len(new)))
+                text += new
+            else:
+                grow_trees(world, [rng.choice(list(texts.values())), (slot, text)], rng)
+    for slot, text in texts.values():
+        probe = rng.randint(1, 63)
+        out = runner.forward([Segment(slot, torch.tensor([probe]))])
+        runner.rewind(slot, len(text))
+        assert slot.length == len(text)
+        assert float((out.logits[0, -1] - world.ask([*text, probe])).abs().max()) < 1e-12
+    assert sorted(slot.index for slot, _ in texts.values()) == list(range(len(texts)))
+
+
+def grow_trees(world: Reference, rows: list, rng: random.Random) -> None:
+    """One batch of random trees; a random path of each is committed."""
+    rows = list({id(slot): (slot, text) for slot, text in rows}.values())
+    batch, trees = [], []
+    for slot, _ in rows:
+        n = rng.randint(1, 6)
+        parents = [rng.randint(-1, i - 1) for i in range(n)]
+        tokens = worlds.random_prompt(n + 1, seed=rng.randint(0, 99))
+        trees.append((tokens, parents))
+        batch.append(worlds.tree_segment(slot, tokens[0], tokens[1:], parents))
+    world.runner.forward(batch)
+    for (slot, text), (tokens, parents) in zip(rows, trees, strict=True):
+        path = [0, *(node + 1 for node in worlds.path_to(parents, rng.randint(-1, len(parents) - 1)))]
+        world.runner.commit(slot, path)
+        text += [tokens[i] for i in path]
+
+
+def test_a_forward_beyond_the_capacity_is_a_named_error(device: str) -> None:
+    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
+    slot = runner.open()
+    runner.prefill(slot, [1] * 16)
+    with pytest.raises(CapacityError, match="positions") as caught:
+        runner.forward([Segment(slot, torch.ones(SCRATCH + 1, dtype=torch.long, device=device))])
+    assert "smaller tree" in caught.value.remedy
+    runner.forward([Segment(slot, torch.ones(SCRATCH, dtype=torch.long, device=device))])  # exactly full is fine
+
+
+def test_no_memory_for_another_row_is_a_named_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
+    runner.prefill(runner.open(), [1, 2])
+
+    def full(rows: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(runner.cache, "grow", full)
+    with pytest.raises(CapacityError, match="No memory for another row"):
+        runner.open()
+
+
+def test_the_cache_says_how_much_memory_it_takes(device: str) -> None:
+    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
+    runner.prefill(runner.open(), [1, 2])
+    assert runner.cache.n_bytes == 2 * 2 * 8 * 8 * (16 + SCRATCH)  # layers, keys and values, width, bytes, positions
+
+
+# -- masks ---------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.integers(0, 1000)), min_size=1, max_size=3),
+       st.sampled_from([None, 3, 5]), st.sampled_from([None, 4]))  # fmt: skip
+def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int | None, chunk: int | None) -> None:
+    """Every entry of a mask, from first principles: committed, or an ancestor; and near enough for a sliding layer."""
+    trees = []
+    for start, n, seed in rows:
+        rng = random.Random(seed)
+        trees.append((start, [-1, *(rng.randint(-1, i - 1) + 1 for i in range(n))]))
+    n = max(len(parents) for _, parents in trees)
+    used = max(start for start, _ in trees) + n
+    kinds = ["full_attention", *(["sliding_attention"] if window else []), *(["chunked_attention"] if chunk else [])]
+    maker = MaskMaker(MaskKinds(len(kinds) > 1, tuple(kinds), window, chunk), torch.float32, torch.device("cpu"))
+    sees = [ancestors(torch.tensor(parents), len(parents)) for _, parents in trees]
+    full = maker.tree([start for start, _ in trees], sees, n, used)
+    query, key = torch.zeros(len(trees), n, dtype=torch.long), torch.arange(used).repeat(len(trees), 1)
+    for b, (start, parents) in enumerate(trees):
+        at = torch.tensor(depths_of(parents)) - 1 + start
+        query[b, : len(parents)] = at
+        key[b, start : start + len(parents)] = at
+    masks = maker.of_kinds(full, query, key)
+    masks = masks if isinstance(masks, dict) else {"full_attention": masks}
+    assert set(masks) == set(kinds)
+    for b, (start, parents) in enumerate(trees):
+        for i in range(len(parents)):
+            for j in range(used):
+                ancestor = j >= start and j - start in [*worlds.path_to([p for p in parents], i)]
+                seen = j < start or ancestor
+                q, k = int(query[b, i]), int(key[b, j])
+                assert (float(masks["full_attention"][b, 0, i, j]) == 0) == seen
+                if window:
+                    assert (float(masks["sliding_attention"][b, 0, i, j]) == 0) == (seen and q - k < window)
+                if chunk:
+                    assert (float(masks["chunked_attention"][b, 0, i, j]) == 0) == (seen and q // chunk == k // chunk)
+    assert bool((full.amax(-1) == 0).all())  # padding too: a token that sees nothing would be NaN
+
+
+def test_which_masks_a_family_asks_for() -> None:
+    def kinds(name: str, **kw: object) -> MaskKinds:
+        return MaskKinds.of(worlds.FAMILIES[name](**kw))
+
+    assert kinds("llama") == MaskKinds(False, ("full_attention",), None, None)
+    assert kinds("mistral").kinds == ("sliding_attention",)
+    assert kinds("mistral").window == 6
+    assert set(kinds("gemma3_text").kinds) == {"sliding_attention", "full_attention"}
+    assert kinds("llama4_text").chunk == 8
+    assert "sliding_attention" not in kinds("qwen2", sliding_window=6, use_sliding_window=False).kinds

@@ -1,0 +1,88 @@
+"""Text as it grows: spans concatenate to the whole text, and no half character is ever shown."""
+
+from __future__ import annotations
+
+import pytest
+import worlds
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from workbench.engine.detokenise import Detokeniser, TokenText
+
+TOKENIZER = worlds.byte_tokenizer()
+HALF = "\N{REPLACEMENT CHARACTER}"
+
+
+def ids_of(data: bytes) -> list[int]:
+    return [b + 1 for b in data]
+
+
+def spell(prompt: list[int], ids: list[int]) -> tuple[list[tuple[str, int, int]], Detokeniser]:
+    detokeniser = Detokeniser(TOKENIZER, prompt)
+    return [detokeniser.add(t) for t in ids], detokeniser
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30), st.text(max_size=60))
+@example("", "naïve 🙂 family 👨‍👩‍👧 中文字符 end")
+@example("中文", "🏳️‍🌈" * 8)
+@example("x", "a" * 100)
+def test_spans_are_the_text(prompt: str, text: str) -> None:
+    ids = ids_of(text.encode())
+    spans, detokeniser = spell(ids_of(prompt.encode()), ids)
+    assert detokeniser.text + detokeniser.flush() == text
+    at = 0
+    for new, start, end in spans:
+        assert start == at
+        assert end == at + len(new)
+        assert text[start:end] == new
+        at = end
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="aé中🙂", min_size=1, max_size=20))
+def test_no_half_character_is_ever_shown(text: str) -> None:
+    ids = ids_of(text.encode())
+    detokeniser = Detokeniser(TOKENIZER, [])
+    for n, token in enumerate(ids, 1):
+        detokeniser.add(token)
+        assert HALF not in detokeniser.text
+        whole = bytes(b - 1 for b in ids[:n]).decode(errors="ignore")
+        assert detokeniser.text == whole
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=8), st.binary(max_size=90))
+@example(b"", b"\x80" * 80)
+@example(b"\xf0\x9f", b"\x99\x82 then")
+@example(b"", "\N{REPLACEMENT CHARACTER}a".encode())
+def test_bytes_that_are_no_text_end_as_the_tokenizer_decodes_them(prompt: bytes, data: bytes) -> None:
+    """Whatever a model writes, the text at the end is the tokenizer's own, and it only ever grows."""
+    ids = ids_of(data)
+    spans, detokeniser = spell(ids_of(prompt), ids)
+    detokeniser.flush()
+    for new, start, end in spans:
+        assert detokeniser.text[start:end] == new
+    try:
+        prompt.decode()
+    except UnicodeDecodeError:
+        return  # the prompt's half character is completed by the first tokens: whose text it is, is not defined
+    assert detokeniser.text == TOKENIZER.decode(ids, skip_special_tokens=False)
+
+
+def test_special_tokens_have_no_text() -> None:
+    spans, detokeniser = spell([], [*ids_of(b"ab"), 0, *ids_of(b"c")])
+    assert spans[2] == ("", 2, 2)
+    assert detokeniser.text == "abc"
+
+
+def test_an_incomplete_end_is_released_by_flush() -> None:
+    _, detokeniser = spell([], ids_of("a🙂".encode()[:-1]))
+    assert detokeniser.text == "a"
+    assert detokeniser.flush() == HALF
+    assert detokeniser.flush() == ""
+
+
+@pytest.mark.parametrize(("token", "text"), [(ord("a") + 1, "a"), (ord(" ") + 1, " "), (0xE2 + 1, "‹E2›"), (999, "‹999›")])
+def test_single_tokens_for_display(token: int, text: str) -> None:
+    assert TokenText(TOKENIZER)(token) == text

@@ -1,0 +1,43 @@
+"""The engine runs inside other people's serving images: it imports without the libraries of the faces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"gradio", "plotly", "polars", "ipywidgets", "anywidget"}:
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Absent())
+import pkgutil, importlib
+import workbench.core, workbench.engine, workbench.methods, workbench.trace
+from workbench.methods import registry
+for package in (workbench.core, workbench.engine, workbench.methods, workbench.trace):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+assert len(registry.names()) >= 11, registry.names()
+"""
+
+TRACE_ALONE = """
+import sys
+import workbench.trace.events, workbench.trace.metrics
+assert not {"torch", "transformers", "polars", "numpy"} & set(sys.modules), "the trace imports too much"
+"""
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_core_engine_methods_and_trace_import_without_the_faces() -> None:
+    run(CODE)
+
+
+def test_traces_are_read_without_torch() -> None:
+    run(TRACE_ALONE)

@@ -1,0 +1,402 @@
+"""Greedy text is Hugging Face's own, token for token, in float64: for every method, parameter corner, batch and switch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
+
+from workbench.core.params import ParamSpec
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row, load_models
+from workbench.engine.models import bundled
+from workbench.engine.request import ENDED
+from workbench.methods import registry
+from workbench.trace.metrics import summary
+
+PROMPT = worlds.repeating_prompt(13, period=5)
+N_LAYERS = 3
+SAMPLED = SamplingParams(temperature=0.9, top_k=20)
+
+every_method = pytest.mark.parametrize("method", list(registry.methods()), ids=registry.names())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The calibration of the planned policy is kept in a folder of this run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    """A target, a drafter of middling quality, and heads."""
+    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    """A target whose drafter is a copy of it: every path is accepted to its end."""
+    return worlds.world("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa"))
+
+
+@pytest.fixture(scope="module")
+def greedy_text(llama: Models) -> list[int]:
+    """Hugging Face's continuation of PROMPT."""
+    return worlds.hf_greedy(llama.target.model, PROMPT, 48)
+
+
+def run(models: Models, method: Method | Configured, n: int = 24, prompt: Any = PROMPT, **options: Any) -> Any:
+    """Generate alone, on a fresh engine."""
+    return Engine(models).generate(Request(prompt, method, max_new_tokens=n, **options))
+
+
+def values_of(spec: ParamSpec) -> list[Any]:
+    """The ends of a parameter's range, cut to what a tiny model has; every choice."""
+    if spec.kind == "choice":
+        return list(spec.choices)
+    if spec.kind == "bool":
+        return [False, True]
+    assert spec.ge is not None
+    assert spec.le is not None
+    highest = N_LAYERS if spec.name == "exit_layer" else spec.le
+    return [type(spec.default)(v) for v in (spec.ge, highest)]
+
+
+def corners() -> list[Any]:
+    """Every method with each parameter at each end, and with all of them at the same end."""
+    found = []
+    for method in registry.methods():
+        sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec)]
+        sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
+        found += [pytest.param(method, s, id=f"{method.name}-{_label(s)}") for s in sets if s]
+    return found
+
+
+def _label(values: dict[str, Any]) -> str:
+    return ",".join(f"{k}={v}" for k, v in values.items())
+
+
+# -- one request at a time -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3_moe", "gpt2", "gemma3_text", "gpt_oss"])
+def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
+    models = worlds.world(family, seed=2, noise=0.15, device=device, heads=tmp_path)
+    prompts = [PROMPT, worlds.random_prompt(1, seed=5)]
+    wanted = [worlds.hf_greedy(models.target.model, prompt, 24) for prompt in prompts]
+    engine = Engine(models)
+    for method in registry.methods():
+        got = [engine.generate(Request(prompt, method, max_new_tokens=24)).token_ids for prompt in prompts]
+        assert got == wanted, method.name
+
+
+@pytest.mark.parametrize(("method", "values"), corners())
+def test_parameter_corners(method: Method, values: dict[str, Any], llama: Models, greedy_text: list[int]) -> None:
+    assert run(llama, method.with_params(**values), 20).token_ids == greedy_text[:20]
+
+
+def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
+    """The other tests prove nothing if every draft is rejected, or none."""
+    rate = summary(run(llama, registry.get("draft-model"), 48))["acceptance_rate"]
+    assert 0.2 < rate < 0.95
+    assert summary(run(twins, registry.get("draft-model")))["acceptance_rate"] == 1.0
+    all_layers = registry.get("early-exit").with_params(exit_layer=N_LAYERS)
+    assert summary(run(llama, all_layers))["acceptance_rate"] == 1.0
+
+
+@pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are not there")
+@every_method
+def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tuple[list[int], list[int]]) -> None:
+    prompt, wanted = bundled_text
+    reason = bundled_models.why_not(method.needs)
+    if reason:
+        pytest.skip(reason)
+    assert run(bundled_models, method, len(wanted), prompt, stop_at_eos=True).token_ids == wanted
+
+
+@pytest.fixture(scope="module")
+def bundled_models(device: str) -> Models:
+    """What ships with the workbench, in float64."""
+    return load_models(device=device, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def bundled_text(bundled_models: Models) -> tuple[list[int], list[int]]:
+    """A prompt that repeats itself, and Hugging Face's continuation."""
+    prompt = bundled_models.tokenizer.encode("Tom had a red ball. Tom had a red hat. Tom had")
+    eos: Any = sorted(bundled_models.eos) or None
+    return prompt, worlds.hf_greedy(bundled_models.target.model, prompt, 48, eos=eos and eos[0])
+
+
+@pytest.mark.parametrize("at", [0, 3, 10])
+@every_method
+def test_nothing_follows_the_end_of_text_inside_a_tree(
+    method: Method, at: int, twins: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = worlds.hf_greedy(twins.target.model, PROMPT, 24)
+    end = text[at]
+    wanted = text[: text.index(end) + 1]
+    monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", end)
+    assert worlds.hf_greedy(twins.target.model, PROMPT, 24, eos=end) == wanted
+    trace = run(twins, method)
+    assert trace.token_ids == wanted
+    assert trace.footer.reason == "eos"
+    last = trace.rounds[-1]
+    if method.name == "draft-model" and len(wanted) % 5:
+        assert last.bonus is None
+        assert last.emitted[-1].node == last.path[-1]
+    assert run(twins, method, stop_at_eos=False).token_ids == text
+
+
+@every_method
+def test_one_token_prompt(method: Method, llama: Models) -> None:
+    assert run(llama, method, 16, [7]).token_ids == worlds.hf_greedy(llama.target.model, [7], 16)
+
+
+@every_method
+def test_the_token_limit_is_reached_inside_a_path(method: Method, twins: Models) -> None:
+    text = worlds.hf_greedy(twins.target.model, PROMPT, 7)
+    for n in (1, 2, 3, 7):
+        trace = run(twins, method, n)
+        assert trace.token_ids == text[:n]
+        assert trace.footer.reason == "length"
+        assert summary(trace)["tokens"] == n
+
+
+@every_method
+def test_generation_up_to_the_last_place_of_the_context(method: Method, device: str, tmp_path: Path) -> None:
+    models = worlds.world("llama", noise=0.0, device=device, heads=tmp_path, context=32)
+    model = models.target.model
+    for length in (31, 20):
+        prompt = worlds.repeating_prompt(length)
+        trace = run(models, method, 50, prompt)
+        assert trace.token_ids == worlds.hf_greedy(model, prompt, 32 - length)
+        assert "cut from 50" in trace.footer.warnings[0]
+
+
+@pytest.mark.parametrize("cut", [(0, 1), (4, 6), (3, 9)], ids=["one token", "two tokens", "six tokens"])
+@every_method
+def test_stop_strings_across_token_borders(method: Method, cut: tuple[int, int], twins: Models) -> None:
+    text = worlds.hf_greedy(twins.target.model, PROMPT, 24)
+    written = twins.tokenizer.decode(text)
+    stop = twins.tokenizer.decode(text[cut[0] : cut[1]])
+    at = written.index(stop)
+    trace = run(twins, method, stop=("§never§", stop))
+    assert trace.text == written[:at]
+    assert trace.footer.reason == "stop-string"
+    kept = trace.token_ids
+    assert kept == text[: len(kept)]
+    assert stop in twins.tokenizer.decode(kept)
+    assert stop not in twins.tokenizer.decode(kept[:-1])
+
+
+# -- penalties and processors --------------------------------------------------------------------------------------------
+
+
+class Wander(LogitsProcessor):
+    """Forbids the token that is the sum of the history modulo the vocabulary, and its neighbour."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        size = scores.shape[1]
+        forbidden = input_ids.sum(1) % size
+        return scores.scatter(1, torch.stack([forbidden, (forbidden + 1) % size], 1), -torch.inf)
+
+
+@every_method
+def test_repetition_penalty(method: Method, llama: Models) -> None:
+    wanted = worlds.hf_greedy(llama.target.model, PROMPT, 20, repetition_penalty=1.6)
+    got = run(llama, method, 20, sampling=SamplingParams(repetition_penalty=1.6)).token_ids
+    assert got == wanted
+
+
+@every_method
+@pytest.mark.parametrize("processor", [Wander(), NoRepeatNGramLogitsProcessor(2)], ids=["own", "hugging-face"])
+def test_logits_processors_see_each_nodes_own_path(method: Method, processor: LogitsProcessor, llama: Models) -> None:
+    wanted = worlds.hf_greedy(llama.target.model, PROMPT, 20, logits_processor=[processor])
+    got = run(llama, method, 20, sampling=SamplingParams(processors=(processor,))).token_ids
+    assert got == wanted
+    assert got != worlds.hf_greedy(llama.target.model, PROMPT, 20)
+
+
+# -- many rows -----------------------------------------------------------------------------------------------------------
+
+
+def requests(seed: int) -> list[Request]:
+    """One request a method, greedy and sampled in turn, with prompts and lengths of their own."""
+    rng = random.Random(seed)
+    found = []
+    for i, method in enumerate([*registry.methods(), *registry.methods()]):
+        prompt = worlds.repeating_prompt(rng.randint(1, 30), seed=i, period=rng.randint(2, 6))
+        sampling = SAMPLED if (i + seed) % 2 else SamplingParams()
+        found.append(
+            Request(prompt, random_setting(method, rng), sampling, rng.randint(1, 20), seed=100 * seed + i)
+        )
+    rng.shuffle(found)
+    return found
+
+
+def random_setting(method: Method, rng: random.Random) -> Configured:
+    """Any allowed parameters, trees at most 24 nodes large (for time)."""
+    values: dict[str, Any] = {}
+    for name, spec in method.params.items():
+        if spec.kind in ("choice", "bool"):
+            values[name] = rng.choice(values_of(spec))
+        elif name not in ("forgetting", "warm"):
+            low, high = values_of(spec)
+            high = min(high, 24) if name == "nodes" else high
+            values[name] = rng.randint(low, high) if spec.kind == "int" else rng.uniform(low, high)
+    if values.get("policy") == "planned":  # depends on the clock: fine when greedy, not when runs are compared
+        values["policy"] = "heuristic"
+    return method.with_params(**values)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: Models) -> None:
+    wanted = [Engine(llama).generate(request).token_ids for request in requests(seed)]
+    engine, rng = Engine(llama, max_rows=6), random.Random(seed)
+    todo, rows = requests(seed), []
+    while todo or not engine.idle:
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            if todo:
+                rows.append(engine.submit(todo.pop(0)))
+        engine.step()
+    assert [row.trace.footer.error for row in rows] == [""] * len(rows)
+    assert [row.trace.token_ids for row in rows] == wanted
+    assert llama.target.slots == []
+    assert llama.drafter is not None
+    assert llama.drafter.slots == []
+
+
+@every_method
+def test_a_seed_reproduces_a_sampled_run(method: Method, llama: Models) -> None:
+    first, again, other = (run(llama, method, 24, sampling=SAMPLED, seed=seed).token_ids for seed in (5, 5, 6))
+    assert first == again
+    assert first != other
+
+
+# -- changes in mid-run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_switches_never_change_greedy_text(seed: int, llama: Models, greedy_text: list[int]) -> None:
+    rng = random.Random(seed)
+    engine = Engine(llama)
+    rows = [engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in list(registry.methods())[:3]]
+    switches = 0
+    while not engine.idle:
+        engine.step()
+        row = rng.choice(rows)
+        if row.status in ENDED or rng.random() < 0.3:
+            continue
+        method = rng.choice(list(registry.methods()))
+        setting = random_setting(method, rng)
+        row.change(method, dict(setting.values), SamplingParams(top_k=rng.randint(0, 9)))
+        switches += 1
+    for row in rows:
+        assert row.trace is not None
+        assert row.trace.footer.error == ""
+        assert row.trace.token_ids == greedy_text
+    assert switches > 5
+    assert any(r.changes for row in rows for r in row.trace.rounds if row.trace)
+
+
+def test_the_trace_records_a_switch_at_the_round_it_takes_effect(llama: Models, greedy_text: list[int]) -> None:
+    engine = Engine(llama)
+    row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=40))
+    while not row.trace or len(row.trace.rounds) < 3:
+        engine.step()
+    row.change(registry.get("draft-tree"), {"width": 2})
+    row.change(params={"nodes": 5}, sampling=SamplingParams(top_p=0.5))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.trace.token_ids == greedy_text[:40]
+    assert [r.method for r in row.trace.rounds[:5]] == ["draft-model"] * 3 + ["draft-tree"] * 2
+    found = {c.name: (c.before, c.after) for c in row.trace.rounds[3].changes}
+    assert found == {
+        "method": ("draft-model", "draft-tree"), "width": (3, 2), "nodes": (12, 5), "top_p": (1.0, 0.5),
+    }  # fmt: skip
+    assert row.trace.rounds[3].params["width"] == 2
+    assert not any(r.changes for r in row.trace.rounds if r.index != 3)
+
+
+def test_a_change_that_cannot_be_is_said_and_the_run_goes_on(device: str) -> None:
+    models = worlds.world("llama", noise=None, device=device)
+    engine = Engine(models)
+    row = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=20))
+    engine.step()
+    row.change(registry.get("draft-model"))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.trace is not None
+    assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 20)
+    assert {r.method for r in row.trace.rounds} == {"prompt-lookup"}
+    assert any("cannot run" in note for r in row.trace.rounds for note in r.notes)
+
+
+def test_switching_to_temperature_zero_continues_greedily(llama: Models) -> None:
+    engine = Engine(llama)
+    row = engine.submit(Request(PROMPT, registry.get("draft-tree-sampled"), SAMPLED, 30, seed=3))
+    while row.n_new < 8:
+        engine.step()
+    before = list(row.committed)
+    row.change(sampling=SamplingParams())
+    while row.status not in ENDED:
+        engine.step()
+    rest = worlds.hf_greedy(llama.target.model, before, len(row.committed) - len(before))
+    assert row.committed[len(before) :] == rest
+
+
+def test_pause_step_resume_and_cancel(llama: Models, greedy_text: list[int]) -> None:
+    engine = Engine(llama)
+    row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=40, paused=True))
+    other = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=40))
+    for _ in range(4):
+        engine.step()
+    assert row.trace is not None
+    assert row.trace.rounds == []
+    assert row.status == "paused"
+    for n in (1, 2):
+        row.step()
+        engine.step()
+        engine.step()
+        assert len(row.trace.rounds) == n
+    row.resume()
+    engine.step()
+    row.pause()
+    n = len(row.trace.rounds)
+    engine.step()
+    assert len(row.trace.rounds) == n
+    other.cancel()
+    engine.step()
+    assert other.status == "cancelled"
+    assert other.trace is not None
+    assert other.trace.footer.reason == "cancelled"
+    assert other.trace.token_ids == greedy_text[: len(other.trace.token_ids)]
+    assert other.trace.rounds
+    row.resume()
+    finish(engine, row)
+    assert row.trace.token_ids == greedy_text[:40]
+    waiting = engine.submit(Request(PROMPT, registry.get("draft-model")))
+    waiting.cancel()
+    engine.step()
+    assert waiting.status == "cancelled"
+    assert engine.idle
+
+
+def finish(engine: Engine, row: Row) -> None:
+    """Run until a row has ended."""
+    while row.status not in ENDED:
+        engine.step()
+
+
+def test_every_approximate_method_says_so() -> None:
+    assert {m.name for m in registry.methods() if m.promise is Promise.APPROXIMATE} == {"medusa-typical"}
+    assert {m.name for m in registry.methods() if m.promise is Promise.SIMULATION} == {"oracle"}

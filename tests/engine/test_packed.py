@@ -1,0 +1,56 @@
+"""Packed layers give the same products as plain ones, follow their weights, and copy cleanly."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import worlds
+from torch import nn
+
+from workbench.engine.calibration import Costs, costs_of
+from workbench.engine.packed import PackedLinear, pack
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "width", "out"), [(1, 288, 768), (5, 288, 768), (1, 768, 288), (5, 768, 288), (3, 32, 64)]
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_products_equal_plain_ones(dtype: torch.dtype, rows: int, width: int, out: int, bias: bool) -> None:
+    plain = nn.Linear(width, out, bias=bias, dtype=dtype).requires_grad_(False)
+    packed = pack(copy.deepcopy(plain))
+    assert type(packed) is PackedLinear
+    x = torch.randn(1, rows, width, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(packed(x), plain(x), rtol=tolerance, atol=tolerance)
+
+
+def test_a_changed_weight_and_a_copy_are_packed_anew() -> None:
+    layer = pack(nn.Linear(288, 768, bias=False).requires_grad_(False))
+    x = torch.ones(1, 4, 288)
+    before = layer(x)
+    twin = copy.deepcopy(layer)
+    twin.weight.mul_(2)
+    torch.testing.assert_close(twin(x), 2 * before)
+    torch.testing.assert_close(layer(x), before)
+    layer.weight = nn.Parameter(3 * layer.weight, requires_grad=False)
+    torch.testing.assert_close(layer(x), 3 * before)
+
+
+def test_float64_models_are_left_alone() -> None:
+    assert type(pack(nn.Linear(8, 8, dtype=torch.float64))) is nn.Linear
+
+
+def test_costs_are_measured_once_and_interpolated(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    models = worlds.world("llama")
+    costs = costs_of(models)
+    assert all(seconds > 0 for seconds in costs.target_s.values())
+    assert costs.draft_s > 0
+    assert not models.target.slots
+    models.shared.clear()
+    assert costs_of(models) == costs  # read back from the file
+    line = Costs({1: 1.0, 4: 4.0, 8: 6.0}, 0.5)
+    assert [line.verify_s(n) for n in (1, 2, 4, 6, 8, 16)] == [1.0, 2.0, 4.0, 5.0, 6.0, 12.0]

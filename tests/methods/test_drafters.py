@@ -1,0 +1,384 @@
+"""Drafters' data structures against naive references, and what each drafter proposes in worlds where one can tell."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LogitsProcessor
+
+from workbench.bench.goodness import chi_square
+from workbench.core.draw import Draw
+from workbench.core.rejection import Verdict
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request, Row
+from workbench.engine.parts import Outcome, Plan
+from workbench.methods import registry
+from workbench.methods.drafters import stochastic_beam
+from workbench.methods.drafters.ngram import NGramIndex
+from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling, template
+from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
+from workbench.trace.metrics import summary
+
+letters = st.lists(st.integers(0, 2), max_size=30)
+
+# -- prompt lookup -------------------------------------------------------------------------------------------------------
+
+
+def scan(text: list[int], n: int, length: int, latest: bool) -> list[int]:
+    """Look at every earlier occurrence of the last n tokens, one after the other."""
+    if n >= len(text):
+        return []
+    ends = [end for end in range(n, len(text)) if text[end - n : end] == text[-n:]]
+    if not ends:
+        return []
+    start = ends[-1] if latest else ends[0]
+    return text[start : start + length]
+
+
+@given(letters, letters, st.integers(1, 4), st.integers(1, 6), st.booleans())
+def test_the_index_is_a_naive_scan(a: list[int], b: list[int], n: int, length: int, latest: bool) -> None:
+    index = NGramIndex(4)
+    index.extend(a)
+    index.extend(b)
+    assert index.continuation(n, length, latest) == scan(a + b, n, length, latest)
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "length", "latest", "found"),
+    [
+        ("abcab", 2, 3, True, "cab"),  # the match is at the start, the continuation runs to the end
+        ("aaaa", 1, 3, True, "a"),  # overlaps the tail
+        ("aaaa", 1, 3, False, "aaa"),
+        ("abc", 1, 3, True, ""),
+        ("a", 1, 3, True, ""),
+    ],
+)
+def test_look_ups_by_hand(text: str, n: int, length: int, latest: bool, found: str) -> None:
+    index = NGramIndex(3)
+    index.extend([ord(c) for c in text])
+    assert "".join(map(chr, index.continuation(n, length, latest))) == found
+
+
+# -- trie ----------------------------------------------------------------------------------------------------------------
+
+Branch = tuple[list[int], Any]
+branches = st.lists(
+    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.sampled_from([None, 1, 2])), max_size=12
+)
+
+
+def built(items: list[Branch]) -> Trie:
+    trie = Trie()
+    for branch, request in items:
+        trie.insert(branch, request)
+    return trie
+
+
+def prefixes(node: TrieNode, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], TrieNode]:
+    """All nodes of a trie by the tokens that lead to them."""
+    found = {}
+    for token, child in node.children.items():
+        found[(*path, token)] = child
+        found |= prefixes(child, (*path, token))
+    return found
+
+
+def counts(items: list[Branch], who: Any) -> Counter[tuple[int, ...]]:
+    """How often each prefix was inserted by a request, or (None) as output."""
+    return Counter(tuple(b[: i + 1]) for b, request in items if request == who for i in range(len(b)))
+
+
+@given(branches)
+def test_the_trie_counts_prefixes(items: list[Branch]) -> None:
+    trie, outputs, one = built(items), counts(items, None), counts(items, 1)
+    nodes = prefixes(trie.root)
+    assert trie.n_nodes == len(nodes)
+    assert set(nodes) == {tuple(b[: i + 1]) for b, _ in items for i in range(len(b))}
+    for path, node in nodes.items():
+        assert trie.find(list(path)) is node
+        assert node.output == outputs[path]
+        assert node.prompt.get(1, 0) == one[path]
+    assert trie.find([9]) is None
+
+
+@given(branches, st.integers(1, 8), st.integers(1, 4), st.sampled_from([0.0, 1e-4, 0.5, 1.0]))
+def test_the_best_subtree_is_the_brute_force_one(items: list[Branch], n: int, depth: int, weight: float) -> None:
+    trie = built(items)
+    scores = {
+        path: node.score(1, weight) for path, node in prefixes(trie.root).items() if len(path) <= depth
+    }
+    seen = {p: s for p, s in scores.items() if all(scores[p[: i + 1]] > 0 for i in range(len(p)))}
+    tokens, parents = trie.best(trie.root, 1, weight, n, depth)
+    paths = [tuple(tokens[i] for i in worlds.path_to(parents, node)) for node in range(len(tokens))]
+    assert len(paths) == len(set(paths)) == min(n, len(seen))
+    assert set(paths) <= set(seen)
+    wanted = sorted(seen.values(), reverse=True)[: len(paths)]  # a child never scores more than its parent
+    assert sorted((seen[p] for p in paths), reverse=True) == pytest.approx(wanted)
+
+
+@given(branches)
+def test_forgetting_removes_one_requests_counts_and_nothing_else(items: list[Branch]) -> None:
+    trie = built(items)
+    trie.forget(1)
+    kept = [item for item in items if item[1] != 1]
+    fresh = built(kept)
+    assert {p: (n.output, n.prompt) for p, n in prefixes(trie.root).items()} == {
+        p: (n.output, n.prompt) for p, n in prefixes(fresh.root).items()
+    }
+    assert trie.n_nodes == fresh.n_nodes
+
+
+@given(branches)
+def test_squeezing_halves_outputs_and_keeps_every_prefix(items: list[Branch]) -> None:
+    trie, before = built(items), counts(items, None)
+    trie.squeeze()
+    nodes = prefixes(trie.root)
+    assert trie.n_nodes == len(nodes)
+    assert all(path[:-1] in nodes for path in nodes if len(path) > 1)
+    for path, node in nodes.items():
+        assert node.output == (before[path] / 2 if before[path] > 1 else 0)
+    assert {p for p in counts(items, 1)} <= set(nodes)
+    assert {p for p, c in before.items() if c > 1} <= set(nodes)
+
+
+def test_requests_do_not_see_each_others_prompts() -> None:
+    trie = built([([5, 6, 7], 1), ([5, 8], 2)])
+    assert trie.best(trie.root.children[5], 1, 1e-4, 9, 9) == ([6, 7], [-1, 0])
+    assert trie.best(trie.root.children[5], 2, 1e-4, 9, 9) == ([8], [-1])
+    trie.forget(1)
+    assert trie.find([5, 6]) is None
+    assert trie.find([5, 8]) is not None
+
+
+def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
+    models = worlds.world("llama", noise=None, device=device)
+    engine, method = Engine(models), registry.get("lookahead-trie").with_params(warm=True)
+    prompt = worlds.repeating_prompt(16)
+    first, second = (engine.generate(Request(prompt, method, max_new_tokens=40)) for _ in range(2))
+    assert first.token_ids == second.token_ids
+    assert summary(second)["tau"] > summary(first)["tau"]
+    trie = models.shared["lookahead-trie"]
+    assert all(not node.prompt for node in prefixes(trie.root).values())
+    assert isinstance(method.drafter, LookaheadTrie)
+
+
+# -- token recycling -----------------------------------------------------------------------------------------------------
+
+
+def recycling_row(nodes: int = 24) -> Row:
+    """A row that is never run: one committed token, an empty table."""
+    models = worlds.world("llama", noise=None)
+    drafter = TokenRecycling(nodes=nodes)
+    row = Row(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
+    row.state = drafter.prime(row, models)
+    return row
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 6))
+def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: int) -> None:
+    row, drafter = RECYCLING_ROW, TokenRecycling(nodes=n)
+    generator = torch.Generator().manual_seed(seed)
+    row.state[:] = torch.randint(-1, 9, row.state.shape, generator=generator).numpy()
+    row.configured = registry.get("token-recycling").with_params(nodes=n)
+    tree = drafter.propose_row(row, Plan(depth))
+    wanted: list[tuple[tuple[int, ...], int]] = []
+    known: dict[tuple[int, ...], int] = {(): 1}
+    for ranks in template(n, depth):
+        if ranks[:-1] in known:
+            token = int(row.state[known[ranks[:-1]], ranks[-1]])
+            if token >= 0:
+                known[ranks] = token
+                wanted.append((ranks, token))
+    assert tree.tokens.tolist() == [token for _, token in wanted]
+    order = [ranks for ranks, _ in wanted]
+    assert tree.parents.tolist() == [order.index(r[:-1]) if len(r) > 1 else -1 for r in order]
+
+
+RECYCLING_ROW = recycling_row()
+
+
+def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
+    row = recycling_row()
+    top = [[i, *range(1, 8)] for i in range(3)]
+    outcome = Outcome([5, 4], [-1, 0], Verdict((), 0, True, (), {}), [0], 4, top, Plan(2))
+    row.drafter.observe(row, outcome)  # token 4 is the root and a node: the root's successors stay
+    assert row.state[4].tolist() == top[0]
+    assert row.state[5].tolist() == top[1]
+    assert (row.state[6] == -1).all()
+
+
+def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
+    models = worlds.world("llama", noise=None, device=device)
+    engine = Engine(models)
+    prompt = worlds.random_prompt(9)
+    row = engine.submit(Request(prompt, registry.get("token-recycling"), max_new_tokens=12))
+    while row.n_new < 1:
+        engine.step()
+    wanted = worlds.ask_model(models.target.model)(prompt).topk(RANKS).indices.tolist()
+    assert row.state[prompt[-1]].tolist() == wanted
+    row.cancel()
+
+
+# -- stochastic beam -----------------------------------------------------------------------------------------------------
+
+
+def perturbed(q: torch.Tensor, runs: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gumbel values [runs, V] of the children of `runs` parents, and the parents' own."""
+    row = recycling_row()
+    row.draw = Draw(seed)
+    value = torch.linspace(-1, 3, runs, dtype=torch.float64)
+    _, g = stochastic_beam._perturb(q.expand(runs, -1), torch.zeros_like(value), value, row)
+    return g, value
+
+
+Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+
+
+def without_replacement(n: int) -> dict[tuple[int, ...], float]:
+    """The law of the first n of an ordered sample without replacement."""
+    law = {}
+    for order in itertools.permutations(range(len(Q)), n):
+        chance, left = 1.0, 1.0
+        for token in order:
+            chance *= float(Q[token]) / left
+            left -= float(Q[token])
+        law[order] = chance
+    return law
+
+
+def test_the_largest_child_has_its_parents_value() -> None:
+    g, value = perturbed(Q, 1000)
+    assert torch.allclose(g.amax(1), value)
+
+
+def test_falling_siblings_are_a_sample_without_replacement() -> None:
+    g, _ = perturbed(Q, 40_000)
+    order = g.argsort(dim=1, descending=True)
+    for n in (1, 2, 3):
+        fit = chi_square(Counter(map(tuple, order[:, :n].tolist())), without_replacement(n))
+        assert fit.fits(1e-5), fit
+
+
+def test_that_a_second_sibling_passes_a_threshold_says_nothing_about_which() -> None:
+    """The condition for exactness of the beam: values decide the cut, never identities. Given the first child, and that
+    a second one passes, the second is drawn from what the first left over. (That *no third* passes does say something:
+    less is left over by likely siblings. But a test of the second never asks for the third.)"""
+    g, value = perturbed(Q, 40_000)
+    two = ((g > value.unsqueeze(1) - 1.0).sum(1)) >= 2
+    assert 5000 < int(two.sum()) < 35_000
+    pairs = Counter(map(tuple, g[two].argsort(dim=1, descending=True)[:, :2].tolist()))
+    for first in range(len(Q)):
+        seen = {k[1]: n for k, n in pairs.items() if k[0] == first}
+        law = {t: float(Q[t] / (1 - Q[first])) for t in range(len(Q)) if t != first}
+        fit = chi_square(seen, law)
+        assert fit.fits(1e-5), f"after {first}: {fit}"
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    g, _ = perturbed(torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64), 500)
+    assert torch.isneginf(g[:, 1]).all()
+    assert torch.isfinite(g[:, [0, 2]]).all()
+
+
+def test_siblings_in_the_sampled_tree_are_distinct(device: str) -> None:
+    engine = Engine(worlds.world("llama", noise=0.5, device=device))
+    trace = engine.generate(
+        Request([3, 4], registry.get("draft-tree-sampled"), SamplingParams(temperature=1.5), max_new_tokens=30)
+    )
+    for r in trace.rounds:
+        below: dict[int, list[int]] = {}
+        for token, parent in zip(r.nodes.tokens, r.nodes.parents, strict=True):
+            below.setdefault(parent, []).append(token)
+        assert all(len(tokens) == len(set(tokens)) for tokens in below.values())
+    assert any(len(r.nodes) > 4 for r in trace.rounds)
+
+
+# -- early exit ----------------------------------------------------------------------------------------------------------
+
+
+def test_drafting_leaves_the_upper_layers_of_the_cache_alone(device: str) -> None:
+    models = worlds.world("llama", noise=None, device=device)
+    engine = Engine(models)
+    row = engine.submit(Request(worlds.random_prompt(9), registry.get("early-exit").with_params(exit_layer=2)))
+    engine.step()
+    upper = models.target.cache.layers[2]
+    before = [upper.keys.clone(), upper.values.clone()]
+    lower = models.target.cache.layers[1].keys.clone()
+    row.drafter.propose([row])
+    assert torch.equal(upper.keys, before[0])
+    assert torch.equal(upper.values, before[1])
+    assert not torch.equal(models.target.cache.layers[1].keys, lower)
+
+
+def test_an_exit_beyond_the_last_layer_names_the_range(device: str) -> None:
+    engine = Engine(worlds.world("llama", noise=None, device=device))
+    row = engine.submit(Request([1, 2], registry.get("early-exit").with_params(exit_layer=9)))
+    engine.step()
+    assert row.trace is not None
+    assert row.status == "error"
+    assert "has 3 layers" in row.trace.footer.error
+    assert "Use 1 to 3" in row.trace.footer.error
+
+
+# -- worlds where one can tell -------------------------------------------------------------------------------------------
+
+
+class Repeat(LogitsProcessor):
+    """A world that repeats the token of four places ago."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -20.0).scatter(1, input_ids[:, -4:-3], 20.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "tau"), [("prompt-lookup", 8.0), ("lookahead-trie", 5.0), ("token-recycling", 4.0)]
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, temperature: float, device: str) -> None:
+    models = worlds.world("llama", noise=None, device=device)
+    sampling, prompt = SamplingParams(temperature, processors=(Repeat(),)), [5, 9, 3, 7, 5, 9, 3, 7]
+    trace = Engine(models).generate(Request(prompt, registry.get(name), sampling, max_new_tokens=80))
+    assert trace.token_ids == (prompt * 20)[:80]
+    assert summary(trace)["tau"] > tau
+
+
+@pytest.mark.parametrize("policy", ["heuristic", "confidence"])
+def test_draft_lengths_follow_the_policy(policy: str, device: str) -> None:
+    models = worlds.world("llama", noise=0.15, device=device)
+    method = registry.get("draft-model").with_params(policy=policy, depth=4)
+    rounds = Engine(models).generate(Request(worlds.random_prompt(8), method, max_new_tokens=60)).rounds
+    lengths = [len(r.nodes) for r in rounds]
+    if policy == "heuristic":
+        wanted = 4
+        for r, length in zip(rounds[:-8], lengths, strict=False):
+            assert length == wanted
+            wanted = min(wanted + 2, 24) if len(r.path) == length else max(1, wanted - 1)
+    else:
+        assert max(lengths) <= 4
+        assert len(set(lengths)) > 1
+        for r in rounds:  # every drafted token but the first came from a law that was sure enough
+            assert all(q is not None and q >= 0.4 for q in r.nodes.q[1:])
+
+
+def test_the_oracle_reproduces_its_closed_form(device: str) -> None:
+    """τ = (1 − aᴷ⁺¹)/(1 − a) within five standard errors."""
+    models = worlds.world("llama", noise=None, device=device)
+    for a in (0.5, 0.8):
+        method, engine = registry.get("oracle").with_params(acceptance=a, depth=3), Engine(models, record=False)
+        rows = [
+            engine.submit(Request([1, 2], method, SamplingParams(temperature=1.0), 50, seed=s)) for s in range(6)
+        ]
+        while not engine.idle:
+            engine.step()
+        lengths = [len(r.emitted) for row in rows if row.trace for r in row.trace.rounds if len(r.nodes) == 3]
+        mean = sum(lengths) / len(lengths)
+        spread = (sum((x - mean) ** 2 for x in lengths) / len(lengths) ** 2) ** 0.5
+        assert abs(mean - (1 - a**4) / (1 - a)) < 5 * spread

@@ -1,0 +1,189 @@
+"""Methods that promise exactness sample from the target's own joint law: goodness of fit on tiny vocabularies.
+
+Every test fixes its seeds and fails with probability below 1e-5 if the promise holds. The rules themselves are checked
+to the last digit in tests/core/test_rejection.py; here the whole engine runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law
+from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.sampling import SamplingParams, law, pick
+from workbench.core.tree import DraftTree
+from workbench.engine import Configured, Engine, Models, Promise, Request
+from workbench.methods import registry
+from workbench.methods.verifiers.lossless import Lossless
+
+ALPHA = 1e-5
+VOCABULARY = 6
+PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
+"""It repeats itself, so that methods that copy have something to propose."""
+
+PLAIN = SamplingParams(temperature=1.0)
+FILTERED = SamplingParams(temperature=0.8, top_k=4, top_p=0.9)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    """Six tokens, a drafter that is right often but far from always, untrained heads."""
+    return worlds.small_world(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
+
+
+def test_the_world_is_worth_testing_in(models: Models) -> None:
+    """Neither law is flat, and they differ: acceptance is neither near 0 nor near 1."""
+    ids = torch.tensor([PROMPT], device=models.target.device)
+    assert models.drafter is not None
+    with torch.inference_mode():
+        p, q = (m.model(ids).logits[0].softmax(-1) for m in (models.target, models.drafter))
+    overlap = float(torch.minimum(p, q).sum(-1).mean())
+    entropy = float(torch.special.entr(p).sum(-1).mean())
+    assert 0.4 < overlap < 0.9
+    assert 0.6 < entropy < 1.7
+
+
+def draw(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> list[list[int]]:
+    """Independent generations, many at once; a little longer than what is tested, so that drafts are not cut."""
+    engine = Engine(models, max_rows=64, record=False)
+    rows = [
+        engine.submit(Request(PROMPT, method, sampling, n_tokens + 1, seed=seed, stop_at_eos=False))
+        for seed in range(runs)
+    ]
+    while not engine.idle:
+        engine.step()
+    assert not any(row.error for row in rows)
+    return [row.trace.token_ids for row in rows if row.trace]
+
+
+def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
+    """Sampled first tokens against their exact joint law."""
+    exact = joint_law(models.target.model, PROMPT, n_tokens, lambda logits: law(logits[None], sampling)[0])
+    return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "draft-model": {"depth": 2},
+    "draft-tree": {"depth": 2, "width": 3, "nodes": 8},
+    "draft-tree-sampled": {"depth": 2, "width": 3},
+    "prompt-lookup": {"depth": 2},
+    "token-recycling": {"depth": 2, "nodes": 8},
+    "lookahead-trie": {"depth": 2},
+    "early-exit": {"depth": 2, "exit_layer": 1},
+    "medusa": {"depth": 2, "nodes": 8},
+    "oracle": {"depth": 2, "acceptance": 0.6},
+}
+
+
+def setting(name: str) -> Configured:
+    """Short drafts, so that all of their endings are seen within three tokens."""
+    return registry.get(name).with_params(**SETTINGS.get(name, {}))
+
+
+EXACT = [m.name for m in registry.methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)]
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(
+    ("sampling", "n_tokens", "runs"), [(PLAIN, 2, 1200), (FILTERED, 3, 600)], ids=["plain", "filtered"]
+)
+def test_sampled_tokens_follow_the_target(
+    name: str, sampling: SamplingParams, n_tokens: int, runs: int, models: Models
+) -> None:
+    fit = fit_of(models, setting(name), sampling, n_tokens, runs)
+    assert fit.fits(ALPHA), fit
+
+
+def test_a_policy_that_looks_at_the_law_keeps_it(models: Models) -> None:
+    method = registry.get("draft-model").with_params(policy="confidence", depth=3, threshold=0.5)
+    fit = fit_of(models, method, PLAIN, 3, 800)
+    assert fit.fits(ALPHA), fit
+
+
+def test_a_penalty_is_part_of_the_law(models: Models) -> None:
+    """Every node is scored with its own path as history."""
+    sampling = SamplingParams(temperature=1.0, repetition_penalty=1.8)
+    plain: dict[tuple[int, ...], float] = {}
+    from workbench.core.sampling import with_history
+
+    def next_law(beginning: tuple[int, ...]) -> torch.Tensor:
+        history = torch.tensor([*PROMPT, *beginning], device=models.target.device)
+        with torch.inference_mode():
+            logits = models.target.model(history[None]).logits[:, -1]
+        return law(with_history(logits, sampling, [history]), sampling)[0]
+
+    first = next_law(())
+    for a in range(VOCABULARY):
+        second = next_law((a,))
+        plain |= {(a, b): float(first[a] * second[b]) for b in range(VOCABULARY)}
+    for name in ("draft-tree-sampled", "draft-tree"):
+        fit = chi_square(count_firsts(draw(models, setting(name), sampling, 2, 600), 2), plain)
+        assert fit.fits(ALPHA), f"{name}: {fit}"
+
+
+# -- broken rules are caught ---------------------------------------------------------------------------------------------
+
+Rule = Callable[[DraftTree, torch.Tensor, torch.Tensor], Ruling]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong(Lossless):
+    """A verifier with one mistake in it."""
+
+    mistake: str = ""
+
+    def rule(self, tree: Any, logits: Any, p: Any, sampling: Any, u_stop: Any) -> Ruling:
+        ruling = recursive_rejection(tree, p, u_stop)
+        if self.mistake == "p instead of the residual":
+            return Ruling(ruling.accept, pick(p, u_stop))
+        if self.mistake == "always accept":
+            return Ruling(torch.ones_like(ruling.accept), ruling.stop)
+        if self.mistake == "the parent's law" and len(tree):
+            shifted = torch.cat([p[:1], p[:-1]])
+            return recursive_rejection(tree, shifted, u_stop)
+        if self.mistake == "ignore elder siblings" and tree.q is not None:
+            q = tree.q[tree.q_of.clamp_min(0)].to(p.dtype)
+            p_x, q_x = (x[tree.parents + 1, tree.tokens] for x in (p, q))
+            return Ruling((p_x / q_x).clamp(max=1), ruling.stop)
+        return ruling
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("draft-model", "p instead of the residual"),
+        ("draft-tree", "p instead of the residual"),
+        ("draft-model", "always accept"),
+        ("draft-model", "the parent's law"),
+        ("draft-tree-sampled", "ignore elder siblings"),
+    ],
+)
+def test_a_wrong_rule_is_caught(name: str, mistake: str, models: Models) -> None:
+    broken = dataclasses.replace(setting(name), verifier=Wrong(mistake))
+    fit = fit_of(models, broken, PLAIN, 2, 1200)
+    assert not fit.fits(ALPHA), f"{mistake} went unnoticed: {fit}"
+
+
+def test_the_approximate_method_is_measurably_not_exact(models: Models) -> None:
+    method = registry.get("medusa-typical").with_params(depth=2, nodes=8)
+    fit = fit_of(models, method, PLAIN, 2, 1000)
+    assert not fit.fits(ALPHA)
+
+
+def test_typical_acceptance_that_asks_for_certainty_is_plain_sampling(tmp_path: Path, models: Models) -> None:
+    """ε = δ = 1: the threshold is min(1, exp(−H)); only a token likelier than that is kept, and p < 1 always is when it
+    is 1. With every law near certain the rule is exact; here it is only checked that nothing is kept above it."""
+    method = registry.get("medusa-typical").with_params(epsilon=1.0, delta=1.0, depth=2)
+    engine = Engine(models)
+    trace = engine.generate(Request(PROMPT, method, PLAIN, 20, stop_at_eos=False))
+    for r in trace.rounds:
+        for node in r.path:
+            place = r.nodes.parents[node] + 1
+            assert r.nodes.p[node] > torch.tensor(-r.entropy[place]).exp()

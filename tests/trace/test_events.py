@@ -1,0 +1,163 @@
+"""Events to JSON and back; figures by their definitions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.trace import metrics
+from workbench.trace.events import SCHEMA_VERSION, Emitted, Header, Nodes, Round, Top, Trace
+
+
+@pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "sampled"])
+def trace(request: pytest.FixtureRequest, device: str) -> Trace:
+    """A real run whose drafter is right some of the time, changed in its middle."""
+    engine = Engine(worlds.world("llama", noise=0.15, device=device))
+    row = engine.submit(
+        Request(worlds.repeating_prompt(12), registry.get("draft-tree-sampled"), SamplingParams(request.param), 40)
+    )
+    while not engine.idle:
+        engine.step()
+        if row.trace is not None and len(row.trace.rounds) == 3:
+            row.change(registry.get("draft-model"), {"depth": 2})
+    assert row.trace is not None
+    return row.trace
+
+
+def test_a_trace_survives_the_wire(trace: Trace) -> None:
+    text = json.dumps(trace.to_wire(), allow_nan=False)
+    back = Trace.from_wire(json.loads(text))
+    assert back.to_wire() == json.loads(text)
+    assert back.rounds == trace.rounds
+    assert back.footer == trace.footer
+    assert metrics.summary(back) == metrics.summary(trace)
+
+
+def test_a_newer_schema_is_refused_in_words(trace: Trace) -> None:
+    wire = trace.to_wire()
+    wire["header"] = wire["header"] | {"schema": SCHEMA_VERSION + 1}
+    with pytest.raises(ValueError, match="Update the workbench"):
+        Trace.from_wire(wire)
+
+
+def test_a_real_trace_is_consistent(trace: Trace) -> None:
+    """Every round says the same thing in its columns, its path and its emitted tokens."""
+    committed = list(trace.header.prompt_tokens)
+    text = ""
+    for r in trace.rounds:
+        nodes = r.nodes
+        n = len(nodes)
+        for column in (nodes.parents, nodes.depth, nodes.position, nodes.text, nodes.p, nodes.q, nodes.accept, nodes.u,
+                       nodes.status, nodes.source):  # fmt: skip
+            assert len(column) == n
+        assert [i for i, s in enumerate(nodes.status) if s == "accepted"] == sorted(r.path)
+        assert all(nodes.parents[b] == a for a, b in zip([-1, *r.path], r.path, strict=False))
+        assert [e.node for e in r.emitted if e.node is not None] == r.path
+        assert [e.kind for e in r.emitted if e.node is None] == ([r.bonus_kind] if r.bonus_kind else [])
+        assert [e.position for e in r.emitted] == list(range(len(committed), len(committed) + len(r.emitted)))
+        assert all(nodes.position[i] == len(committed) - 1 + nodes.depth[i] for i in range(n))
+        for e in r.emitted:
+            assert e.start == len(text)
+            text += e.text
+            assert e.end == len(text)
+            assert e.token == (r.bonus if e.node is None else nodes.tokens[e.node])
+        for i in range(n):
+            tested = nodes.status[i] != "discarded"
+            assert (nodes.accept[i] is not None) == tested
+            if nodes.u[i] is not None:
+                assert tested
+                assert (nodes.u[i] < nodes.accept[i]) == (nodes.status[i] == "accepted")
+        assert len(r.top_p) == len(r.entropy) == n + 1
+        assert r.bonus_kind != "corrected" or "rejected" in nodes.status
+        assert r.draft_s >= 0
+        assert r.verify_s > 0
+        assert r.seconds >= r.overhead_s >= 0
+        assert r.target_forwards == 1
+        committed += [e.token for e in r.emitted]
+    assert text == trace.text
+    assert trace.token_ids == committed[len(trace.header.prompt_tokens) :]
+    assert len(trace.token_ids) == 40
+    if trace.header.params["temperature"] == 0:
+        for r in trace.rounds:  # the emitted token is the target's likeliest
+            assert all(e.token == r.top_p[0 if i == 0 else r.path[i - 1] + 1].tokens[0] for i, e in enumerate(r.emitted))
+
+
+def test_probabilities_in_the_trace_are_the_targets(trace: Trace, device: str) -> None:
+    """p of emitted tokens against plain forwards of the text."""
+    import torch
+
+    model = worlds.family("llama", device=device)
+    whole = [*trace.header.prompt_tokens, *trace.token_ids]
+    with torch.inference_mode():
+        p = model(torch.tensor([whole], device=device), use_cache=False).logits[0].softmax(-1)
+    for r in trace.rounds:
+        for e in r.emitted:
+            assert e.p == pytest.approx(float(p[e.position - 1, e.token]), abs=1e-9)
+
+
+# -- figures -------------------------------------------------------------------------------------------------------------
+
+
+def a_round(status: list[str], path: list[int], depth: list[int], n_emitted: int, index: int = 0) -> Round:
+    """A round with what the figures read."""
+    n = len(status)
+    nodes = Nodes(
+        tokens=[1] * n, parents=[-1] * n, depth=depth, position=depth, text=[""] * n, p=[0.5] * n, q=[None] * n,
+        accept=[None] * n, u=[None] * n, status=status, source=[""] * n,
+    )  # fmt: skip
+    emitted = [Emitted(1, "a", i, i + 1, "accepted", None, i, 0.5) for i in range(n_emitted)]
+    return Round(index, "m", {}, nodes, path, 1, "bonus", emitted, seconds=0.5, overhead_s=0.1)
+
+
+A, R, D = "accepted", "rejected", "discarded"
+ROUNDS = [
+    a_round([A, A, R, D], [0, 1], [1, 2, 3, 4], 3),  # a chain of four, two accepted
+    a_round([R, A, R, R], [1], [1, 1, 2, 2], 2),  # two siblings, then two
+    a_round([], [], [], 1),
+]
+
+
+def test_figures_by_hand() -> None:
+    assert metrics.tau(ROUNDS) == pytest.approx(6 / 3)
+    assert metrics.acceptance_rate(ROUNDS) == pytest.approx(3 / 7)
+    assert metrics.draft_utilisation(ROUNDS) == pytest.approx(3 / 8)
+    assert metrics.acceptance_by_depth(ROUNDS) == [(1, 2, 2), (2, 2, 1), (3, 1, 0)]
+    assert metrics.accepted_histogram(ROUNDS) == {0: 1, 1: 1, 2: 1}
+    header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
+    found = metrics.summary(Trace(header, ROUNDS))
+    assert found["tokens_per_second"] == pytest.approx(6 / 1.5)
+    assert found["overhead_share"] == pytest.approx(0.2)
+    assert found["conditional_acceptance"] == [1.0, 0.5, 0.0]
+
+
+def test_empty_denominators_are_none() -> None:
+    assert metrics.tau([]) is None
+    assert metrics.acceptance_rate(ROUNDS[2:]) is None
+    assert metrics.accepted_histogram([]) == {}
+
+
+def test_every_figure_shown_has_a_definition() -> None:
+    header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
+    found = metrics.summary(Trace(header, ROUNDS))
+    assert {"tau", "acceptance_rate", "draft_utilisation", "conditional_acceptance", "tokens_per_second",
+            "overhead_share"} <= set(found) & set(metrics.DEFINITIONS)  # fmt: skip
+
+
+json_values: Any = st.one_of(st.none(), st.integers(-5, 5), st.floats(0, 1), st.text(max_size=3))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from([A, R, D]), max_size=6), st.text(max_size=5), st.dictionaries(st.text(max_size=3), json_values))
+def test_any_round_survives_the_wire(status: list[str], text: str, params: dict[str, Any]) -> None:
+    r = a_round(status, [], [1] * len(status), 2)
+    r.params, r.notes = params, [text]
+    r.top_q, r.top_p = [None, Top([1], [text], [0.5])], [Top([2], [text], [1.0])]
+    assert Round.from_wire(json.loads(json.dumps(r.to_wire()))) == r
