@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
     """Where models live in this run."""
-    return request.config.getoption("--device")
+    return str(request.config.getoption("--device"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

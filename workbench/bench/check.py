@@ -185,8 +185,9 @@ def greedy_reference(models: Models, prompt: Sequence[int], max_new_tokens: int)
     """What Hugging Face's own greedy `generate` writes."""
     ids = torch.tensor([list(prompt)], device=models.target.device)
     eos = sorted(models.eos)
+    model: Any = models.target.model
     with torch.inference_mode():
-        out: Any = models.target.model.generate(
+        out = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=max_new_tokens,

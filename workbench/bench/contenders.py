@@ -59,11 +59,30 @@ class Sample:
 class Contender(Protocol):
     """Something that continues a prompt and can be timed."""
 
-    name: str
-    title: str
-    kind: str
-    promise: str
-    parameters: dict[str, Any]
+    @property
+    def name(self) -> str:
+        """Name in reports."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Whose implementation: "workbench" or "hugging-face"."""
+        ...
+
+    @property
+    def promise(self) -> str:
+        """What it promises about its output."""
+        ...
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What else decides the work of a round."""
+        ...
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         """Generate once; `prompt` and `repeat` label the sample."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return float(torch.special.gammaincc(half[0], half[1]))
 
 
-def chi_square(counts: Mapping[Hashable, int], law: Mapping[Hashable, float]) -> Fit:
+def chi_square(counts: Mapping[Any, int], law: Mapping[Any, float]) -> Fit:
     """Test observed counts against a law over the same cells.
 
     Cells with an expectation below `MIN_EXPECTED` are pooled into one, smallest first.
@@ -92,7 +92,7 @@ def chi_square(counts: Mapping[Hashable, int], law: Mapping[Hashable, float]) ->
     return Fit(sum(parts), freedom, chi_square_tail(sum(parts), freedom), worst, impossible)
 
 
-def total_variation(counts: Mapping[Hashable, int], law: Mapping[Hashable, float]) -> float:
+def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> float:
     """Half the sum of absolute differences between the observed frequencies and the law: 0 is equal, 1 disjoint."""
     n = max(sum(counts.values()), 1)
     return sum(abs(counts.get(c, 0) / n - law.get(c, 0.0)) for c in {*counts, *law}) / 2

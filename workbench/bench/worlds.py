@@ -34,7 +34,7 @@ def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spr
         eos_token_id=None,
         tie_word_embeddings=False,
     )
-    model = LlamaForCausalLM(config).to(torch.float64).eval().requires_grad_(False)
+    model = LlamaForCausalLM(config).double().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for weight in model.parameters():
         if weight.dim() > 1:
