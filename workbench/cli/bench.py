@@ -45,7 +45,7 @@ class Suite(str, Enum):
 
 def bench(
     method: Annotated[
-        list[str] | None, typer.Option(help="A method to measure; repeat for more. All by default.")
+        list[str] | None, typer.Option(help="A method to measure; repeat for more. By default all but simulations.")
     ] = None,
     settings: Settings = None,
     prompts: Annotated[Path | None, typer.Option(help="JSON lines with `prompt`; the bundled set by default.")] = None,
@@ -100,7 +100,7 @@ def bench(
     )
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
-        configured = [c for c in configured if not models.why_not(c.method.needs)]
+        configured = [c for c in configured if c.promise != "simulation" and not models.why_not(c.method.needs)]
     with _progress() as progress:
         if suite is Suite.acceptance:
             report = bench_forced_acceptance(models, chosen, plan, depth, progress=progress)
