@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,19 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.views import module_names, module_path, module_text
 
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node 20.19 or newer")
+
+def node_version() -> tuple[int, ...]:
+    """Version of the Node on the PATH; (0,) without one."""
+    if shutil.which("node") is None:
+        return (0,)
+    said = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=60).stdout
+    return tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+
+
+VERSION = node_version()
+# Node before 20.19 does not tell an ES module by its syntax.
+ENV = os.environ | ({"NODE_OPTIONS": "--experimental-default-type=module"} if VERSION < (20, 19) else {})
+needs_node = pytest.mark.skipif(VERSION < (18, 19), reason="needs Node 18.19 or newer")
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
 
 
@@ -43,7 +56,7 @@ def test_browser_and_python_count_the_same_figures(name: str) -> None:
         "console.log(JSON.stringify({ ...summary(rounds), depths, bars }));"
     )
     node = subprocess.run(
-        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60, env=ENV
     )
     seen = json.loads(node.stdout)
     read = Trace.from_wire(json.loads((FIXTURES / f"{name}.json").read_text()))
@@ -63,5 +76,5 @@ def test_the_fixtures_are_what_the_generator_writes() -> None:
 @needs_node
 def test_the_javascript_tests_pass() -> None:
     files = sorted(str(path) for path in Path(module_path("live")).parent.glob("*.test.js"))
-    done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=120, env=ENV)
     assert done.returncode == 0, done.stdout[-4000:]
