@@ -65,9 +65,9 @@ class PretrainOptions:
     hidden: int = 288
     layers: int = 12
     window: int = 512
-    rows: int = 12
+    rows: int = 8
     exact_rows: int = 2
-    repeat_rows: int = 2
+    repeat_rows: int = 3
     repeat_steps: int = 400
     parts: int = 1
     user_share: float = 0.25
