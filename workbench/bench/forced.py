@@ -16,7 +16,7 @@ from workbench.engine.packed import PackedLinear, pack
 CALIBRATION_STEPS = 9
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def bare_copy(model: Any, packed: bool | None = None) -> Any:
     """A model with the same weights and nothing else: no hooks, no cache.
 
@@ -33,7 +33,7 @@ def bare_copy(model: Any, packed: bool | None = None) -> Any:
     return pack(twin) if packed else twin
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def random_drafter(model: Any, seed: int = 0) -> Any:
     """A copy of a small model with weights drawn at random: accepted only by accident."""
     drafter = bare_copy(model)
@@ -45,7 +45,7 @@ def random_drafter(model: Any, seed: int = 0) -> Any:
     return drafter
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
     """A copy whose every weight matrix W becomes W + amount · std(W) · ε with standard normal ε."""
     drafter = bare_copy(model)
@@ -59,7 +59,7 @@ def noisy_copy(model: Any, amount: float, seed: int = 0) -> Any:
     return drafter
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
     """Share of the target's greedy tokens that the drafter would have drafted, given what came before them.
 

@@ -11,7 +11,7 @@ from workbench.engine.models import Models
 from workbench.engine.runner import Runner
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def tiny_model(vocabulary: int, seed: int, width: int = 16, layers: int = 4, spread: float = 0.4) -> LlamaForCausalLM:
     """A random Llama in float64 with a law that is neither flat nor certain.
 
@@ -52,7 +52,7 @@ def tiny_models(tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int 
         layers: decoder layers of both.
     """
     target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))
-    with torch.inference_mode():
+    with torch.no_grad():
         for mine, theirs in zip(drafter.parameters(), other.parameters(), strict=True):
             mine.copy_(0.8 * mine + 0.3 * theirs if mine.dim() > 1 else mine)
     models = Models(Runner(target), tokenizer, "tiny-target")
