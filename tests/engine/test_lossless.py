@@ -247,9 +247,9 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
     """Any allowed parameters, trees at most 24 nodes large (for time)."""
     values: dict[str, Any] = {}
     for name, spec in method.params.items():
-        if spec.kind in ("choice", "bool"):
+        if spec.kind == "choice":
             values[name] = rng.choice(values_of(spec))
-        elif name not in ("forgetting", "warm"):
+        elif name not in ("forgetting", "warm"):  # a warm table is shared: runs are then not meant to be alike
             low, high = values_of(spec)
             high = min(high, 24) if name == "nodes" else high
             values[name] = rng.randint(low, high) if spec.kind == "int" else rng.uniform(low, high)

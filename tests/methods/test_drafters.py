@@ -339,7 +339,7 @@ class Repeat(LogitsProcessor):
 
 
 @pytest.mark.parametrize(
-    ("name", "tau"), [("prompt-lookup", 8.0), ("lookahead-trie", 5.0), ("token-recycling", 4.0)]
+    ("name", "tau"), [("prompt-lookup", 4.5), ("lookahead-trie", 5.0), ("token-recycling", 3.5)]
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, temperature: float, device: str) -> None:

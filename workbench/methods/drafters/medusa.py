@@ -118,7 +118,7 @@ class Medusa(Drafter):
             start = target.clock.mark()
             logits = ready[0].state(torch.stack([h for h in hidden.values() if h is not None]))
             meter.spans.append((start, target.clock.mark()))
-            best = logits.float().softmax(-1).topk(RANKS, dim=-1)
+            best = logits.float().softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
             for b, row in enumerate(ready):
                 trees[id(row)] = self._tree(row, best.indices[b], best.values[b])
         return [trees[id(row)] for row in rows]
