@@ -28,7 +28,9 @@ export function layout(rounds, plain, view, width) {
   });
   const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
   const tokens = inView.reduce((a, r) => a + r.emitted.length, 0);
-  const passes = plain ? plain.slice(before, before + tokens) : [];
+  // As many plain passes as tokens in view, from the same place of the text where the baseline reaches so far.
+  const start = plain ? Math.max(0, Math.min(before, plain.length - tokens)) : 0;
+  const passes = plain ? plain.slice(start, start + tokens) : [];
   const marks = [];
   let px = LEFT;
   for (const r of passes) {

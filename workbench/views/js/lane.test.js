@@ -35,3 +35,10 @@ test("a baseline that is too short claims nothing", () => {
 test("sums over a brush name their parts", () => {
   assert.match(totals(read("chain"), [1, 3]), /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ host$/);
 });
+
+test("a baseline whose text ended earlier still lends its passes", () => {
+  const rounds = read("chain"), plain = Array.from({ length: 20 }, () => ({ seconds: 0.01 }));
+  const drawn = layout(rounds, plain, { from: 8, to: 11 }, 900);
+  assert.ok(drawn.plain.length > 0);
+  near(drawn.plainSeconds, 0.01 * drawn.tokens);
+});
