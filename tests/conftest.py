@@ -15,7 +15,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
-    if (folder / "text-target" / "config.json").is_file():
+    if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
 torch.set_num_threads(1)  # test models are small: threads that wait for each other cost more than they bring
 
