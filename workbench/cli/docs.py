@@ -15,6 +15,10 @@ from workbench.trace.metrics import DEFINITIONS
 
 def docs(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is stale.")] = False,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(help="Put this report (written by `workbench bench --out FILE.md`) in; repeatable."),
+    ] = None,
     readme: Annotated[Path, typer.Option(help="The file whose marked parts are generated.")] = Path("README.md"),
     debug: Debug = False,
 ) -> None:
@@ -23,6 +27,10 @@ def docs(
     after = before
     for marker, text in generated().items():
         after = replace_part(after, marker, text)
+    if bench:
+        after = replace_part(
+            after, "bench", "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
+        )
     if check and after != before:
         raise WorkbenchError(f"{readme} is stale.", "Run `workbench docs`.")
     if not check:
