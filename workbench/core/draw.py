@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 
+_STREAM = 221117192
+"""Sets this project's streams apart from others of the same seed."""
+
+
 class Draw:
     """The uniforms of one request, drawn on the host from its own counter-based generator.
 
@@ -14,7 +18,8 @@ class Draw:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._generator = np.random.Generator(np.random.Philox(seed))
+        entropy = (seed % 2**64, _STREAM)
+        self._generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
     def uniform(self, n: int) -> np.ndarray:
         """`n` numbers in [0, 1), float64 [n]."""

@@ -18,11 +18,10 @@ from torch import Tensor
 
 import workbench
 from workbench.core.errors import CapacityError, MethodUnavailableError, NumericalError, PromptError, WorkbenchError
-from workbench.core.rejection import Ruling, Verdict
-from workbench.core.sampling import law, with_history
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.clock import Clock, Mark, seconds_of
 from workbench.engine.detokenise import Detokeniser, TokenText
+from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.method import Configured
 from workbench.engine.models import Models
 from workbench.engine.parts import Outcome, Plan, to_host
@@ -33,8 +32,6 @@ from workbench.engine.selfcheck import warnings_for
 from workbench.trace.events import Change, Footer, Header, Trace
 
 PREFILL_CHUNK = 512
-TOP = 8
-"""Likeliest tokens kept at each verified node: enough for token recycling, five of them are shown."""
 
 
 @dataclass(slots=True)
@@ -375,61 +372,14 @@ class Engine:
         carried: list[Tensor] = []
         ruled: list[tuple[Row, DraftTree]] = []
         for row, tree, raw in zip(rows, trees, logits, strict=True):
-            if self._guard(row, lambda r=row, t=tree, x=raw: carried.extend(self._rule(r, t, x))):
+            if self._guard(row, lambda r=row, t=tree, x=raw: carried.extend(figures(r, t, x, self.record))):
                 ruled.append((row, tree))
         lists = to_host(carried)
         judged: list[tuple[Row, Judged]] = []
         for i, (row, tree) in enumerate(ruled):
-            figures = lists[8 * i : 8 * i + 8]
-            self._guard(
-                row, lambda r=row, t=tree, f=figures: judged.append((r, Judged.of(t, f, r.verifier, r.uniform)))
-            )
+            mine = lists[N_FIGURES * i : N_FIGURES * (i + 1)]
+            self._guard(row, lambda r=row, t=tree, f=mine: judged.append((r, Judged.of(t, f, r.verifier, r.uniform))))
         return judged
-
-    def _rule(self, row: Row, tree: DraftTree, raw: Tensor) -> list[Tensor]:
-        n = len(tree)
-        if row.sampling.needs_history:
-            raw = with_history(raw, row.sampling, self._histories(row, tree))
-        if raw.dtype in (torch.bfloat16, torch.float16):
-            raw = raw.float()
-        greedy = row.sampling.greedy
-        p = raw.softmax(1) if greedy else law(raw, row.sampling)
-        draws = row.verifier.draws(row.sampling)
-        row.uniform = row.draw.uniform(n).tolist() if draws and n else None
-        u_stop = None if greedy else torch.from_numpy(row.draw.uniform(n + 1)).to(raw.device, non_blocking=True)
-        ruling: Ruling = row.verifier.rule(tree, raw, p, row.sampling, u_stop)
-        p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
-        p_node = p[tree.parents + 1, tree.tokens] if n else p.new_zeros(0)
-        top = p.topk(min(TOP, p.shape[1]), dim=1)
-        entropy = (
-            _entropy(raw, p, top.indices, top.values, row.sampling.needs_history)
-            if greedy
-            else torch.special.entr(p).sum(1)
-        )
-        place = torch.stack([p_stop, entropy])  # [2, N+1]; NaN logits show up here
-        node = torch.stack([p_node, ruling.accept.to(p.dtype)])  # [2, N]
-        if tree.score is not None:
-            q = tree.score.to(p.dtype)
-        elif tree.q is not None:
-            q = tree.logq.to(p.dtype).exp()
-        else:
-            q = p.new_zeros(0)
-        top_q = p.new_zeros(0)
-        if self.record and tree.q is not None and tree.q_of is not None:
-            best = tree.q.topk(5, dim=1)
-            top_q = torch.stack([best.indices.to(p.dtype), best.values.to(p.dtype)])  # [2, M, 5]
-            row.q_of = tree.q_of
-        tokens = torch.stack([tree.tokens, tree.parents]) if n else tree.tokens.new_zeros(2, 0)
-        return [tokens, ruling.stop, place, node, q, top.indices, top.values, top_q]
-
-    def _histories(self, row: Row, tree: DraftTree) -> list[Tensor]:
-        """Tokens up to and including each place of the tree (costs a synchronisation on a GPU)."""
-        committed = torch.tensor(row.committed, device=self.models.target.device)
-        histories = [committed]
-        tokens, parents = to_host([tree.tokens, tree.parents])
-        for token, parent in zip(tokens, parents, strict=True):
-            histories.append(torch.cat([histories[parent + 1], committed.new_tensor([token])]))
-        return histories
 
     def _commit(self, row: Row, judged: Judged, hidden: Tensor, spans: Spans, t_round: float) -> None:
         """Move the accepted path into the cache, emit its tokens, tell the drafter, record the round."""
@@ -508,15 +458,3 @@ class Engine:
             footer.seconds = time.perf_counter() - row.origin_s
         row.state, row.status = None, status
         row.ended.set()
-
-
-def _entropy(logits: Tensor, p: Tensor, best: Tensor, p_best: Tensor, has_minus_inf: bool) -> Tensor:
-    """Entropy in nats of softmax(logits) [n], as log Z − Σ p·logit: five times faster than Σ −p·log p.
-
-    log Z follows from any token: its logit minus its log-probability. Logits of −inf have p = 0 and must not give NaN.
-    """
-    log_z = logits.gather(1, best[:, :1]).squeeze(1) - p_best[:, 0].log()
-    return log_z - torch.linalg.vecdot(p, logits.clamp_min(-1e30) if has_minus_inf else logits)
-
-
-__all__ = ["Engine", "Judged", "Spans", "Verdict"]

@@ -48,7 +48,7 @@ class Judged:
 
     @classmethod
     def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
-        """Walk the tree and put the figures together. `lists` is what `Engine._rule` asked for, on the host."""
+        """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
         (tokens, parents), stop, place, node, q, top_tokens, top_probs, top_q = lists
         verdict = verifier.walk(parents, node[1], stop, uniform)
         return cls(
