@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-
 _STREAM = 221117192
 """Sets this project's streams apart from others of the same seed."""
 
