@@ -18,6 +18,7 @@ def machine_facts() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "memory_gib": _memory_gib(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -37,6 +38,15 @@ def describe(facts: dict[str, Any]) -> str:
         f"{facts['cpu']}, {facts['cores']} cores{gpu}; torch {facts['torch']}, "
         f"transformers {facts['transformers']}; {facts['date']}; load before the run {facts['load']}"
     )
+
+
+def _memory_gib() -> float | None:
+    """Main memory, if psutil is there (the extra `bench` brings it)."""
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return None
+    return round(psutil.virtual_memory().total / 2**30, 1)
 
 
 def _cpu_name() -> str:
