@@ -32,7 +32,8 @@ export function facts(round, node) {
   if (node === null) return [];
   const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node];
   const out = [["probability", `p = ${f(p)} · q = ${f(q)}`]];
-  if (accept !== null) out.push(["accept with", ratioText(p, q, accept, f)]);
+  const greedy = u === null && round.params.temperature === 0;
+  if (accept !== null) out.push(["accept with", greedy ? `${f(accept)}: the target's likeliest token or not` : ratioText(p, q, accept, f)]);
   out.push(["drawn", u !== null ? `u = ${f(u)} ${u < accept ? "<" : "≥"} ${f(accept)} → ${nodes.status[node]}`
     : nodes.status[node] === "discarded" ? "never tested: the path ended before it" : `no draw (greedy) → ${nodes.status[node]}`]);
   const entropy = round.entropy[nodes.parents[node] + 1];
