@@ -93,7 +93,8 @@ export function render(el, data) {
 function group(round, uid) {
   const parts = [];
   for (const segment of segments(round)) {
-    const box = node("span", "wb-round");
+    const bare = segment.ghosts.length === 0 && segment.tokens.every((t) => /^⏎+$/.test(t.text));
+    const box = node("span", `wb-round${bare ? " is-break" : ""}`);
     box.dataset.round = round.index;
     const row = node("span", "wb-row"), under = node("span", "wb-ghosts");
     for (const t of segment.tokens) {
