@@ -128,9 +128,19 @@ def pack_corpus(
     documents: list[str],
     held: dict[str, list[str]],
     out: Path,
+    seed: int = 0,
     report: Report = print,
 ) -> None:
-    """Write `train.bin`, one `held-GROUP.bin` per group and `corpus.json` (token counts) to a folder."""
+    """Write `train.bin`, `exact.bin`, one `held-GROUP.bin` per group and `corpus.json` (token counts) to a folder.
+
+    Args:
+        tokenizer: The tokenizer.
+        documents: Training documents, for `train.bin`.
+        held: Held-out documents by group.
+        out: Folder.
+        seed: Seed of `exact.bin` (see `exact_documents`).
+        report: Receives progress lines.
+    """
     out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, int] = {}
     tokens = encode_documents(tokenizer, documents)

@@ -148,7 +148,7 @@ def train_medusa(options: MedusaOptions, report: Report) -> RunResult:
         losses = [
             F.cross_entropy(logits[k], ids[:, k + 2 : k + 2 + usable].reshape(-1)[chosen]) for k in range(options.heads)
         ]
-        sum(losses).backward()
+        torch.stack(losses).sum().backward()
         return ids.numel(), {f"head {k + 1}": float(loss.detach()) for k, loss in enumerate(losses)}
 
     def on_checkpoint(result: RunResult) -> str:

@@ -111,4 +111,5 @@ def save_model(
     half.save_pretrained(out, max_shard_size=SHARD_SIZE)
     for shard in out.glob("model*.safetensors"):
         shard.chmod(0o644)
+    tokenizer.backend_tokenizer.no_padding()  # what generation asked for last is not part of the tokenizer
     tokenizer.save_pretrained(out)
