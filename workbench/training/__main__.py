@@ -15,8 +15,9 @@ def _parser() -> argparse.ArgumentParser:
     recipes = parser.add_subparsers(dest="recipe", required=True, metavar="NAME")
     for recipe in RECIPES.values():
         sub = recipes.add_parser(recipe.name, help=recipe.help, description=f"Make {recipe.help}.")
+        defaults = recipe.options()
         for option in dataclasses.fields(recipe.options):
-            default = option.default if option.default is not dataclasses.MISSING else option.default_factory()
+            default = getattr(defaults, option.name)
             flag = "--" + option.name.replace("_", "-")
             if isinstance(default, bool):
                 sub.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=f"default {default}")

@@ -93,7 +93,7 @@ def greedy_batch(
     texts = [f"{USER}{prompt}{ASSISTANT}" for prompt in prompts]
     batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
     with torch.inference_mode():
-        output = model.generate(
+        output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]  # from a mixin
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
             max_new_tokens=max_new_tokens,

@@ -66,7 +66,7 @@ def exact_match(
         limit = max(longest, 260) if task == "story" else longest
         answers = greedy_batch(model, tokenizer, [i.prompt for i in part], limit)
         for instance, ids in zip(part, answers, strict=True):
-            output = tokenizer.decode(ids, skip_special_tokens=True)
+            output = str(tokenizer.decode(ids, skip_special_tokens=True))
             if ids[-1] == tokenizer.eos_token_id and TASKS[task].check(instance, output):
                 right += 1
             elif len(wrong) < 5:

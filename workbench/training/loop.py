@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -144,7 +145,7 @@ def _save(
 def _restore(
     options: LoopOptions, trained: nn.Module, optimizers: Sequence[torch.optim.Optimizer], result: RunResult
 ) -> None:
-    state: dict[str, object] = torch.load(options.checkpoint, weights_only=True)
+    state: dict[str, Any] = torch.load(str(options.checkpoint), weights_only=True)
     trained.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)

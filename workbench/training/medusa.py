@@ -74,8 +74,9 @@ class MedusaHeads(nn.Module):
 
     def __init__(self, hidden: int, count: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(count))
-        for head in self.heads:
+        blocks = [nn.Linear(hidden, hidden) for _ in range(count)]
+        self.heads = nn.ModuleList(blocks)
+        for head in blocks:
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 

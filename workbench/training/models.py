@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workbench.training.tokenizer import CONTEXT
+from workbench.training.generators import END
+from workbench.training.tokenizer import CONTEXT, PAD, token_id
 
 EARLY_EXIT_LAYERS = (2, 3, 4, 6)
 SHARD_SIZE = "9MB"
@@ -26,6 +27,7 @@ def drafter_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers
 
 
 def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int, inner: int) -> LlamaConfig:
+    end, pad = (token_id(tokenizer, token) for token in (END, PAD))
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
@@ -35,9 +37,9 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads:
         num_key_value_heads=heads,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=pad,
     )
 
 
@@ -98,7 +100,7 @@ def save_model(
     """
     half = LlamaForCausalLM(model.config)
     half.load_state_dict(model.state_dict())
-    half = half.to(torch.float16)
+    half.half()
     for name, value in extra.items():
         setattr(half.config, name, value)
     half.config.dtype = "float16"

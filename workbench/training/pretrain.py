@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.training.clock import RunClock
+from workbench.training.generators import ASSISTANT, END, USER
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import EARLY_EXIT_LAYERS, build_model, build_optimizers, save_model, target_config
 from workbench.training.repeats import repeat_windows
-from workbench.training.tokenizer import load_tokenizer
+from workbench.training.tokenizer import load_tokenizer, token_id
 from workbench.training.windows import Windows, held_windows, user_positions
 
 
@@ -87,7 +88,7 @@ class TargetObjective:
 
     def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, options: PretrainOptions) -> None:
         self.model, self.options = model, options
-        self.user, answer, end = tokenizer.convert_tokens_to_ids(["<|user|>", "<|assistant|>", "<|endoftext|>"])
+        self.user, answer, end = (token_id(tokenizer, token) for token in (USER, ASSISTANT, END))
         self.closers = (answer, end)
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
 

@@ -56,3 +56,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> PreTr
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     """Load a tokenizer saved by the `tokenizer` recipe."""
     return PreTrainedTokenizerFast.from_pretrained(str(folder))
+
+
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """Return the id of one token."""
+    return tokenizer.get_vocab()[token]
