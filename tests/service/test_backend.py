@@ -169,6 +169,23 @@ def test_a_target_that_does_not_exist_ends_its_run_with_the_reason(bench: Workbe
     assert run.since(0)["footer"]["error"]
 
 
+def test_a_refused_request_leaves_no_run_behind(bench: Workbench) -> None:
+    before = len(bench._backend._runs)
+    with pytest.raises(MethodUnavailableError):
+        bench.start(PROMPT, "medusa")
+    assert len(bench._backend._runs) == before
+
+
+def test_a_wrong_change_while_models_load_is_said_and_harms_nobody(folders: tuple[str, str]) -> None:
+    with Workbench(target=folders[0], drafter=folders[1], dtype="float64") as fresh:
+        run = fresh.start(PROMPT, "autoregressive", max_new_tokens=8)
+        assert run.state == "loading"
+        run.change(params={"temperature": 99})
+        assert len(run.wait(60).token_ids) == 8
+        assert "temperature" in run.message
+        assert len(fresh.generate(PROMPT, "draft-model", max_new_tokens=8).token_ids) == 8
+
+
 def test_runs_of_others_cannot_be_guessed_or_listed(bench: Workbench) -> None:
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=2)
     assert len(run.id) >= 16

@@ -197,6 +197,10 @@ class Backend:
         mine, sampling = split_params(chosen, params or {})
         configured = chosen.with_params(**mine)
         pair = self._pair(target, drafter)
+        models = self._models.get(pair)
+        reason = models.why_not(chosen.needs) if models is not None else ""
+        if reason:
+            raise MethodUnavailableError(f"{chosen.title} cannot run: {reason}", "See the list of methods.")
         self._forget_old()
         with self._lock:
             active = sum(not run.ended for run in self._runs.values())
@@ -217,11 +221,7 @@ class Backend:
             paused=paused,
             on_round=lambda _: run._notify(),
         )
-        models = self._models.get(pair)
         if models is not None:
-            reason = models.why_not(chosen.needs)
-            if reason:
-                raise MethodUnavailableError(f"{chosen.title} cannot run: {reason}", "See the list of methods.")
             self._submit(run, request, models)
         else:
             run.message = f"loading {pair[0]}"

@@ -155,9 +155,16 @@ class Run:
         with self._news:
             self._row, self.message = row, ""
             for act in self._pending:
-                act(row)
+                self._try(act, row)
             self._pending.clear()
             self._news.notify_all()
+
+    def _try(self, act: Callable[[Row], None], row: Row) -> None:
+        """Do what was asked for while models were loading; what turns out to be wrong is said, and the run goes on."""
+        try:
+            act(row)
+        except WorkbenchError as error:
+            self.message = str(error)
 
     def _fail(self, message: str) -> None:
         with self._news:
