@@ -28,7 +28,7 @@ class EarlyExit(Drafter):
     verification skips the first E layers; here it runs them again.
     """
 
-    exit_layer: int = param(3, ge=1, le=64, doc="number of target layers that draft")
+    exit_layer: int = param(2, ge=1, le=64, doc="number of target layers that draft")
 
     def prime(self, row: Row, models: Models) -> None:
         """Check that the target is deep enough; the target's cache is all the state there is."""
