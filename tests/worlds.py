@@ -1,4 +1,4 @@
-"""Tiny worlds for tests: random models in float64, tokenizers made in code, drafters of a chosen quality. No downloads."""
+"""Tiny worlds for tests: random float64 models, tokenizers made in code, drafters of chosen quality, no downloads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers as hf
+import transformers
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 from workbench.core.tree import ancestors
 from workbench.engine import Models, Runner
 from workbench.engine.models import HeadInfo
 from workbench.engine.runner import Segment, Slot
 
-# -- tokenizers ----------------------------------------------------------------------------------------------------------
+# -- tokenizers -------------------------------------------------------------------------------------------------------
 
 
 def byte_alphabet() -> list[str]:
@@ -52,9 +52,10 @@ def letter_tokenizer(size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-# -- models --------------------------------------------------------------------------------------------------------------
+# -- models -----------------------------------------------------------------------------------------------------------
 
 VOCABULARY = 64
+hf: Any = transformers  # configurations take more than their stubs know
 
 _BASE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -81,10 +82,16 @@ FAMILIES: dict[str, Callable[..., PreTrainedConfig]] = {
     "phi3": lambda **kw: hf.Phi3Config(**_GROUPED | {"sliding_window": None} | kw),
     "gpt2": lambda **kw: hf.GPT2Config(
         **{
-            "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128,
-            "bos_token_id": None, "eos_token_id": None,
-        } | _named(kw, num_hidden_layers="n_layer")
-    ),  # fmt: skip
+            "vocab_size": VOCABULARY,
+            "n_embd": 32,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 128,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+        | _named(kw, num_hidden_layers="n_layer")
+    ),
     "gpt_neox": lambda **kw: hf.GPTNeoXConfig(**_BASE | kw),
     "opt": lambda **kw: hf.OPTConfig(
         **{k: v for k, v in _BASE.items() if k != "intermediate_size"} | {"ffn_dim": 48, "word_embed_proj_dim": 32} | kw
@@ -98,18 +105,26 @@ FAMILIES: dict[str, Callable[..., PreTrainedConfig]] = {
     "gpt_oss": lambda **kw: hf.GptOssConfig(
         **_GROUPED
         | {
-            "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 6,
             "layer_types": _SLIDING,
-        } | kw
+        }
+        | kw
     ),
     "llama4_text": lambda **kw: hf.Llama4TextConfig(
         **_GROUPED
         | {
-            "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 2, "num_experts_per_tok": 1,
+            "head_dim": 8,
+            "intermediate_size_mlp": 48,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
             "attention_chunk_size": 8,
-        } | kw
+        }
+        | kw
     ),
-}  # fmt: skip
+}
 """Tiny configurations by family. Sliding windows and chunks are shorter than the prompts of the tests."""
 
 
@@ -133,7 +148,7 @@ def random_model(
     config._experts_implementation = "eager"  # grouped matrix products know no float64
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = auto.from_config(config, dtype=torch.float64)
+        model: Any = auto.from_config(config, dtype=torch.float64)
     for weight in model.parameters():
         if weight.dim() > 1:
             weight.data.mul_(scale)
@@ -146,7 +161,7 @@ def family(name: str, seed: int = 0, device: str = "cpu", **overrides: Any) -> A
 
 
 def noisy(model: Any, amount: float, seed: int = 0) -> Any:
-    """A copy with noise of `amount` standard deviations mixed into every weight matrix: a drafter of middling quality."""
+    """A copy with noise of `amount` standard deviations mixed into every weight matrix: a middling drafter."""
     twin = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     for weight in twin.parameters():
@@ -178,7 +193,9 @@ def world(
     return models
 
 
-def small_world(vocabulary: int = 6, seed: int = 3, noise: float = 0.35, device: str = "cpu", **overrides: Any) -> Models:
+def small_world(
+    vocabulary: int = 6, seed: int = 3, noise: float = 0.35, device: str = "cpu", **overrides: Any
+) -> Models:
     """A world whose joint law of the first tokens can be enumerated: a handful of tokens, a law far from flat."""
     overrides = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2} | overrides
     return world("llama", seed, noise, device, vocab_size=vocabulary, **overrides)
@@ -204,7 +221,7 @@ def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0)
     return HeadInfo(folder.name, folder, config)
 
 
-# -- references ----------------------------------------------------------------------------------------------------------
+# -- references -------------------------------------------------------------------------------------------------------
 
 
 def random_prompt(length: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[int]:
@@ -243,7 +260,9 @@ def tree_segment(slot: Slot, root: int, tokens: Sequence[int], parents: Sequence
     return Segment(slot, torch.tensor([root, *tokens], device=device), sees, sees.sum(1) - 1)
 
 
-def tree_error(logits: Tensor, beginning: Sequence[int], tokens: Sequence[int], parents: Sequence[int], ask: Any) -> float:
+def tree_error(
+    logits: Tensor, beginning: Sequence[int], tokens: Sequence[int], parents: Sequence[int], ask: Any
+) -> float:
     """Largest difference between tree logits [N+1, V] and those of a separate full forward of each path.
 
     Args:

@@ -29,7 +29,7 @@ Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
 Rule = Callable[[DraftTree, Tensor, Tensor], Ruling]
 
 
-# -- exact evaluation of a rule ------------------------------------------------------------------------------------------
+# -- exact evaluation of a rule ---------------------------------------------------------------------------------------
 
 
 def draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -109,7 +109,7 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().sum() / 2)
 
 
-# -- golden numbers ------------------------------------------------------------------------------------------------------
+# -- golden numbers ---------------------------------------------------------------------------------------------------
 
 SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.DETERMINISTIC
 
@@ -146,9 +146,7 @@ laws = st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=4, max_size=4).fil
 
 @settings(max_examples=40, deadline=None)
 @given(laws, laws, st.integers(1, 3), st.sampled_from([SAMPLED, WITHOUT, FIXED]))
-def test_the_emitted_law_is_the_targets_for_any_two_laws(
-    a: list[float], b: list[float], n: int, how: Sampling
-) -> None:
+def test_the_emitted_law_is_the_targets_for_any_two_laws(a: list[float], b: list[float], n: int, how: Sampling) -> None:
     p, q = (torch.tensor(w, dtype=torch.float64) / sum(w) for w in (a, b))
     n = min(n, int((q > 0).sum())) if how is WITHOUT else n
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +165,7 @@ def test_the_oracle_is_accepted_as_often_as_its_dial_says(a: float, monkeypatch:
     assert distance(law, P) < 1e-12
 
 
-# -- broken rules are caught by the same evaluation ----------------------------------------------------------------------
+# -- broken rules are caught by the same evaluation -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "tv"), [(2, 0.2369), (3, 0.3917)])
@@ -202,7 +200,7 @@ def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distance(law, P) == pytest.approx(0.4)
 
 
-# -- whole trees ---------------------------------------------------------------------------------------------------------
+# -- whole trees ------------------------------------------------------------------------------------------------------
 
 
 def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +221,9 @@ def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyP
     for place, nodes in ((0, [0, 1]), (1, [2, 3]), (2, [4])):
         tokens = tuple(tree.tokens[nodes].tolist())
         alone = recursive_rejection(
-            siblings(tokens, q[place], WITHOUT), p[[place] * (len(nodes) + 1)], torch.full((len(nodes) + 1,), 0.5).double()
+            siblings(tokens, q[place], WITHOUT),
+            p[[place] * (len(nodes) + 1)],
+            torch.full((len(nodes) + 1,), 0.5).double(),
         )
         assert whole.accept[nodes].tolist() == pytest.approx(alone.accept.tolist())
         assert whole.stop[place] == alone.stop[0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
     LogitsProcessorList,
@@ -26,6 +28,7 @@ def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
     return 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 1000),
     st.floats(0.1, 3.0),
@@ -37,7 +40,7 @@ def test_the_law_is_that_of_hugging_faces_warpers(
     seed: int, temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
     logits, ids = logits_of(seed), torch.zeros(4, 1, dtype=torch.long)
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    warpers: Any = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
     if top_k:
         warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1:
@@ -61,10 +64,12 @@ def test_half_precision_is_widened(dtype: torch.dtype) -> None:
     assert law(logits_of(0).to(dtype), SamplingParams(1.0)).dtype == torch.float32
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.lists(st.integers(0, 39), min_size=1, max_size=12), st.floats(0.5, 5.0))
 def test_the_repetition_penalty_is_hugging_faces(seed: int, history: list[int], penalty: float) -> None:
     logits, ids = logits_of(seed, rows=2), torch.tensor(history)
-    wanted = RepetitionPenaltyLogitsProcessor(penalty)(ids[None].expand(2, -1), logits.clone())
+    processor: Any = RepetitionPenaltyLogitsProcessor(penalty)
+    wanted = processor(ids[None].expand(2, -1), logits.clone())
     found = with_history(logits, SamplingParams(repetition_penalty=penalty), [ids, ids])
     assert torch.allclose(found, wanted)
 
@@ -78,6 +83,7 @@ def test_each_row_is_scored_with_its_own_history() -> None:
     assert found.tolist() == [[101.0] * 3, [205.0] * 3]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1, exclude_max=True))
 def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
     total = float(torch.tensor(weights, dtype=torch.float64).cumsum(0)[-1])
@@ -93,6 +99,7 @@ def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
     assert token == wanted
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**62), st.integers(1, 50), st.integers(1, 50))
 def test_uniforms_depend_on_the_seed_and_their_place_alone(seed: int, a: int, b: int) -> None:
     parts = Draw(seed)
@@ -101,7 +108,7 @@ def test_uniforms_depend_on_the_seed_and_their_place_alone(seed: int, a: int, b:
     assert ((together >= 0) & (together < 1)).all()
 
 
-# -- parameters ----------------------------------------------------------------------------------------------------------
+# -- parameters -------------------------------------------------------------------------------------------------------
 
 SPECS = params_of(SamplingParams())
 
@@ -155,6 +162,7 @@ def test_choices_and_booleans() -> None:
         flag.parse("maybe")
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(SPECS)), st.data())
 def test_allowed_values_pass_and_others_do_not(name: str, data: st.DataObject) -> None:
     spec = SPECS[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import worlds
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.errors import WorkbenchError
@@ -20,6 +20,7 @@ def forests(draw: st.DrawFn, most: int = 24) -> list[int]:
     return [draw(st.integers(-1, i - 1)) for i in range(n)]
 
 
+@settings(deadline=None)
 @given(forests())
 def test_ancestors_are_found_by_walking_up(parents: list[int]) -> None:
     depth = max(depths_of(parents), default=0)
@@ -29,6 +30,7 @@ def test_ancestors_are_found_by_walking_up(parents: list[int]) -> None:
         assert ancestors(tensor, bound).tolist() == naive
 
 
+@settings(deadline=None)
 @given(forests())
 def test_depths_and_children_agree_with_a_walk(parents: list[int]) -> None:
     assert depths_of(parents) == [len(worlds.path_to(parents, i)) for i in range(len(parents))]
@@ -39,6 +41,7 @@ def test_depths_and_children_agree_with_a_walk(parents: list[int]) -> None:
     assert all(row == sorted(row) for row in children)
 
 
+@settings(deadline=None)
 @given(forests())
 def test_a_tree_knows_its_depth_and_fanout(parents: list[int]) -> None:
     tree = DraftTree.of([7] * len(parents), parents)
@@ -67,6 +70,7 @@ def test_a_chain_and_nothing() -> None:
 chances = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(chances, st.integers(1, 30), st.integers(1, 5))
 def test_best_paths_are_the_likeliest_of_all(accuracy: list[list[float]], n: int, depth: int) -> None:
     def value(path: tuple[int, ...]) -> float:

@@ -24,7 +24,7 @@ class Reference:
     """What rows hold, as plain lists: committed tokens, and nothing else."""
 
     def __init__(self, seed: int, name: str = "llama", context: int = 96) -> None:
-        self.model = worlds.family(name, seed, **(SHAPE if name == "llama" else {}))
+        self.model = worlds.family(name, seed, "cpu", **(SHAPE if name == "llama" else {}))
         self.runner = Runner(self.model, context)
         self.ask = worlds.ask_model(self.model)
 
@@ -32,7 +32,7 @@ class Reference:
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000))
 def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> None:
-    """Random operations on up to four rows; after each, the next logits of every row equal a plain forward of its text."""
+    """Random operations on up to four rows: the next logits of every row equal a plain forward of its own text."""
     rng, world = random.Random(seed), Reference(seed)
     runner, texts = world.runner, {}
     for _ in range(10):
@@ -111,7 +111,7 @@ def test_the_cache_says_how_much_memory_it_takes(device: str) -> None:
     assert runner.cache.n_bytes == 2 * 2 * 8 * 8 * (16 + SCRATCH)  # layers, keys and values, width, bytes, positions
 
 
-# -- masks ---------------------------------------------------------------------------------------------------------------
+# -- masks ------------------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -140,7 +140,7 @@ def test_masks_say_who_sees_whom(rows: list[tuple[int, int, int]], window: int |
     for b, (start, parents) in enumerate(trees):
         for i in range(len(parents)):
             for j in range(used):
-                ancestor = j >= start and j - start in [*worlds.path_to([p for p in parents], i)]
+                ancestor = j >= start and j - start in [*worlds.path_to(list(parents), i)]
                 seen = j < start or ancestor
                 q, k = int(query[b, i]), int(key[b, j])
                 assert (float(masks["full_attention"][b, 0, i, j]) == 0) == seen

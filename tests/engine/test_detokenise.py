@@ -83,6 +83,9 @@ def test_an_incomplete_end_is_released_by_flush() -> None:
     assert detokeniser.flush() == ""
 
 
-@pytest.mark.parametrize(("token", "text"), [(ord("a") + 1, "a"), (ord(" ") + 1, " "), (0xE2 + 1, "‹E2›"), (999, "‹999›")])
+@pytest.mark.parametrize(
+    ("token", "text"),
+    [(ord("a") + 1, "a"), (ord(" ") + 1, " "), (0xE2 + 1, "‹E2›"), (999, "‹999›")],  # noqa: RUF001
+)
 def test_single_tokens_for_display(token: int, text: str) -> None:
     assert TokenText(TOKENIZER)(token) == text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
+import transformers
 import worlds
 from transformers import AutoModelForCausalLM
 
@@ -14,6 +14,7 @@ from workbench.core.errors import ModelError
 from workbench.engine import Runner
 from workbench.engine.runner import Segment
 
+hf: Any = transformers  # configurations take more than their stubs know
 TOLERANCE = 1e-12
 PARENTS = ([-1, -1, 0, 0, 1, 2, 5], [-1, 0, 0])
 PATHS = ([0, 2, 5, 6], [0, 2])
@@ -21,8 +22,8 @@ PATHS = ([0, 2, 5, 6], [0, 2])
 
 @pytest.fixture(autouse=True)
 def _llama4_routes_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Llama 4's router takes its sigmoid in float32 whatever the dtype, and the vectorised one rounds otherwise than the
-    scalar one at the end of an array: 5e-7 between one token and several, which is not what these tests are about.
+    """Llama 4's router takes its sigmoid in float32 whatever the dtype, and the vectorised one rounds otherwise than
+    the scalar one at the end of an array: 5e-7 between one token and several, which is not what is tested here.
     """
 
     def route(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

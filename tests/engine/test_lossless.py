@@ -1,4 +1,4 @@
-"""Greedy text is Hugging Face's own, token for token, in float64: for every method, parameter corner, batch and switch."""
+"""Greedy text is Hugging Face's own, token for token, in float64: for all methods, corners, batches and switches."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _label(values: dict[str, Any]) -> str:
     return ",".join(f"{k}={v}" for k, v in values.items())
 
 
-# -- one request at a time -----------------------------------------------------------------------------------------------
+# -- one request at a time --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3_moe", "gpt2", "gemma3_text", "gpt_oss"])
@@ -198,7 +198,7 @@ def test_stop_strings_across_token_borders(method: Method, cut: tuple[int, int],
     assert stop not in twins.tokenizer.decode(kept[:-1])
 
 
-# -- penalties and processors --------------------------------------------------------------------------------------------
+# -- penalties and processors -----------------------------------------------------------------------------------------
 
 
 class Wander(LogitsProcessor):
@@ -226,7 +226,7 @@ def test_logits_processors_see_each_nodes_own_path(method: Method, processor: Lo
     assert got != worlds.hf_greedy(llama.target.model, PROMPT, 20)
 
 
-# -- many rows -----------------------------------------------------------------------------------------------------------
+# -- many rows --------------------------------------------------------------------------------------------------------
 
 
 def requests(seed: int) -> list[Request]:
@@ -236,9 +236,7 @@ def requests(seed: int) -> list[Request]:
     for i, method in enumerate([*registry.methods(), *registry.methods()]):
         prompt = worlds.repeating_prompt(rng.randint(1, 30), seed=i, period=rng.randint(2, 6))
         sampling = SAMPLED if (i + seed) % 2 else SamplingParams()
-        found.append(
-            Request(prompt, random_setting(method, rng), sampling, rng.randint(1, 20), seed=100 * seed + i)
-        )
+        found.append(Request(prompt, random_setting(method, rng), sampling, rng.randint(1, 20), seed=100 * seed + i))
     rng.shuffle(found)
     return found
 
@@ -264,9 +262,9 @@ def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: 
     engine, rng = Engine(llama, max_rows=6), random.Random(seed)
     todo, rows = requests(seed), []
     while todo or not engine.idle:
-        for _ in range(rng.choice((0, 0, 1, 3))):
-            if todo:
-                rows.append(engine.submit(todo.pop(0)))
+        some = rng.choice((0, 0, 1, 3))
+        rows += [engine.submit(request) for request in todo[:some]]
+        del todo[:some]
         engine.step()
     assert [row.trace.footer.error for row in rows] == [""] * len(rows)
     assert [row.trace.token_ids for row in rows] == wanted
@@ -282,14 +280,16 @@ def test_a_seed_reproduces_a_sampled_run(method: Method, llama: Models) -> None:
     assert first != other
 
 
-# -- changes in mid-run --------------------------------------------------------------------------------------------------
+# -- changes in mid-run -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_switches_never_change_greedy_text(seed: int, llama: Models, greedy_text: list[int]) -> None:
     rng = random.Random(seed)
     engine = Engine(llama)
-    rows = [engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in list(registry.methods())[:3]]
+    rows = [
+        engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in list(registry.methods())[:3]
+    ]
     switches = 0
     while not engine.idle:
         engine.step()
@@ -305,7 +305,7 @@ def test_random_switches_never_change_greedy_text(seed: int, llama: Models, gree
         assert row.trace.footer.error == ""
         assert row.trace.token_ids == greedy_text
     assert switches > 5
-    assert any(r.changes for row in rows for r in row.trace.rounds if row.trace)
+    assert any(r.changes for row in rows if row.trace for r in row.trace.rounds)
 
 
 def test_the_trace_records_a_switch_at_the_round_it_takes_effect(llama: Models, greedy_text: list[int]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
+import transformers
 import worlds
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
@@ -17,6 +17,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
 
+hf: Any = transformers  # configurations take more than their stubs know
 IMAGE, START, END = 60, 61, 62
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -44,8 +44,8 @@ def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
 
 
 def test_the_world_is_worth_testing_in(models: Models) -> None:
-    """Neither law is flat, and they differ: acceptance is neither near 0 nor near 1. And the law depends on the text: in
-    a world where it does not, a rule that reads the wrong place of the tree would pass."""
+    """Neither law is flat, and they differ: acceptance is neither near 0 nor near 1. And the law depends on the text:
+    in a world where it does not, a rule that reads the wrong place of the tree would pass."""
     ids = torch.tensor([PROMPT], device=models.target.device)
     assert models.drafter is not None
     with torch.inference_mode():
@@ -86,7 +86,9 @@ def draw(models: Models, method: Configured, sampling: SamplingParams, n_tokens:
 
 def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
     """Sampled first tokens against their exact joint law."""
-    exact = joint_law(models.target.model, prompt_for(method.name), n_tokens, lambda logits: law(logits[None], sampling)[0])
+    exact = joint_law(
+        models.target.model, prompt_for(method.name), n_tokens, lambda logits: law(logits[None], sampling)[0]
+    )
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
 
@@ -142,7 +144,7 @@ def long_run_fit(models: Models, method: Configured, sampling: SamplingParams, r
         before = (p * (p > own)).sum(1) + (p * (p == own)).cumsum(1).gather(1, tokens[:, None])[:, 0] - own[:, 0]
         cells += ((before + torch.from_numpy(rng.random(n)).to(own.device) * own[:, 0]) * 16).long().tolist()
         assert float(own.min()) > 0, "a token that the filters exclude was emitted"
-    return chi_square(Counter(cells), {cell: 1 / 16 for cell in range(16)})
+    return chi_square(Counter(cells), dict.fromkeys(range(16), 1 / 16))
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -169,6 +171,7 @@ def test_a_penalty_is_part_of_the_law(models: Models) -> None:
     """Every node is scored with its own path as history."""
     sampling = SamplingParams(temperature=1.0, repetition_penalty=1.8)
     plain: dict[tuple[int, ...], float] = {}
+
     def next_law(beginning: tuple[int, ...]) -> torch.Tensor:
         history = torch.tensor([*PROMPT[:1], *beginning], device=models.target.device)
         with torch.inference_mode():
@@ -184,7 +187,7 @@ def test_a_penalty_is_part_of_the_law(models: Models) -> None:
         assert fit.fits(ALPHA), f"{name}: {fit}"
 
 
-# -- broken rules are caught ---------------------------------------------------------------------------------------------
+# -- broken rules are caught ------------------------------------------------------------------------------------------
 
 Rule = Callable[[DraftTree, torch.Tensor, torch.Tensor], Ruling]
 
