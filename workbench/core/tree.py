@@ -150,7 +150,7 @@ def ancestors(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"
     index = torch.arange(n, device=parents.device)
     sees = (parents.unsqueeze(-1) == index) | torch.eye(n, dtype=torch.bool, device=parents.device)
     reach = 1
-    while reach < depth - 1 or (reach == 1 and depth > 2):
+    while reach < depth - 1:
         sees = (sees.float() @ sees.float()) > 0
         reach *= 2
     return sees

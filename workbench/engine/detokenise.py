@@ -25,7 +25,6 @@ class Detokeniser:
         self._special = set(tokenizer.all_special_ids)
         self._window = [t for t in prompt[-8:] if t not in self._special]
         self._released = len(self._decode(self._window))
-        self._shown = 0
         self.text = ""
 
     def _decode(self, ids: list[int]) -> str:

@@ -277,14 +277,15 @@ class Engine:
             return
         drafted = self._take_spans(rows)
         verify = self.clock.mark()
-        n_draft = len(drafted)
         logits, hidden = self._verify(rows, [trees[id(row)] for row in rows])
         rows = [row for row in rows if id(row) in logits]
         verified = self._take_spans(rows)
         judge = self.clock.mark()
         judged = self._judge(rows, [trees[id(row)] for row in rows], [logits[id(row)] for row in rows])
         commit = self.clock.mark()
-        spans = Spans(start, verify, judge, commit, seconds_of(drafted), seconds_of(verified), n_draft, len(verified))
+        spans = Spans(
+            start, verify, judge, commit, seconds_of(drafted), seconds_of(verified), len(drafted), len(verified)
+        )
         for row, verdict in judged:
             self._guard(row, self._commit, row, verdict, hidden[id(row)], spans, t_round)
 

@@ -80,25 +80,17 @@ def record_round(
     verdict, n = judged.verdict, len(judged.tokens)
     path = list(verdict.path[:kept])
     bonus_emitted = kept > len(verdict.path)
-    tested = dict(verdict.tested)
-    on_path = set(path)
-    beyond = set(verdict.path[kept:])
     status = [DISCARDED] * n
     accept: list[float | None] = [None] * n
     uniform: list[float | None] = [None] * n
-    last_tested = set(path) | {-1}
-    for node, ok in tested.items():
-        if node in beyond or judged.parents[node] in beyond:
-            continue
-        if not ok and not bonus_emitted and judged.parents[node] not in last_tested:
-            continue
-        status[node] = ACCEPTED if ok else REJECTED
-        accept[node] = judged.accept[node]
-        uniform[node] = verdict.uniform.get(node)
-    if not bonus_emitted and path:
-        for node in tested:  # tests after the last emitted token did not count
-            if judged.parents[node] == path[-1]:
-                status[node], accept[node], uniform[node] = DISCARDED, None, None
+    walked = {-1, *path[:-1]}
+    for node, ok in verdict.tested:
+        if (
+            bonus_emitted or judged.parents[node] in walked
+        ):  # a text cut on the path ends the tests behind its last token
+            status[node] = ACCEPTED if ok else REJECTED
+            accept[node] = judged.accept[node]
+            uniform[node] = verdict.uniform.get(node)
     base = len(row.committed) - kept
     depths = depths_of(judged.parents)
     nodes = Nodes(
@@ -129,7 +121,6 @@ def record_round(
     origin = row.origin.seconds
     seconds = now - t_round
     begin = t_round - row.origin_s
-    assert on_path == set(path)
     record = Round(
         index=len(row.trace.rounds),
         method=row.configured.name,

@@ -84,7 +84,6 @@ class Row:
         self.plan = Plan(0)
         self.status = QUEUED
         self.primed = False
-        self.prefilled = 0
         self.trace: Trace | None = None
         self.detokeniser: Detokeniser | None = None
         self.origin: Mark | None = None

@@ -27,13 +27,17 @@ SCRATCH = 192
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A row of a runner's cache. `length` positions are committed, `scratch` nodes are written behind them."""
+    """A row of a runner's cache. `length` positions are committed, `scratch` nodes are written behind them.
+
+    `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them.
+    """
 
     index: int
     length: int = 0
     scratch: int = 0
     rope_delta: int = 0
     last_hidden: Tensor | None = None
+    positions: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -303,12 +307,10 @@ class Runner:
 
     def _key_positions(self, slots: list[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
         """Position in the sequence of every cache entry, remembered for scratch nodes of earlier forwards."""
-        if not hasattr(self, "_scratch_positions"):
-            self._scratch_positions: dict[int, Tensor] = {}
         key = torch.arange(used, device=self.device).repeat(len(slots), 1)
         for b, slot in enumerate(slots):
-            if slot.scratch:
-                key[b, slot.length : slot.length + slot.scratch] = self._scratch_positions[id(slot)][: slot.scratch]
+            if slot.scratch and slot.positions is not None:
+                key[b, slot.length : slot.length + slot.scratch] = slot.positions[: slot.scratch]
             key[b, begins[b] : begins[b] + n] = positions[b]
-            self._scratch_positions[id(slot)] = key[b, slot.length : begins[b] + n].clone()
+            slot.positions = key[b, slot.length : begins[b] + n].clone()
         return key

@@ -6,6 +6,7 @@ between rounds. Models are loaded in a second thread, so that running generation
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import queue
 import threading
@@ -17,7 +18,7 @@ from workbench.core.errors import CapacityError, MethodUnavailableError, PromptE
 from workbench.core.params import ParamSpec, params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, load_models
-from workbench.engine.models import DEFAULT_DRAFTER, DEFAULT_TARGET
+from workbench.engine.models import DEFAULT_DRAFTER, DEFAULT_TARGET, resolve_device, resolve_dtype
 from workbench.engine.request import Row
 from workbench.methods import registry
 from workbench.service import catalogue
@@ -98,8 +99,6 @@ class Backend:
 
     def device_label(self, target: str | None = None) -> str:
         """Device and dtype, as in "CPU · float32"."""
-        from workbench.engine.models import resolve_device, resolve_dtype
-
         device = resolve_device(self._options["device"])
         dtype = resolve_dtype(self._options["dtype"], device)
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
@@ -354,8 +353,6 @@ def split_params(
         UnknownNameError: a name that neither has.
         ParameterError: a sampling value out of range.
     """
-    import dataclasses
-
     base = sampling or SamplingParams()
     specs: dict[str, ParamSpec] = params_of(base)
     mine = {name: value for name, value in params.items() if name not in specs}

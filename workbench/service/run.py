@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.request import CANCELLED, ENDED, ERROR, QUEUED, Row
+from workbench.engine.request import CANCELLED, ENDED, ERROR, Row
 from workbench.trace.events import Footer, Round, Trace
 
 LOADING = "loading"
@@ -174,6 +174,3 @@ class Run:
     def _notify(self) -> None:
         with self._news:
             self._news.notify_all()
-
-
-__all__ = ["LOADING", "QUEUED", "Run"]
