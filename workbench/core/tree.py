@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -42,7 +42,6 @@ class DraftTree:
         source: name of the drafter that proposed the nodes (one for all, or one per node).
         score: float [N] or None, a named figure of confidence for display and shape; never used to accept.
         probe: bool [N] or None, nodes that are computed but can never be accepted.
-        host: (tokens, parents) as lists when the tree was built from host data: saves a synchronisation.
     """
 
     tokens: Int[Tensor, " N"]
@@ -56,7 +55,6 @@ class DraftTree:
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None
     probe: Bool[Tensor, " N"] | None = None
-    host: tuple[list[int], list[int]] | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -98,7 +96,6 @@ class DraftTree:
             fanout=max(Counter(parents).values(), default=0),
             source=source,
             score=None if score is None else torch.tensor(list(score), dtype=torch.float32, device=device),
-            host=(tokens, parents),
         )
 
 
