@@ -39,6 +39,7 @@ class Mark:
         if self._event is None:
             return self._host_s
         origin = self._clock._origin
+        self._event.synchronize()  # an event that has not passed has no time yet
         return 0.0 if origin is None else origin.elapsed_time(self._event) / 1e3
 
 
