@@ -15,12 +15,22 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from workbench.bench.families import FAMILIES as FAMILIES
+from workbench.bench.families import VOCABULARY, family
+from workbench.bench.families import random_model as random_model
+from workbench.bench.goodness import joint_law
+from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import ancestors
-from workbench.engine import Models, Runner
+from workbench.engine import Method, Models, Runner
 from workbench.engine.models import HeadInfo
 from workbench.engine.runner import Segment, Slot
+from workbench.methods import registry
+from workbench.training.heads.artefact import NETS, save_net
+from workbench.training.scenes.model import language_config, vision_language_config
+from workbench.training.scenes.tower import tower_config
+from workbench.training.tokenizer import load_tokenizer
 
 # -- tokenizers -------------------------------------------------------------------------------------------------------
 
@@ -54,110 +64,7 @@ def letter_tokenizer(size: int) -> PreTrainedTokenizerFast:
 
 # -- models -----------------------------------------------------------------------------------------------------------
 
-VOCABULARY = 64
 hf: Any = transformers  # configurations take more than their stubs know
-
-_BASE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
-_GROUPED = _BASE | {"num_key_value_heads": 2}
-_SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
-
-FAMILIES: dict[str, Callable[..., PreTrainedConfig]] = {
-    "llama": lambda **kw: hf.LlamaConfig(**_GROUPED | kw),
-    "mistral": lambda **kw: hf.MistralConfig(**_GROUPED | {"sliding_window": 6} | kw),
-    "qwen2": lambda **kw: hf.Qwen2Config(**_GROUPED | kw),
-    "qwen3": lambda **kw: hf.Qwen3Config(**_GROUPED | {"head_dim": 8} | kw),
-    "qwen3_moe": lambda **kw: hf.Qwen3MoeConfig(
-        **_GROUPED | {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16} | kw
-    ),
-    "phi3": lambda **kw: hf.Phi3Config(**_GROUPED | {"sliding_window": None} | kw),
-    "gpt2": lambda **kw: hf.GPT2Config(
-        **{
-            "vocab_size": VOCABULARY,
-            "n_embd": 32,
-            "n_layer": 3,
-            "n_head": 4,
-            "n_positions": 128,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
-        | _named(kw, num_hidden_layers="n_layer")
-    ),
-    "gpt_neox": lambda **kw: hf.GPTNeoXConfig(**_BASE | kw),
-    "opt": lambda **kw: hf.OPTConfig(
-        **{k: v for k, v in _BASE.items() if k != "intermediate_size"} | {"ffn_dim": 48, "word_embed_proj_dim": 32} | kw
-    ),
-    "olmo2": lambda **kw: hf.Olmo2Config(**_GROUPED | kw),
-    "smollm3": lambda **kw: hf.SmolLM3Config(**_GROUPED | kw),
-    "granite": lambda **kw: hf.GraniteConfig(**_GROUPED | kw),
-    "gemma3_text": lambda **kw: hf.Gemma3TextConfig(
-        **_GROUPED | {"head_dim": 8, "sliding_window": 6, "layer_types": _SLIDING} | kw
-    ),
-    "gpt_oss": lambda **kw: hf.GptOssConfig(
-        **_GROUPED
-        | {
-            "head_dim": 8,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "sliding_window": 6,
-            "layer_types": _SLIDING,
-        }
-        | kw
-    ),
-    "llama4_text": lambda **kw: hf.Llama4TextConfig(
-        **_GROUPED
-        | {
-            "head_dim": 8,
-            "intermediate_size_mlp": 48,
-            "num_local_experts": 2,
-            "num_experts_per_tok": 1,
-            "attention_chunk_size": 8,
-        }
-        | kw
-    ),
-}
-"""Tiny configurations by family. Sliding windows and chunks are shorter than the prompts of the tests."""
-
-
-def _named(values: dict[str, Any], **other: str) -> dict[str, Any]:
-    return {other.get(name, name): value for name, value in values.items()}
-
-
-def random_model(
-    config: PreTrainedConfig, seed: int = 0, scale: float = 12.0, device: str = "cpu", auto: Any = AutoModelForCausalLM
-) -> Any:
-    """A randomly initialised model in float64.
-
-    Args:
-        config: of the model.
-        seed: of the weights.
-        scale: factor on the usual initial weights, which are so small that all laws would be nearly flat.
-        device: where it goes.
-        auto: class whose `from_config` builds it.
-    """
-    config = copy.deepcopy(config)
-    config._experts_implementation = "eager"  # grouped matrix products know no float64
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: Any = auto.from_config(config, dtype=torch.float64)
-    for weight in model.parameters():
-        if weight.dim() > 1:
-            weight.data.mul_(scale)
-    return model.to(device).eval().requires_grad_(False)
-
-
-def family(name: str, seed: int = 0, device: str = "cpu", **overrides: Any) -> Any:
-    """A tiny random model of a family."""
-    return random_model(FAMILIES[name](**overrides), seed, device=device)
 
 
 def noisy(model: Any, amount: float, seed: int = 0) -> Any:
@@ -189,7 +96,7 @@ def world(
         models.drafter = Runner(noisy(target, noise, seed + 1), models.target.context)
         models.drafter_name, models.drafter_problem = f"tiny-{name}-noisy", ""
     if heads is not None:
-        models.heads = {"medusa": random_medusa(heads, models)}
+        models.heads = {"medusa": random_medusa(heads, models), **random_features(heads.parent, models)}
     return models
 
 
@@ -219,6 +126,27 @@ def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0)
     save_file(weights, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return HeadInfo(folder.name, folder, config)
+
+
+def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, HeadInfo]:
+    """Write untrained feature drafters of every kind as `workbench train vision-heads` would, and describe them."""
+    found = {}
+    for kind, make in NETS.items():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            more = {"latents": 2, "ahead": 3, "inner": 8} if kind == "flash" else {}
+            net = make(width=models.target.hidden_size, heads=2, ffn=16, **more)
+            for weight in net.parameters():
+                if weight.dim() > 1:
+                    torch.nn.init.normal_(weight, std=0.3)
+        place = folder / f"tiny-{kind}"
+        found[kind] = HeadInfo(place.name, place, save_net(net, place, models.target_name, torch.float32))
+    return found
+
+
+def text_methods() -> list[Method]:
+    """The methods that run without a picture."""
+    return [method for method in registry.methods() if "pictures" not in method.needs]
 
 
 # -- references -------------------------------------------------------------------------------------------------------
@@ -287,3 +215,37 @@ def ask_model(model: Any, **extra: Any) -> Callable[[Sequence[int]], Tensor]:
             return model(torch.tensor([list(ids)], device=model.device), use_cache=False, **extra).logits[0, -1]
 
     return ask
+
+
+def law_behind_pixels(
+    model: Any, images: dict[str, Tensor], sampling: SamplingParams, n_tokens: int
+) -> dict[tuple[int, ...], float]:
+    """The exact law of the first tokens after a prompt with pictures, by whole forwards, pixels and all.
+
+    Processors may not depend on what was generated.
+    """
+    prompt = images["input_ids"][0].tolist()
+
+    class Sees:
+        device = model.device
+
+        def __call__(self, ids: Tensor) -> Any:
+            return model(input_ids=ids, pixel_values=images["pixel_values"].to(model.dtype), use_cache=False)
+
+    def warp(logits: Tensor) -> Tensor:
+        for processor in sampling.processors:
+            logits = processor(torch.tensor([prompt]), logits[None])[0]
+        return law(logits[None], sampling)[0]
+
+    return joint_law(Sees(), prompt, n_tokens, warp)
+
+
+def tiny_scene_target() -> tuple[Any, Any]:
+    """A random LLaVA in the layout of the bundled one, with the bundled tokenizer: model and tokenizer."""
+    tokenizer = load_tokenizer(Path("assets/models/text-target"))
+    vision = tower_config(hidden=16, layers=1, inner=16)
+    config = vision_language_config(tokenizer, vision, language_config(tokenizer, hidden=64, layers=1, inner=32))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.LlavaForConditionalGeneration(config)
+    return model.eval().requires_grad_(False), tokenizer

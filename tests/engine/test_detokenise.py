@@ -7,7 +7,7 @@ import worlds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from workbench.engine.detokenise import Detokeniser, TokenText
+from workbench.engine.detokenise import ByteDetokeniser, Detokeniser, TokenText, detokeniser
 
 TOKENIZER = worlds.byte_tokenizer()
 HALF = "\N{REPLACEMENT CHARACTER}"
@@ -17,19 +17,27 @@ def ids_of(data: bytes) -> list[int]:
     return [b + 1 for b in data]
 
 
-def spell(prompt: list[int], ids: list[int]) -> tuple[list[tuple[str, int, int]], Detokeniser]:
-    detokeniser = Detokeniser(TOKENIZER, prompt)
+WAYS = pytest.mark.parametrize("way", [ByteDetokeniser, Detokeniser])
+
+
+def spell(way: type[Detokeniser], prompt: list[int], ids: list[int]) -> tuple[list[tuple[str, int, int]], Detokeniser]:
+    detokeniser = way(TOKENIZER, prompt)
     return [detokeniser.add(t) for t in ids], detokeniser
 
 
+def test_byte_level_tokenizers_go_the_direct_way() -> None:
+    assert type(detokeniser(TOKENIZER, [])) is ByteDetokeniser
+
+
+@WAYS
 @settings(deadline=None)
 @given(st.text(max_size=30), st.text(max_size=60))
 @example("", "naïve 🙂 family 👨‍👩‍👧 中文字符 end")
 @example("中文", "🏳️‍🌈" * 8)
 @example("x", "a" * 100)
-def test_spans_are_the_text(prompt: str, text: str) -> None:
+def test_spans_are_the_text(way: type[Detokeniser], prompt: str, text: str) -> None:
     ids = ids_of(text.encode())
-    spans, detokeniser = spell(ids_of(prompt.encode()), ids)
+    spans, detokeniser = spell(way, ids_of(prompt.encode()), ids)
     assert detokeniser.text + detokeniser.flush() == text
     at = 0
     for new, start, end in spans:
@@ -39,11 +47,12 @@ def test_spans_are_the_text(prompt: str, text: str) -> None:
         at = end
 
 
+@WAYS
 @settings(deadline=None)
 @given(st.text(alphabet="aé中🙂", min_size=1, max_size=20))
-def test_no_half_character_is_ever_shown(text: str) -> None:
+def test_no_half_character_is_ever_shown(way: type[Detokeniser], text: str) -> None:
     ids = ids_of(text.encode())
-    detokeniser = Detokeniser(TOKENIZER, [])
+    detokeniser = way(TOKENIZER, [])
     for n, token in enumerate(ids, 1):
         detokeniser.add(token)
         assert HALF not in detokeniser.text
@@ -51,15 +60,18 @@ def test_no_half_character_is_ever_shown(text: str) -> None:
         assert detokeniser.text == whole
 
 
+@WAYS
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=8), st.binary(max_size=90))
 @example(b"", b"\x80" * 80)
 @example(b"\xf0\x9f", b"\x99\x82 then")
 @example(b"", "\N{REPLACEMENT CHARACTER}a".encode())
-def test_bytes_that_are_no_text_end_as_the_tokenizer_decodes_them(prompt: bytes, data: bytes) -> None:
+def test_bytes_that_are_no_text_end_as_the_tokenizer_decodes_them(
+    way: type[Detokeniser], prompt: bytes, data: bytes
+) -> None:
     """Whatever a model writes, the text at the end is the tokenizer's own, and it only ever grows."""
     ids = ids_of(data)
-    spans, detokeniser = spell(ids_of(prompt), ids)
+    spans, detokeniser = spell(way, ids_of(prompt), ids)
     detokeniser.flush()
     for new, start, end in spans:
         assert detokeniser.text[start:end] == new
@@ -70,14 +82,16 @@ def test_bytes_that_are_no_text_end_as_the_tokenizer_decodes_them(prompt: bytes,
     assert detokeniser.text == TOKENIZER.decode(ids, skip_special_tokens=False)
 
 
-def test_special_tokens_have_no_text() -> None:
-    spans, detokeniser = spell([], [*ids_of(b"ab"), 0, *ids_of(b"c")])
+@WAYS
+def test_special_tokens_have_no_text(way: type[Detokeniser]) -> None:
+    spans, detokeniser = spell(way, [], [*ids_of(b"ab"), 0, *ids_of(b"c")])
     assert spans[2] == ("", 2, 2)
     assert detokeniser.text == "abc"
 
 
-def test_an_incomplete_end_is_released_by_flush() -> None:
-    _, detokeniser = spell([], ids_of("a🙂".encode()[:-1]))
+@WAYS
+def test_an_incomplete_end_is_released_by_flush(way: type[Detokeniser]) -> None:
+    _, detokeniser = spell(way, [], ids_of("a🙂".encode()[:-1]))
     assert detokeniser.text == "a"
     assert detokeniser.flush() == HALF
     assert detokeniser.flush() == ""

@@ -24,7 +24,7 @@ PROMPT = worlds.repeating_prompt(13, period=5)
 N_LAYERS = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20)
 
-every_method = pytest.mark.parametrize("method", list(registry.methods()), ids=registry.names())
+every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -73,7 +73,7 @@ def values_of(spec: ParamSpec) -> list[Any]:
 def corners() -> list[Any]:
     """Every method with each parameter at each end, and with all of them at the same end."""
     found = []
-    for method in registry.methods():
+    for method in worlds.text_methods():
         sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec)]
         sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
         found += [pytest.param(method, s, id=f"{method.name}-{_label(s)}") for s in sets if s]
@@ -93,7 +93,7 @@ def test_every_method_writes_what_hugging_face_writes(family: str, device: str, 
     prompts = [PROMPT, worlds.random_prompt(1, seed=5)]
     wanted = [worlds.hf_greedy(models.target.model, prompt, 24) for prompt in prompts]
     engine = Engine(models)
-    for method in registry.methods():
+    for method in worlds.text_methods():
         got = [engine.generate(Request(prompt, method, max_new_tokens=24)).token_ids for prompt in prompts]
         assert got == wanted, method.name
 
@@ -233,7 +233,7 @@ def requests(seed: int) -> list[Request]:
     """One request a method, greedy and sampled in turn, with prompts and lengths of their own."""
     rng = random.Random(seed)
     found = []
-    for i, method in enumerate([*registry.methods(), *registry.methods()]):
+    for i, method in enumerate(2 * worlds.text_methods()):
         prompt = worlds.repeating_prompt(rng.randint(1, 30), seed=i, period=rng.randint(2, 6))
         sampling = SAMPLED if (i + seed) % 2 else SamplingParams()
         found.append(Request(prompt, random_setting(method, rng), sampling, rng.randint(1, 20), seed=100 * seed + i))
@@ -288,7 +288,7 @@ def test_random_switches_never_change_greedy_text(seed: int, llama: Models, gree
     rng = random.Random(seed)
     engine = Engine(llama)
     rows = [
-        engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in list(registry.methods())[:3]
+        engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in worlds.text_methods()[:3]
     ]
     switches = 0
     while not engine.idle:
@@ -296,7 +296,7 @@ def test_random_switches_never_change_greedy_text(seed: int, llama: Models, gree
         row = rng.choice(rows)
         if row.status in ENDED or rng.random() < 0.3:
             continue
-        method = rng.choice(list(registry.methods()))
+        method = rng.choice(worlds.text_methods())
         setting = random_setting(method, rng)
         row.change(method, dict(setting.values), SamplingParams(top_k=rng.randint(0, 9)))
         switches += 1

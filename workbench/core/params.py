@@ -27,6 +27,8 @@ class ParamSpec:
         le: largest allowed value, or None.
         choices: allowed values of a choice.
         doc: one sentence, with the unit.
+        when: what must hold for the parameter to do anything, as "policy = confidence or planned" or
+            "temperature > 0"; empty when it always does. For forms: setting it otherwise is allowed.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ParamSpec:
     le: float | None = None
     choices: tuple[str, ...] = ()
     doc: str = ""
+    when: str = ""
 
     def parse(self, value: Any) -> Any:
         """Check `value` (a Python value or its text form) and return it with the parameter's type.
@@ -88,11 +91,17 @@ def _fail() -> Any:
 
 
 def param(
-    default: Any, *, ge: float | None = None, le: float | None = None, choices: tuple[str, ...] = (), doc: str
+    default: Any,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    choices: tuple[str, ...] = (),
+    doc: str,
+    when: str = "",
 ) -> Any:
     """Declare a parameter as a dataclass field. The kind follows from the default's type (`choices` wins)."""
     kind = "choice" if choices else {bool: "bool", int: "int", float: "float"}[type(default)]
-    spec = ParamSpec("", kind, default, ge, le, choices, doc)
+    spec = ParamSpec("", kind, default, ge, le, choices, doc, when)
     return dataclasses.field(default=default, metadata={_KEY: spec})
 
 

@@ -73,7 +73,8 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
     """Accept a node iff it is the target's likeliest token after its parent."""
-    return Ruling(accept=(tree.tokens == best[tree.parents + 1]).float(), stop=best)
+    at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
+    return Ruling(accept=(tree.tokens == at_parent).float(), stop=best)
 
 
 def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:

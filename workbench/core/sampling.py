@@ -17,6 +17,9 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
 
 
+WARM = "temperature > 0"
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the target's logits become a law. Temperature 0 is greedy decoding; the filters then change nothing.
@@ -25,11 +28,13 @@ class SamplingParams:
     """
 
     temperature: float = param(0.0, ge=0.0, le=5.0, doc="0 is greedy; 1 samples from the model as it is")
-    top_k: int = param(0, ge=0, le=1000, doc="keep the k likeliest tokens; 0 keeps all")
+    top_k: int = param(0, ge=0, le=1000, doc="keep the k likeliest tokens; 0 keeps all", when=WARM)
     top_p: float = param(
-        1.0, ge=0.0, le=1.0, doc="keep the smallest set of tokens with this much probability; 1 keeps all"
+        1.0, ge=0.0, le=1.0, doc="keep the smallest set of tokens with this much probability; 1 keeps all", when=WARM
     )
-    min_p: float = param(0.0, ge=0.0, le=1.0, doc="drop tokens below this share of the likeliest token's probability")
+    min_p: float = param(
+        0.0, ge=0.0, le=1.0, doc="drop tokens below this share of the likeliest token's probability", when=WARM
+    )
     repetition_penalty: float = param(
         1.0, ge=0.5, le=5.0, doc="divide the logits of tokens seen before; 1 changes nothing"
     )

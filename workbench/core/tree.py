@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -61,13 +62,16 @@ class DraftTree:
 
     @classmethod
     def empty(cls, source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """No proposal: the round is plain decoding."""
-        return cls.of([], [], source=source, device=device)
+        """No proposal: the round is plain decoding. Shared, never written to."""
+        return _empty(source, torch.device(device))
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str = "", device: torch.device | str = "cpu") -> DraftTree:
         """A deterministic chain of host tokens."""
-        return cls.of(tokens, range(-1, len(tokens) - 1), source=source, device=device)
+        n, device = len(tokens), torch.device(device)
+        ids = torch.tensor(tokens, dtype=torch.long, device=device)
+        certain = _certain(n, device)
+        return cls(ids, chain_parents(n, device), certain, Sampling.DETERMINISTIC, n, min(n, 1), source=source)
 
     @classmethod
     def of(
@@ -97,6 +101,23 @@ class DraftTree:
             source=source,
             score=None if score is None else torch.tensor(list(score), dtype=torch.float32, device=device),
         )
+
+
+@lru_cache(maxsize=256)
+def chain_parents(n: int, device: torch.device) -> Int[Tensor, " N"]:
+    """Parents of a chain of n nodes: −1, 0, 1, … Shared, never written to."""
+    return torch.arange(-1, n - 1, device=device)
+
+
+@lru_cache(maxsize=256)
+def _certain(n: int, device: torch.device) -> Float[Tensor, " N"]:
+    """Log-probabilities of n deterministic proposals. Shared, never written to."""
+    return torch.zeros(n, device=device)
+
+
+@lru_cache(maxsize=64)
+def _empty(source: str, device: torch.device) -> DraftTree:
+    return DraftTree.chain([], source, device)
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
@@ -145,9 +166,9 @@ def ancestors(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"
     """
     n = parents.shape[-1]
     index = torch.arange(n, device=parents.device)
-    sees = (parents.unsqueeze(-1) == index) | torch.eye(n, dtype=torch.bool, device=parents.device)
+    walks = (parents.unsqueeze(-1) == index).float() + torch.eye(n, device=parents.device)
     reach = 1
     while reach < depth - 1:
-        sees = (sees.float() @ sees.float()) > 0
+        walks = walks @ walks
         reach *= 2
-    return sees
+    return walks > 0

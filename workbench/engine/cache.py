@@ -122,6 +122,15 @@ class TreeCache(Cache):
             self._views[layer] = lambda part: self._stacks[own + part][0, 0]
         return self._views[layer](0), self._views[layer](1)
 
+    def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
+        """The common buffer of all layers, for forwards that do without `update`; allocated at first use."""
+        if self._common is None:
+            entry = like.new_empty(1, heads, 0, head_size)
+            for layer in self.layers:
+                assert isinstance(layer, TreeLayer)
+                layer.lazy_initialization(entry, entry)
+        return self._stacks[self._common_at]
+
     def grow(self, rows: int) -> None:
         """Make room for more rows; what is there stays."""
         if rows <= self.n_rows:
@@ -148,9 +157,10 @@ class TreeCache(Cache):
         """Move entries `length + path[i]` to `length + i`, for all layers at once. `path` increases strictly."""
         if all(i == node for i, node in enumerate(path)):
             return
-        for stack in self._stacks:
-            index = torch.tensor([length + node for node in path], device=stack.device)
-            stack[:, :, row, :, length : length + len(path)] = stack[:, :, row].index_select(3, index)
+        with torch.inference_mode():
+            for stack in self._stacks:
+                index = torch.tensor([length + node for node in path], device=stack.device)
+                stack[:, :, row, :, length : length + len(path)] = stack[:, :, row].index_select(3, index)
 
     @property
     def n_bytes(self) -> int:

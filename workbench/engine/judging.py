@@ -14,7 +14,7 @@ from workbench.engine.request import Row
 TOP = 8
 """Likeliest tokens kept at each verified node: enough for token recycling, five of them are shown."""
 
-N_FIGURES = 8
+N_FIGURES = 11
 """Tensors that `figures` returns for each row."""
 
 
@@ -28,9 +28,9 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         record: also gather the drafter's likeliest tokens.
 
     Returns:
-        In the order in which `Judged.of` reads them: (tokens, parents) [2, N]; token to emit at each place [N+1];
-        (its probability, entropy) [2, N+1]; (target's probability, acceptance probability) [2, N]; drafter's
-        probability [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 5] or empty.
+        In the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each place [N+1]; its
+        probability [N+1]; entropy [N+1]; target's probability [N]; acceptance probability [N]; drafter's probability
+        [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 5] or empty.
     """
     n = len(tree)
     if row.sampling.needs_history:
@@ -43,25 +43,26 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     u_stop = None if greedy else torch.from_numpy(row.draw.uniform(n + 1)).to(logits.device, non_blocking=True)
     ruling = row.verifier.rule(tree, logits, p, row.sampling, u_stop)
     p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
-    p_node = p[tree.parents + 1, tree.tokens] if n else p.new_zeros(0)
+    if tree.fanout <= 1:  # a chain: node i hangs on place i
+        p_node = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
+    else:
+        p_node = p[tree.parents + 1, tree.tokens]
     top = p.topk(min(TOP, p.shape[1]), dim=1)
     if greedy:
         entropy = _entropy(logits, p, top.indices, top.values, row.sampling.needs_history)
     else:
         entropy = torch.special.entr(p).sum(1)
+    q = top_q = p.new_zeros(0)
     if tree.score is not None:
         q = tree.score.to(p.dtype)
-    else:
-        q = p.new_zeros(0) if tree.q is None else tree.logq.to(p.dtype).exp()
-    top_q = p.new_zeros(0)
+    elif tree.q is not None:
+        q = tree.logq.to(p.dtype).exp()
     if record and tree.q is not None and tree.q_of is not None:
         best = tree.q.topk(min(5, tree.q.shape[1]), dim=1)
         top_q = torch.stack([best.indices.to(p.dtype), best.values.to(p.dtype)])
         row.q_of = tree.q_of
-    structure = torch.stack([tree.tokens, tree.parents]) if n else tree.tokens.new_zeros(2, 0)
-    place = torch.stack([p_stop, entropy])  # NaN logits show up here
-    node = torch.stack([p_node, ruling.accept.to(p.dtype)])
-    return [structure, ruling.stop, place, node, q, top.indices, top.values, top_q]
+    accept = ruling.accept
+    return [tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, accept, q, top.indices, top.values, top_q]
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:

@@ -7,6 +7,7 @@ prompt ─► prefill ─► ┌ plan ─► propose ─► verify ─► judge 
 from __future__ import annotations
 
 import itertools
+import logging
 import platform
 import time
 from collections import deque
@@ -20,16 +21,30 @@ import workbench
 from workbench.core.errors import CapacityError, MethodUnavailableError, NumericalError, PromptError, WorkbenchError
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.clock import Clock, Mark, seconds_of
-from workbench.engine.detokenise import Detokeniser, TokenText
+from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.method import Configured
 from workbench.engine.models import Models
 from workbench.engine.parts import Outcome, Plan, to_host
+from workbench.engine.pictures import check_end, check_text, shown, tokens_of
 from workbench.engine.recording import Judged, record_round
-from workbench.engine.request import CANCELLED, ENDED, ERROR, FINISHED, PREFILL, SAMPLING_NAMES, Request, Row
+from workbench.engine.request import (
+    BOTH,
+    CANCELLED,
+    ENDED,
+    ERROR,
+    FINISHED,
+    PREFILL,
+    SAMPLING_NAMES,
+    Request,
+    Row,
+    Swap,
+)
 from workbench.engine.runner import SCRATCH, Segment
 from workbench.engine.selfcheck import warnings_for
 from workbench.trace.events import Change, Footer, Header, Trace
+
+log = logging.getLogger(__name__)
 
 PREFILL_CHUNK = 512
 
@@ -96,6 +111,7 @@ class Engine:
         if row.max_new_tokens > room:
             notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: the context ends there.")
             row.max_new_tokens = room
+        notes += [note for picture in request.pictures if (note := picture.info.get("note"))]
         row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
         self.waiting.append(row)
         return row
@@ -129,12 +145,17 @@ class Engine:
                 f"The prompt has {len(prompt)} tokens; the context holds {context}, one of which must stay free.",
                 f"Shorten it by {len(prompt) - context + 1} tokens or more.",
             )
-        if request.images is None and (min(prompt) < 0 or max(prompt) >= vocabulary):
+        if request.images is not None:
+            check_end(self.models, prompt)
+            return prompt
+        if min(prompt) < 0 or max(prompt) >= vocabulary:
             raise PromptError(f"The prompt holds token ids outside 0…{vocabulary - 1}.", "Use the target's tokenizer.")
+        check_text(self.models, prompt)
         return prompt
 
     def _header(self, row: Row) -> Header:
         request, models = row.request, row.models
+        asked = request.prompt if len(request.prompt) else row.committed
         return Header(
             target=models.target_name,
             drafter=models.drafter_name,
@@ -143,7 +164,7 @@ class Engine:
             promise=row.configured.promise.value,
             simulation=row.configured.promise.value == "simulation",
             seed=request.seed,
-            prompt=request.prompt if isinstance(request.prompt, str) else models.tokenizer.decode(row.committed),
+            prompt=asked if isinstance(asked, str) else models.tokenizer.decode(asked),
             prompt_tokens=list(row.committed),
             prompt_text=[self.token_text(t) for t in row.committed],
             max_new_tokens=row.max_new_tokens,
@@ -152,6 +173,7 @@ class Engine:
             created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             hardware=platform.processor() or platform.machine(),
             workbench=workbench.__version__,
+            pictures=[] if request.images is None else shown(self.models, request.images, request.pictures),
         )
 
     @staticmethod
@@ -208,22 +230,23 @@ class Engine:
             row.status = PREFILL
             self._guard(row, self._open, row)
         for row in self.rows:
-            if not row.primed:
+            if not row.primed and not row.held:
                 self._guard(row, self._prefill, row)
                 return True
         return False
 
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open()
-        row.detokeniser = Detokeniser(self.models.tokenizer, row.committed)
+        row.detokeniser = detokeniser(self.models.tokenizer, row.committed)
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
         """Run the next piece of the prompt; after the last one, prime the drafter."""
         assert row.slot is not None
         assert row.trace is not None
-        if row.request.images is not None:
-            self.models.target.prefill_multimodal(row.slot, row.request.images)
+        if row.images is not None:
+            counts = tokens_of(self.models, row.images, row.pictures)
+            self.models.target.prefill_multimodal(row.slot, row.images, counts)
         else:
             piece = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
             if piece:
@@ -246,21 +269,45 @@ class Engine:
         if reason:
             row.notes.append(f"{asked.configured.method.title} cannot run: {reason}")
             row.changes = []
-        elif asked.configured is not row.configured or asked.models is not row.models:
-            self._switch(row, asked.configured, asked.models)
+        elif asked.swap or asked.configured is not row.configured or asked.models is not row.models:
+            self._switch(row, asked.configured, asked.models, asked.swap)
         plan = row.policy.plan(row, row.policy_state)
         row.plan = Plan(max(0, min(plan.depth, row.remaining - 1)), plan.stop_below)
 
-    def _switch(self, row: Row, configured: Configured, models: Models) -> None:
-        """Prime a new drafter from the committed tokens; these and the target's cache stay."""
+    def _switch(self, row: Row, configured: Configured, models: Models, swap: Swap | None) -> None:
+        """Prime a new drafter from the committed tokens; these and, pictures apart, the target's cache stay."""
         before, models_before = row.configured, row.models
-        if configured.drafter != before.drafter or models.drafter is not models_before.drafter:
+        if swap or configured.drafter != before.drafter or models.drafter is not models_before.drafter:
             before.drafter.release(row, models_before)
             row.state, row.configured, row.models = None, configured, models
+            if swap:
+                self._show(row, swap)
+            row.vision = {}
             row.state = configured.drafter.prime(row, models)
         row.configured, row.models = configured, models
         if configured.policy != before.policy:
             row.policy_state = configured.policy.start()
+
+    def _show(self, row: Row, swap: Swap) -> None:
+        """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them."""
+        target, slot, counts = self.models.target, row.place, tokens_of(self.models, swap.images, swap.pictures)
+        row.pictures = swap.pictures
+        row.swapped = swap
+        swaps = row.request.swaps
+        swaps[:] = [(n, old) for n, old in swaps if n < row.n_new or old.sees != swap.sees] + [(row.n_new, swap)]
+        if swap.sees == BOTH:
+            row.images = swap.images
+            target.rewind(slot, 0)
+            target.prefill_multimodal(slot, swap.images, counts)
+            if row.n_new:
+                target.prefill(slot, row.committed[slot.length : -1])
+            return
+        spare = target.open()
+        try:
+            target.prefill_multimodal(spare, swap.images, counts)
+            slot.pictured = spare.pictured
+        finally:
+            target.close(spare)
 
     def _take_spans(self, rows: list[Row]) -> list[tuple[Mark, Mark]]:
         """Stretches of time in model forwards since the last call, whichever models the rows use."""
@@ -327,7 +374,7 @@ class Engine:
         if len(tree) == 0:
             return Segment(row.slot, root)
         tokens = torch.cat([root, tree.tokens])
-        if len(tokens) > SCRATCH:
+        if tokens.shape[0] > SCRATCH:
             raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
         if tree.fanout <= 1:
             return Segment(row.slot, tokens)
@@ -364,8 +411,8 @@ class Engine:
                     into.update(part)
             return merged
         return (
-            {id(row): logits[: len(segment.tokens)] for row, logits, _, segment in found},
-            {id(row): hidden[: len(segment.tokens)] for row, _, hidden, segment in found},
+            {id(row): logits[: segment.tokens.shape[0]] for row, logits, _, segment in found},
+            {id(row): hidden[: segment.tokens.shape[0]] for row, _, hidden, segment in found},
         )
 
     def _judge(self, rows: list[Row], trees: list[DraftTree], logits: list[Tensor]) -> list[tuple[Row, Judged]]:
@@ -400,7 +447,8 @@ class Engine:
         self.models.target.commit(row.slot, [0, *(node + 1 for node in path)])
         row.slot.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:kept])
-        outcome = Outcome(judged.tokens, judged.parents, verdict, tokens[:kept], root, judged.top_tokens, row.plan)
+        emitted, top = tokens[:kept], judged.top_tokens
+        outcome = Outcome(judged.tokens, judged.parents, verdict, emitted, root, top, row.plan, hidden)
         if not reason:
             row.drafter.observe(row, outcome)
             row.policy.observe(row, row.policy_state, outcome)
@@ -426,6 +474,8 @@ class Engine:
             spans.append(row.detokeniser.add(token))
             if row.request.stop_at_eos and token in self.models.eos:
                 return i + 1, "eos", spans
+            if row.request.stop_when is not None and row.request.stop_when([*row.committed, *tokens[: i + 1]]):
+                return i + 1, "criterion", spans
             if row.request.stop and spans[-1][0]:
                 text, begin = row.detokeniser.text, spans[-1][1]
                 for stop in row.request.stop:
@@ -444,7 +494,10 @@ class Engine:
         elif row in self.waiting:
             self.waiting.remove(row)
         if row.primed:
-            row.drafter.release(row, row.models)
+            try:
+                row.drafter.release(row, row.models)
+            except Exception:  # the row ends all the same, and the others go on
+                log.exception("%s could not give back what it held", row.configured.name)
         if row.slot is not None:
             self.models.target.close(row.slot)
             row.slot = None

@@ -51,6 +51,8 @@ class Method:
         verifier: with default parameters.
         policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
         schedule: what runs when.
+        idea: two sentences on how it works, for the methods page; empty: what the drafter's docstring says first.
+        formula: the rule it stands on, in one line of plain text.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Method:
     verifier: Verifier
     policies: tuple[Policy, ...]
     schedule: Schedule = field(default_factory=Schedule)
+    idea: str = ""
+    formula: str = ""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -83,6 +87,9 @@ class Method:
             )
         for part in (*self.policies, self.drafter, self.verifier):
             for name, spec in params_of(part).items():
+                users = [p.name for p in self.policies if name in params_of(p)]
+                if part in self.policies and len(users) < len(self.policies):
+                    spec = dataclasses.replace(spec, when=f"policy = {' or '.join(users)}")
                 if name in found and found[name] != spec:
                     raise ValueError(f"{self.name}: two parts declare parameter {name!r} differently.")
                 found[name] = spec

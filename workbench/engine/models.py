@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 
 from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError
 from workbench.engine.clock import Meter
 from workbench.engine.packed import pack
+from workbench.engine.pictures import why_no_pictures
 from workbench.engine.runner import Runner
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
+VISION_TARGET = "vision-target"
+OWN_DRAFTERS: dict[str, tuple[str, ...]] = {
+    DEFAULT_TARGET: (DEFAULT_DRAFTER,),
+    VISION_TARGET: ("vision-drafter", "vision-text-drafter"),
+}
+"""Bundled draft models by bundled target, the one that is taken when none is named first."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -138,6 +145,24 @@ def load_tokenizer(name: str) -> Any:
         ) from error
 
 
+def load_processor(name: str, model: PreTrainedModel) -> Any:
+    """What reads pictures for a model; None for one that reads text only, or that brings no processor.
+
+    Raises:
+        ModelError: its files cannot be read.
+    """
+    place = locate(name)
+    if not hasattr(model.config, "vision_config"):
+        return None
+    try:
+        processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+        ) from error
+    return processor if hasattr(processor, "image_processor") else None
+
+
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
@@ -172,6 +197,8 @@ class Models:
         heads: trained heads for this target by kind ("medusa").
         shared: state that drafters keep across requests, by their own key.
         meter: stretches of time heads spent computing.
+        processor: reads pictures for the target; None where that reads text only.
+        drafter_processor: the same for the draft model.
     """
 
     target: Runner
@@ -183,6 +210,8 @@ class Models:
     heads: dict[str, HeadInfo] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
+    processor: Any = None
+    drafter_processor: Any = None
 
     @property
     def eos(self) -> frozenset[int]:
@@ -196,6 +225,11 @@ class Models:
         """Why `need` cannot be had; empty when it can."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
+        if need == "pictures":
+            return why_no_pictures(self.target.model.config, self.target_name or "This target")
+        if need == "sight":
+            sees = self.drafter is None or self.drafter_processor is not None
+            return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads pictures."
         if need in self.heads:
             return ""
         return f"There are no {need} heads trained for {self.target_name or 'this target'}."
@@ -215,7 +249,8 @@ class Models:
         Raises:
             ModelError: it cannot be loaded, or does not share the target's vocabulary.
         """
-        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_problem="No draft model was chosen.")
+        twin = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None)
+        twin.drafter_problem = "No draft model was chosen."
         if name:
             attach_drafter(twin, name, dtype)
         return twin
@@ -267,9 +302,10 @@ def load_models(
     kind = resolve_dtype(dtype, where)
     model = load_model(target, where, kind)
     models = Models(Runner(model, context), load_tokenizer(target), target)
+    models.processor = load_processor(target, model)
     models.heads = find_heads(target, models.target)
     if drafter == "auto":
-        drafter = DEFAULT_DRAFTER if target == DEFAULT_TARGET and DEFAULT_DRAFTER in bundled() else None
+        drafter = own_drafter(target)
         if drafter is None:
             models.drafter_problem = f"No draft model is known for {target}; choose one that shares its tokenizer."
     if drafter:
@@ -280,6 +316,20 @@ def load_models(
                 raise
             models.drafter_problem = str(error)
     return models
+
+
+def own_drafter(target: str, blind: bool = False) -> str | None:
+    """The bundled draft model that belongs to a target, where there is one.
+
+    Args:
+        target: its name.
+        blind: the method leaves pictures out: one that was trained without them is taken first.
+    """
+    known = bundled()
+    fitting = [name for name in OWN_DRAFTERS.get(target, ()) if name in known]
+    if blind:
+        fitting.sort(key=lambda name: "text" not in name)
+    return fitting[0] if fitting else None
 
 
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
@@ -299,7 +349,9 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
             "Choose a draft model of the target's family. Methods without a draft model still work: autoregressive, "
             "prompt-lookup, token-recycling, lookahead-trie, early-exit, and medusa where heads exist.",
         )
-    models.drafter = Runner(load_model(name, where, kind), models.target.context)
+    model = load_model(name, where, kind)
+    models.drafter = Runner(model, models.target.context)
+    models.drafter_processor = load_processor(name, model)
     models.drafter_name, models.drafter_problem = name, ""
 
 

@@ -9,6 +9,8 @@ every method run on the same layers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -23,46 +25,84 @@ SMALLEST = 150_000
 """Weights below which packing does not pay in float32."""
 
 
+class Matrix:
+    """One weight, or several that read the same input, in the layouts that are fast for one row and for a few.
+
+    Args:
+        weight: [o, i], bfloat16, float32 or (never packed) float64, on the CPU.
+        bias: [o] or None.
+    """
+
+    def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> None:
+        weight = weight.detach()
+        self._wide, self._bias = weight.dtype != torch.bfloat16, bias
+        # Single rows of float32, and small matrices, are fastest as a plain product with the transposed weight.
+        self._transposed = weight.t().contiguous() if self._wide else None
+        packs = not self._wide or (weight.dtype == torch.float32 and weight.numel() >= SMALLEST)
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8) if packs else None
+
+    @classmethod
+    def of(cls, *linears: nn.Module) -> Matrix:
+        """The weights of linear layers that read the same input, one below the other."""
+        biases = [getattr(linear, "bias", None) for linear in linears]
+        weight = torch.cat([linear.get_parameter("weight").detach() for linear in linears])
+        return cls(weight, torch.cat([b.detach() for b in biases if b is not None]) if biases[0] is not None else None)
+
+    def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
+        """The product x Wᵀ + bias + add."""
+        if self._packed is None or (self._wide and x.shape[0] == 1):
+            assert self._transposed is not None
+            start = self._bias if add is None or self._bias is None else add + self._bias
+            start = add if start is None else start
+            return torch.mm(x, self._transposed) if start is None else torch.addmm(start, x, self._transposed)
+        if add is None:
+            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, add, self._packed, self._bias, "add")
+
+
 class PackedLinear(nn.Linear):
     """`nn.Linear` with rearranged copies of its weight, made at first use, and again if the weight changed."""
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         """The same product as `nn.Linear`, up to rounding."""
-        if self.__dict__.get("_seen") != (self.weight._version, self.weight.data_ptr()):
-            self._rearrange()
-        one_row = x.numel() == self.in_features
-        if one_row and self._transposed is not None:
-            product = torch.matmul(x, self._transposed)
-            return product if self.bias is None else product + self.bias
-        if self._packed is not None and not (one_row and self.weight.dtype == torch.float32):
-            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
-        return nn.functional.linear(x, self.weight, self.bias)
-
-    def _rearrange(self) -> None:
-        weight = self.weight.detach()
-        full = weight.dtype == torch.float32
-        self._packed = self._transposed = None
-        if not full or weight.numel() >= SMALLEST:
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8)
-        if full and self.out_features >= self.in_features:
-            self._transposed = weight.t().contiguous()
-        self._seen = (weight._version, weight.data_ptr())
+        seen = (self.weight._version, self.weight.data_ptr())
+        if self.__dict__.get("_seen") != seen:
+            self._matrix, self._seen = Matrix(self.weight, self.bias), seen
+        return self._matrix(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies are not copied: a deep copy or a pickle makes its own."""
-        own = ("_packed", "_transposed", "_seen")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_matrix", "_seen")}
+
+
+def is_small_on_cpu(model: nn.Module) -> bool:
+    """Whether a model is on a CPU whose torch has oneDNN, and small enough for copies of its weights."""
+    weights = list(model.parameters())
+    fits = all(w.device.type == "cpu" for w in weights) and sum(w.numel() for w in weights) <= LARGEST_MODEL
+    return fits and torch.backends.mkldnn.is_available()
+
+
+def may_pack(model: nn.Module) -> bool:
+    """Whether rearranged copies help: a small float32 or bfloat16 model on a CPU."""
+    return is_small_on_cpu(model) and {w.dtype for w in model.parameters()} <= {torch.float32, torch.bfloat16}
+
+
+@contextmanager
+def unpacked(model: nn.Module) -> Iterator[None]:
+    """Meanwhile the model's packed layers work as plain ones, and make no copies of their weights."""
+    packed = [module for module in model.modules() if type(module) is PackedLinear]
+    for module in packed:
+        module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        for module in packed:
+            module.__class__ = PackedLinear
 
 
 def pack(model: _M) -> _M:
-    """Turn a CPU model's linear layers into packed ones, in place; does nothing where that would not help.
-
-    Applies to float32 and bfloat16 models of moderate size on a CPU whose torch has oneDNN.
-    """
-    weights = list(model.parameters())
-    kinds = {w.dtype for w in weights}
-    fits = kinds <= {torch.float32, torch.bfloat16} and all(w.device.type == "cpu" for w in weights)
-    if not fits or sum(w.numel() for w in weights) > LARGEST_MODEL or not torch.backends.mkldnn.is_available():
+    """Turn a model's linear layers into packed ones, in place; does nothing where that would not help."""
+    if not may_pack(model):
         return model
     for module in model.modules():
         if type(module) is nn.Linear:

@@ -16,7 +16,7 @@ from workbench.core.tree import DraftTree
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models
-    from workbench.engine.request import Row
+    from workbench.engine.request import Request, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Outcome:
         root: the token the tree hung on.
         top: the target's likeliest next tokens at the root (entry 0) and after each node, accepted or not.
         planned: the plan that was drafted to.
+        hidden: what the target's LM head read at the root (row 0) and at each node, accepted or not.
     """
 
     tokens: list[int]
@@ -53,6 +54,7 @@ class Outcome:
     root: int
     top: list[list[int]]
     planned: Plan
+    hidden: Float[Tensor, "N_plus_1 D"] | None = None
 
 
 class Drafter:
@@ -63,7 +65,12 @@ class Drafter:
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it takes besides the target: "drafter", or the kind of a trained head ("medusa")."""
+    """What it takes besides the target: a "drafter"; "sight" (the drafter reads pictures); "pictures" (the target reads
+    them); or the kind of a trained head ("medusa")."""
+    blind: ClassVar[bool] = False
+    """Whether it leaves pictures out, so that a draft model trained without them suits it better."""
+    reads_target: ClassVar[bool] = False
+    """Whether it reads the target's own states, and so sees of a picture what the target sees."""
 
     def prime(self, row: Row, models: Models) -> Any:
         """State for one row; None when there is none."""
@@ -82,6 +89,14 @@ class Drafter:
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Learn from a round. `row.committed` already holds the emitted tokens."""
+
+    def explain(self, models: Models, request: Request, tokens: Sequence[int]) -> dict[str, Any] | None:
+        """On which of its own vision tokens each emitted token leans, after a run: see `Trace.attribution`.
+
+        Returns:
+            `{"attention": maps, "gradient": maps}`, or None where it has no eyes of its own.
+        """
+        return None
 
     def release(self, row: Row, models: Models) -> None:
         """Give back what `prime` took (a row in a draft model's cache)."""

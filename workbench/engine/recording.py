@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.rejection import Verdict
 from workbench.core.tree import DraftTree, depths_of
 from workbench.engine.parts import Verifier
+from workbench.engine.pictures import vision_news
 from workbench.trace.events import (
     ACCEPTED,
     BONUS,
@@ -49,10 +50,10 @@ class Judged:
     @classmethod
     def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
-        (tokens, parents), stop, place, node, q, top_tokens, top_probs, top_q = lists
-        verdict = verifier.walk(parents, node[1], stop, uniform)
+        tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q = lists
+        verdict = verifier.walk(parents, accept, stop, uniform)
         return cls(
-            tokens, parents, verdict, node[0], node[1], place[0], place[1], q, top_tokens, top_probs, top_q, tree.source
+            tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, tree.source
         )
 
     @property
@@ -147,6 +148,7 @@ def record_round(
         changes=changes,
         signals=dict(row.signals),
         notes=list(row.notes),
+        vision={} if row.images is None else vision_news(row),
     )
     if full:
         record.top_p = [

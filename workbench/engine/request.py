@@ -22,12 +22,17 @@ from workbench.engine.runner import Slot
 from workbench.trace.events import Change, Round, Trace
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from workbench.engine.models import Models
 
 QUEUED, PREFILL, RUNNING, PAUSED = "queued", "prefill", "running", "paused"
 FINISHED, CANCELLED, ERROR = "finished", "cancelled", "error"
 ENDED = (FINISHED, CANCELLED, ERROR)
 SAMPLING_NAMES = tuple(params_of(SamplingParams()))
+BOTH, DRAFTER = "both", "drafter"
+"""Who sees a picture that is changed in mid-run."""
+_FOR = {BOTH: "target and drafter", DRAFTER: "the drafter only"}
 
 
 @dataclass(slots=True)
@@ -42,11 +47,15 @@ class Request:
         seed: decides every random number of the run.
         stop: strings that end the text; it is cut before them.
         stop_at_eos: whether the model's end-of-text token ends the text.
+        stop_when: asked after every token with all tokens so far, prompt included; true ends the text there.
         images: what a processor returned for prompt and pictures (`input_ids`, `pixel_values`, …), for vision-language
-            targets; `prompt` is then ignored.
+            targets; `prompt` is then for drafters that read the pictures by a processor of their own.
+        pictures: the pictures themselves, RGB, for the trace and for such drafters; see `pictures.read`.
         on_round: called in the engine's thread after every round; must return at once.
         paused: start paused, after prefill.
         models: another drafter or other heads for the engine's target; the engine's own by default.
+        swaps: pictures that were changed in mid-run, each with the number of tokens generated before; the engine
+            writes it, whoever explains the text reads it.
     """
 
     prompt: Sequence[int] | str
@@ -56,10 +65,13 @@ class Request:
     seed: int = 0
     stop: tuple[str, ...] = ()
     stop_at_eos: bool = True
+    stop_when: Callable[[list[int]], bool] | None = None
     images: dict[str, Tensor] | None = None
+    pictures: tuple[Image, ...] = ()
     on_round: Callable[[Round], None] | None = None
     paused: bool = False
     models: Models | None = None
+    swaps: list[tuple[int, Swap]] = field(default_factory=list)
 
     def configured(self) -> Configured:
         """The method with all parameters decided."""
@@ -79,6 +91,11 @@ class Row:
         self.committed: list[int] = prompt
         self.max_new_tokens = request.max_new_tokens
         self.slot: Slot | None = None
+        self.images = request.images  # what the target has read
+        self.pictures = request.pictures  # what the drafter is shown
+        self.vision: dict[str, Any] = {}  # what the drafter says of what it sees; see `pictures.see`
+        self.vision_said: dict[str, Any] = {}  # what of it is in the trace already
+        self.swapped: Swap | None = None  # pictures that the trace does not know yet
         self.state: Any = None
         self.policy_state: Any = None
         self.plan = Plan(0)
@@ -98,10 +115,13 @@ class Row:
         self.error: BaseException | None = None
         self.ended = threading.Event()
         self._lock = threading.Lock()
-        self._changes: list[tuple[Method | None, dict[str, Any], SamplingParams | None, Models | None]] = []
+        self._changes: list[
+            tuple[Method | None, dict[str, Any], SamplingParams | None, Models | None, Swap | None]
+        ] = []
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
+        self.held = False  # stands still while another row has the device to itself
 
     @property
     def place(self) -> Slot:
@@ -142,10 +162,11 @@ class Row:
         params: dict[str, Any] | None = None,
         sampling: SamplingParams | None = None,
         models: Models | None = None,
+        swap: Swap | None = None,
     ) -> None:
-        """Switch the method, some of its parameters, the sampling or the draft model, from the next round on."""
+        """Switch the method, some of its parameters, the sampling, draft model or pictures, from the next round on."""
         with self._lock:
-            self._changes.append((method, dict(params or {}), sampling, models))
+            self._changes.append((method, dict(params or {}), sampling, models, swap))
 
     def pause(self) -> None:
         """Stop before the next round; nothing is lost."""
@@ -176,15 +197,13 @@ class Row:
     def may_run(self) -> bool:
         """Whether a round may start now; uses up one step when paused."""
         with self._lock:
-            if not self._paused:
-                self.status = RUNNING
-                return True
-            if self._steps:
+            may = not self._paused or self._steps > 0
+            self.status = RUNNING if may else PAUSED
+            if self.held or not may:
+                return False
+            if self._paused:
                 self._steps -= 1
-                self.status = RUNNING
-                return True
-            self.status = PAUSED
-            return False
+            return True
 
     def take_changes(self) -> Settings:
         """The settings asked for from the coming round on, and what changes with them."""
@@ -205,6 +224,21 @@ class Row:
         return settings
 
 
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Other pictures from the next round on.
+
+    Attributes:
+        pictures: as many as the prompt has, each of the size of the one it replaces.
+        images: the target's tensors for them, with as many tokens as before.
+        sees: BOTH, or DRAFTER: then the target goes on with what it has read.
+    """
+
+    pictures: tuple[Image, ...]
+    images: dict[str, Tensor]
+    sees: str = BOTH
+
+
 @dataclass(slots=True)
 class Settings:
     """What a row runs with, and how that differs from before."""
@@ -213,11 +247,20 @@ class Settings:
     sampling: SamplingParams
     models: Models
     changes: list[Change]
+    swap: Swap | None = None
 
     def apply(
-        self, method: Method | None, params: dict[str, Any], sampling: SamplingParams | None, models: Models | None
+        self,
+        method: Method | None,
+        params: dict[str, Any],
+        sampling: SamplingParams | None,
+        models: Models | None,
+        swap: Swap | None = None,
     ) -> None:
         """Take one request for change in. Parameters of the same name survive a change of method where they fit."""
+        if swap is not None:
+            self.changes.append(Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}"))
+            self.swap = swap
         if models is not None and models is not self.models:
             self.changes.append(Change("drafter", self.models.drafter_name, models.drafter_name))
             self.models = models

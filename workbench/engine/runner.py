@@ -6,6 +6,7 @@ targets and draft models alike.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,17 +20,23 @@ from workbench.core.errors import CapacityError, ModelError
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.layers import decoder_layers, refuse_unverifiable, subset, text_config
+from workbench.engine.lean import LeanDecoder
 from workbench.engine.masks import MaskKinds, MaskMaker
+from workbench.engine.pictures import Pictured, layout, watched, why_no_pictures
 
 SCRATCH = 192
 """Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
+GOES_ON = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+"""Largest difference, as a share of the largest logit, between reading a token with a prompt and behind it."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
     """A row of a runner's cache. `length` positions are committed, `scratch` nodes are written behind them.
 
-    `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them.
+    `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them. `pictured`
+    says what the pictures of the prompt became. `shift` is by how much the target's sequence is longer than this
+    model's, which was given the same prompt with fewer tokens for its pictures.
     """
 
     index: int
@@ -38,6 +45,8 @@ class Slot:
     rope_delta: int = 0
     last_hidden: Tensor | None = None
     positions: Tensor | None = None
+    pictured: Pictured | None = None
+    shift: int = 0
 
 
 @dataclass(slots=True)
@@ -103,7 +112,9 @@ class Runner:
         self._views: dict[tuple[int, ...], PreTrainedModel] = {}
         self._hidden: Tensor | None = None
         self._taps: dict[int, Tensor] = {}
+        self._lean = LeanDecoder.of(model, self.context + SCRATCH)
         self._multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
+        self._first_layer, self._goes_on = layers[0], False
         self.lm_head.register_forward_pre_hook(self._keep_hidden)
         for i, layer in enumerate(layers):
             layer.register_forward_hook(self._tap(i))
@@ -156,6 +167,8 @@ class Runner:
                     f"No memory for another row of {self.context} tokens.",
                     "Stop a run, or load the model with a shorter context.",
                 ) from error
+        if self._lean is not None:
+            self._lean = self._lean.fresh()
         slot = Slot(len(self.slots))
         self.cache.clear_row(slot.index)
         self.slots.append(slot)
@@ -175,7 +188,6 @@ class Runner:
         """Forget everything behind the first `length` positions."""
         slot.length, slot.scratch = min(slot.length, length), 0
 
-    @torch.inference_mode()
     def commit(self, slot: Slot, path: Sequence[int]) -> None:
         """Keep the scratch nodes `path` (strictly increasing), in order, and forget the others."""
         self.cache.commit(slot.index, slot.length, path)
@@ -194,24 +206,58 @@ class Runner:
             self.commit(slot, range(len(piece)))
 
     @torch.inference_mode()
-    def prefill_multimodal(self, slot: Slot, inputs: dict[str, Tensor]) -> None:
+    def prefill_multimodal(self, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None) -> None:
         """Prefill of an empty row through the model's own forward, pixels and all; its last token is left to verify.
+
+        Afterwards `slot.pictured` holds what the pictures became.
 
         Args:
             slot: an empty row.
             inputs: what the model's processor returns for one prompt, `input_ids` [1, n] among it.
+            counts: vision tokens of each picture, where the tensors do not say it; see `pictures.layout`.
+
+        Raises:
+            CapacityError: it does not fit the context.
+            ModelError: the model cannot go on from pictures token by token.
         """
         n = inputs["input_ids"].shape[1]
         if n > self.context:
             raise CapacityError(f"The prompt has {n} tokens with its images; the context holds {self.context}.")
+        reason = why_no_pictures(self.model.config, type(self.model).__name__)
+        if reason:
+            raise ModelError(reason, "Leave the pictures out, or choose a target that reads them.")
+        inputs = {k: v.to(self.device, self.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
         self.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
-        start = self.clock.mark()
-        self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=2)
+        begun, start = time.perf_counter(), self.clock.mark()
+        with watched(self, self._first_layer) as seen:
+            logits = self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=2).logits
         self.meter.spans.append((start, self.clock.mark()))
         if self._multi_rope and self.model.model.rope_deltas is not None:
             slot.rope_delta = int(self.model.model.rope_deltas[0])
-        slot.length = n - 1
-        slot.last_hidden = self._hidden[0, -2] if n > 1 and self._hidden is not None else None
+        elif "places" in seen:  # PaliGemma counts from 1
+            slot.rope_delta = int(seen["places"][0, -1]) + 1 - n
+        slot.length, slot.scratch = n - 1, 0
+        features = seen["features"][0]
+        slot.last_hidden = features[-2] if n > 1 else None
+        slot.pictured = Pictured(
+            seen["embeds"][0], features, *layout(self.model.config, inputs, counts), time.perf_counter() - begun
+        )
+        if not self._goes_on:
+            self._try_to_go_on(slot, int(inputs["input_ids"][0, -1]), logits[0, -1])
+
+    def _try_to_go_on(self, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
+        """Once a model: the prompt's last token, verified as all others will be, must give the model's own logits."""
+        out = self.forward([Segment(slot, torch.tensor([last], device=self.device))])
+        slot.scratch = 0
+        error = float((out.logits[0, -1] - wanted).abs().max() / wanted.abs().max())
+        if not error <= GOES_ON[self.dtype]:
+            slot.length = 0
+            raise ModelError(
+                f"{type(self.model).__name__} cannot be verified behind pictures: the token after them gets other "
+                f"logits when it is read on its own (by {error:.1e} of the largest).",
+                "Leave the pictures out, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
+            )
+        self._goes_on = True
 
     def forward(self, batch: Sequence[Segment], last_only: bool = False, layers: Sequence[int] | None = None) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
@@ -226,9 +272,9 @@ class Runner:
             with torch.inference_mode():
                 return self.forward(batch, last_only, layers)
         if len(batch) == 1:
-            lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, len(batch[0].tokens)
+            lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, batch[0].tokens.shape[0]
             ids = batch[0].tokens.unsqueeze(0)
-            rows: list[Segment | None] = [batch[0]]
+            rows: list[Segment | None] = list(batch)
         else:
             batch = sorted(batch, key=lambda s: s.slot.index)
             lo, hi = batch[0].slot.index, batch[-1].slot.index + 1
@@ -239,25 +285,30 @@ class Runner:
                 rows[segment.slot.index - lo] = segment
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
         mask, positions = self._geometry(rows, lo, n)
-        model = self.model if layers is None else self._view(tuple(layers))
-        self._taps.clear()
+        self._taps = {}
         start = self.clock.mark()
-        out = model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1 if last_only else 0,
-        )
+        if self._lean is not None and isinstance(mask, Tensor):
+            logits, self._hidden, self._taps = self._lean(
+                ids, mask, positions, self.cache, layers, last_only, self.tap_layers
+            )
+        else:
+            model = self.model if layers is None else self._view(tuple(layers))
+            logits = model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=self.cache,
+                use_cache=True,
+                logits_to_keep=1 if last_only else 0,
+            ).logits
         self.meter.spans.append((start, self.clock.mark()))
         for segment in batch:
-            segment.slot.scratch += len(segment.tokens)
+            segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
         assert self._hidden is not None
         if len(batch) == hi - lo:
-            return Output(out.logits, self._hidden, dict(self._taps))
+            return Output(logits, self._hidden, self._taps)
         asked = [s.slot.index - lo for s in batch]
-        return Output(out.logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
+        return Output(logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
 
     def _view(self, layers: tuple[int, ...]) -> PreTrainedModel:
         if layers not in self._views:
@@ -266,15 +317,21 @@ class Runner:
 
     def _geometry(self, rows: list[Segment | None], lo: int, n: int) -> tuple[Tensor | dict[str, Tensor], Tensor]:
         """Mask and positions of a batch; sets the cache's window."""
+        alone = rows[0] if len(rows) == 1 else None
+        if alone is not None and not self.masks.positional and not self._multi_rope:  # the usual case, kept short
+            slot = alone.slot
+            begin = slot.length + slot.scratch
+            used = self._used(begin + n)
+            self.cache.window = Window(slice(lo, lo + 1), begin, None, used)
+            place = begin + slot.rope_delta
+            if alone.sees is None:
+                return self.masks.chain(begin, n, used), self._numbers[place : place + n].unsqueeze(0)
+            assert alone.depth is not None
+            mask = self.masks.tree([slot.length], [alone.sees], n, used)
+            return mask, (alone.depth + slot.length + slot.rope_delta).unsqueeze(0)
         slots = self.slots[lo : lo + len(rows)]
         begins = [slot.length + slot.scratch for slot in slots]
-        used = max(begins) + n
-        if used > self.cache.capacity:
-            raise CapacityError(
-                f"A forward needs {used} positions; the cache holds {self.cache.capacity}.", "Draft a smaller tree."
-            )
-        if self.device.type == "cuda":
-            used = min(-(-used // 128) * 128, self.cache.capacity)  # few shapes, so that kernels and graphs are reused
+        used = self._used(max(begins) + n)
         if len(set(begins)) == 1:
             self.cache.window = Window(slice(lo, lo + len(rows)), begins[0], None, used)
         else:
@@ -300,10 +357,21 @@ class Runner:
             full = self.masks.tree(starts, sees, n, used)
         mask = full
         if self.masks.positional:
-            mask = self.masks.of_kinds(full, positions, self._key_positions(slots, positions, begins, n, used))
+            places = positions - torch.tensor([[slot.rope_delta] for slot in slots], device=self.device)
+            mask = self.masks.of_kinds(full, places, self._key_positions(slots, places, begins, n, used))
         if self._multi_rope:
             positions = positions.unsqueeze(0).expand(3, -1, -1)
         return mask, positions
+
+    def _used(self, needed: int) -> int:
+        """Positions to read back for `needed` ones."""
+        if needed > self.cache.capacity:
+            raise CapacityError(
+                f"A forward needs {needed} positions; the cache holds {self.cache.capacity}.", "Draft a smaller tree."
+            )
+        if self.device.type == "cuda":  # few shapes, so that kernels and graphs are reused
+            return min(-(-needed // 128) * 128, self.cache.capacity)
+        return needed
 
     def _key_positions(self, slots: list[Slot], positions: Tensor, begins: list[int], n: int, used: int) -> Tensor:
         """Position in the sequence of every cache entry, remembered for scratch nodes of earlier forwards."""

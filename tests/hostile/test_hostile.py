@@ -1,0 +1,196 @@
+"""Whatever is sent, the answer is decent, nothing inside is told, and the backend works as before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import serving
+from hostile.cases import STORY, Case, cases
+
+from workbench import Workbench
+from workbench.ui.hosting import safely
+from workbench.ui.session import Session
+
+SECRET = "hf_aSecretOfTheEnvironment"
+LEAKS = ("Traceback", 'File "', "site-packages", "/work/", "/home/", "/root/", "/usr/lib", "root:x:0", SECRET, "0x7f")
+CASES = cases()
+JSON = {"content-type": "application/json"}
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+class Errors(logging.Handler):
+    """Collects what the workbench logs as an error: what nobody foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage() + repr(record.exc_info))
+
+
+@pytest.fixture(scope="module")
+def errors() -> Iterator[Errors]:
+    handler = Errors()
+    logging.getLogger("workbench").addHandler(handler)
+    yield handler
+    logging.getLogger("workbench").removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def bench(errors: Errors) -> Iterator[Workbench]:
+    """The app's backend, with a secret in the environment; afterwards it must be as it was before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_TOKEN", SECRET)
+        bench = serving.app().bench
+        wanted = bench.generate(STORY, "draft-tree", max_new_tokens=16).text
+        threads = serving.thread_names()
+        yield bench
+        assert serving.eventually(lambda: serving.rows(bench) == 0), "no row is left"
+        assert bench.generate(STORY, "draft-tree", max_new_tokens=16).text == wanted
+        assert bench.health()["status"] == "ok"
+        assert {entry["name"] for entry in bench.loaded()} <= {"text-target", "text-drafter"}
+        new = [name for name in serving.thread_names() if name not in threads and not name.startswith(POOLS)]
+        assert not new, "no thread is left"
+
+
+POOLS = ("workbench-api", "workbench-loader", "asyncio", "AnyIO", "ThreadPoolExecutor")
+"""Pools of threads grow up to their size and stay."""
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=serving.app().url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def mine(bench: Workbench) -> Iterator[str]:
+    """The id of a run that is there the whole time."""
+    run = bench.start(STORY, "draft-model", max_new_tokens=500, paused=True)
+    yield run.id
+    assert not run.ended, "nobody's run ends through somebody else's nonsense"
+    run.cancel()
+
+
+def decent(text: str, case: Case) -> None:
+    """Nothing of what is inside is told."""
+    sent = json.dumps(case.body) if case.raw is None else repr(case.raw)
+    for leak in LEAKS:
+        assert leak not in text or leak in sent, f"{leak} in {text[:500]}"
+
+
+def is_error(answer: Any) -> bool:
+    """Whether an answer is an error, which then must say what was wrong and what to do."""
+    if not isinstance(answer, dict) or "error" not in answer:
+        return False
+    error = answer["error"]
+    assert error["message"]
+    by_a_run = error.get("code", error.get("kind")) == "WorkbenchError"  # its message holds the remedy
+    assert error["remedy"] or by_a_run, error
+    assert len(error["message"]) < 2000
+    assert "Something went wrong" not in error["message"], error
+    return True
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.door == "gradio"], ids=lambda c: c.name)
+def test_an_endpoint(case: Case, bench: Workbench, http: httpx.Client, mine: str, errors: Errors) -> None:
+    body = {name: mine if value == "MINE" else value for name, value in case.body.items()}
+    joined = http.post(f"/gradio_api/call/v2/{case.where}", content=json.dumps(body), headers=JSON)
+    assert joined.status_code < 500, joined.text
+    decent(joined.text, case)
+    if joined.status_code != 200:
+        return
+    with http.stream("GET", f"/gradio_api/call/{case.where}/{joined.json()['event_id']}") as stream:
+        text = "".join(stream.iter_text())
+    decent(text, case)
+    assert "event: complete" in text, text
+    answers = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    last = answers[-1][0] if answers and answers[-1] else {}
+    is_error(json.loads(last) if isinstance(last, str) else last)
+    assert not errors.found
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.door == "v1"], ids=lambda c: c.name)
+def test_a_route(case: Case, bench: Workbench, http: httpx.Client, errors: Errors) -> None:
+    answer = http.post(f"/v1/{case.where}", content=json.dumps(case.body), headers=JSON)
+    assert answer.status_code < 500, answer.text
+    decent(answer.text, case)
+    assert is_error(answer.json()) == (answer.status_code >= 400)
+    assert answer.status_code == 200 or not case.fine
+    assert not errors.found
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.door == "page"], ids=lambda c: c.name)
+def test_a_function_of_the_page(case: Case, bench: Workbench) -> None:
+    session = Session(bench)
+
+    async def decode() -> list[Any]:
+        return [message async for message in session.decode(case.body)]
+
+    if case.where == "decode":
+        with ThreadPoolExecutor(1) as pool:  # a loop of its own: another test may keep one in this thread
+            *_, answer = pool.submit(asyncio.run, decode()).result(timeout=60)
+    else:
+        answer = safely(getattr(session, case.where))(case.body)  # as the page calls it
+    decent(json.dumps(answer), case)
+    if "error" in answer:
+        assert answer["error"]["message"]
+        assert answer["error"]["remedy"]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.door == "http"], ids=lambda c: c.name)
+def test_plain_http(case: Case, bench: Workbench, http: httpx.Client, errors: Errors) -> None:
+    content = json.dumps(case.body).encode() if case.raw is None and case.verb == "POST" else case.raw
+    headers = (JSON if case.raw is None else {}) | case.headers
+    text = ""
+    try:
+        with http.stream(case.verb, case.where, content=content, headers=headers) as answer:
+            status = answer.status_code
+            for part in answer.iter_text():
+                text += part
+                if len(text) > 1 << 20 or "event: heartbeat" in text:
+                    break
+    except httpx.RemoteProtocolError:
+        # HTTP that is broken, a body that is too large, and Gradio's way of ending a stream that it does not know
+        assert "header" in case.name or len(content or b"") > 1 << 20 or "Not Found" in text
+        return
+    assert status < 500, text[:500]
+    if "theme" not in case.name:  # the page itself names its modules by their path, as Gradio serves them
+        decent(text, case)
+
+
+def test_a_body_that_never_ends_keeps_nobody_waiting(bench: Workbench, http: httpx.Client) -> None:
+    host, port = serving.app().url.removeprefix("http://").split(":")
+    lines = [socket.create_connection((host, int(port))) for _ in range(20)]
+    for line in lines:
+        line.sendall(HEAD + b"content-length: 999\r\n\r\n{")
+    answer = http.post("/v1/completions", json={"prompt": STORY, "max_tokens": 2, "temperature": 0})
+    assert answer.status_code == 200
+    for line in lines:
+        line.close()
+
+
+def test_connections_that_close_at_once_leave_nothing(bench: Workbench, http: httpx.Client, mine: str) -> None:
+    host, port = serving.app().url.removeprefix("http://").split(":")
+    body = json.dumps({"prompt": STORY, "max_tokens": 400, "stream": True}).encode()
+    for cut in [*range(0, len(body), len(body) // 5), *[len(body)] * 10]:
+        with socket.create_connection((host, int(port))) as line:
+            line.sendall(HEAD + f"content-length: {len(body)}\r\n\r\n".encode() + body[:cut])
+    time.sleep(0.2)
+    assert serving.eventually(lambda: bench.health()["rows"] == 1), "only the paused run of this module"
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) >= 300
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert {case.door for case in CASES} == {"gradio", "v1", "page", "http"}

@@ -1,0 +1,150 @@
+"""Traces for tests: any that hypothesis can think of, and one whose texts are out to do harm."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from workbench.trace.events import (
+    ACCEPTED,
+    BONUS,
+    CORRECTED,
+    DISCARDED,
+    PNG_URL,
+    REJECTED,
+    Change,
+    Emitted,
+    Footer,
+    Header,
+    Nodes,
+    Phase,
+    Picture,
+    Round,
+    Top,
+    Trace,
+)
+
+FIXTURES = Path(__file__).parent / "fixtures" / "wire"
+
+HOSTILE = [
+    "</script><img src=x onerror=window.hurt=1>",
+    "</script <img src=x onerror=window.hurt=1 ",
+    "<!--<script>window.hurt=1</script>",
+    "\u2028\u2029",
+    "${window.hurt=1}",
+    "'\"`\\",
+    "{{window.hurt=1}}",
+    "\x00\x07\x1b[31m",
+    "\ufffd",
+    "&lt;b&gt;&amp;",
+    "]]>",
+    "../../etc/passwd",
+    "\u202etxt.exe",
+]
+"""Token texts that break out of HTML, scripts, templates, terminals and file names where they are not escaped."""
+
+
+def hostile() -> Trace:
+    """A recorded tree whose tokens, prompt, model and notes are all hostile texts."""
+    wire = json.loads((FIXTURES / "tree.json").read_text())
+    texts = iter(HOSTILE * 10_000)
+    header = wire["header"]
+    header["target"], header["drafter"], header["prompt"] = HOSTILE[0], HOSTILE[1], "".join(HOSTILE)
+    header["prompt_text"] = [next(texts) for _ in header["prompt_tokens"]]
+    header["hardware"], header["created"] = HOSTILE[0], HOSTILE[3]
+    length = 0
+    for r in wire["rounds"]:
+        r["nodes"]["text"] = [next(texts) for _ in r["nodes"]["text"]]
+        r["nodes"]["source"] = [next(texts) for _ in r["nodes"]["source"]]
+        r["notes"] = [HOSTILE[0]]
+        for top in [*r["top_p"], *(t for t in r["top_q"] if t)]:
+            top["text"] = [next(texts) for _ in top["text"]]
+        for e in r["emitted"]:
+            e["text"] = next(texts)
+            e["start"], e["end"] = length, length + len(e["text"])
+            length = e["end"]
+    wire["rounds"][2]["changes"] = [{"name": HOSTILE[0], "before": HOSTILE[1], "after": HOSTILE[0]}]
+    wire["footer"]["text"] = "".join(e["text"] for r in wire["rounds"] for e in r["emitted"])
+    wire["footer"]["warnings"] = HOSTILE[:2]
+    return Trace.from_wire(wire)
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(HOSTILE)
+number = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**40), 2**40)
+chance = st.none() | st.floats(0, 1)
+whole = st.integers(-(2**63), 2**63 - 1)
+json_value = st.recursive(
+    st.none() | st.booleans() | number | text, lambda inner: st.lists(inner, max_size=2), max_leaves=3
+)
+tops = st.integers(0, 3).flatmap(
+    lambda n: st.builds(Top, *(st.lists(kind, min_size=n, max_size=n) for kind in (whole, text, st.floats(0, 1))))
+)
+
+size = st.integers(0, 2**20)
+pictures = st.builds(Picture, st.text("AZaz09+/=").map(PNG_URL.__add__), size, size, size, size, size, size)
+visions = st.fixed_dictionaries(
+    {}, optional={"drafter": text, "kept": st.none() | st.lists(size, max_size=2), "pictures": st.lists(
+        pictures.map(asdict), max_size=1)},
+)  # fmt: skip
+maps = st.lists(st.lists(st.integers(0, 255), max_size=2), max_size=2)
+attributions = st.none() | st.fixed_dictionaries(
+    {"target": st.fixed_dictionaries({"attention": maps, "gradient": maps}), "drafter": st.none()}
+)
+
+
+@st.composite
+def nodes(draw: Any) -> Nodes:
+    """A tree with any texts and figures."""
+    n = draw(st.integers(0, 4))
+
+    def column(kind: Any) -> list[Any]:
+        return draw(st.lists(kind, min_size=n, max_size=n))
+
+    return Nodes(
+        column(whole), [draw(st.integers(-1, i - 1)) for i in range(n)], column(whole), column(whole), column(text),
+        column(st.floats(0, 1)), column(chance), column(chance), column(chance),
+        column(st.sampled_from([ACCEPTED, REJECTED, DISCARDED])), column(text),
+    )  # fmt: skip
+
+
+@st.composite
+def rounds(draw: Any, index: int) -> Round:
+    """A round whose parts need not agree with each other."""
+    tree = draw(nodes())
+    places = st.sampled_from([0, len(tree) + 1])
+    kinds = st.sampled_from([ACCEPTED, CORRECTED, BONUS])
+    emitted = st.builds(Emitted, whole, text, whole, whole, kinds, st.none() | whole, whole, st.floats(0, 1))
+
+    def some(kind: Any, n: int) -> list[Any]:
+        return draw(st.lists(kind, min_size=n, max_size=n))
+
+    path = draw(st.lists(st.integers(0, len(tree) - 1), max_size=3)) if len(tree) else []
+    times = [draw(st.floats(0, 1e6)) for _ in range(5)]
+    return Round(
+        index, draw(text), draw(st.dictionaries(text, json_value, max_size=2)), tree, path,
+        draw(st.none() | whole), draw(st.none() | kinds), draw(st.lists(emitted, max_size=3)),
+        some(tops, draw(places)), some(st.none() | tops, draw(places)), some(st.floats(0, 20), draw(places)),
+        draw(st.lists(st.builds(Phase, text, st.floats(0, 1e6), st.floats(0, 1e6), text), max_size=2)), *times,
+        draw(st.integers(0, 99)), draw(st.integers(0, 99)),
+        draw(st.lists(st.builds(Change, text, json_value, json_value), max_size=2)),
+        draw(st.dictionaries(text, st.floats(0, 1), max_size=2)), draw(st.lists(text, max_size=2)), draw(visions),
+    )  # fmt: skip
+
+
+@st.composite
+def traces(draw: Any) -> Trace:
+    """A whole trace."""
+    header = draw(
+        st.builds(
+            Header, text, text, st.dictionaries(text, json_value, max_size=2), text, st.integers(), text,
+            st.lists(whole, max_size=3), st.lists(text, max_size=3), st.integers(0, 9999), text, text,
+            st.none() | text, text, text, st.floats(0, 1e6), st.just(1), text, st.booleans(),
+            st.lists(pictures, max_size=2),
+        )
+    )  # fmt: skip
+    footer = draw(st.builds(Footer, text, text, st.floats(0, 1e6), text, st.lists(text, max_size=2)))
+    return Trace(header, [draw(rounds(i)) for i in range(draw(st.integers(0, 3)))], footer, draw(attributions))
