@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,13 +18,15 @@ from workbench.bench.goodness import chi_square
 from workbench.core.draw import Draw
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Request, Row
+from workbench.engine import Engine, Request, Row, load_models
+from workbench.engine.calibration import Costs
 from workbench.engine.parts import Outcome, Plan
 from workbench.methods import registry
 from workbench.methods.drafters import stochastic_beam
 from workbench.methods.drafters.ngram import NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling, template
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
+from workbench.methods.policies.planned import Planned
 from workbench.trace.metrics import summary
 
 letters = st.lists(st.integers(0, 2), max_size=30)
@@ -230,6 +233,41 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
     row.cancel()
 
 
+class Stingy(TokenRecycling):
+    """Learns from accepted tokens alone, or writes every node's successors to the wrong token."""
+
+    shifted: ClassVar[bool] = False
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        if self.shifted:
+            tokens, top = [*outcome.tokens, outcome.root], outcome.top
+        else:
+            path = [-1, *outcome.verdict.path]
+            tokens = [outcome.root if i < 0 else outcome.tokens[i] for i in path]
+            top = [outcome.top[i + 1] for i in path]
+        for token, best in zip(reversed(tokens), reversed(top), strict=True):
+            row.state[token, : len(best)] = best[:RANKS]
+
+
+class Shifted(Stingy):
+    shifted = True
+
+
+def test_recycling_needs_the_rejected_nodes_and_their_own_places(device: str) -> None:
+    """Over the bundled stories, where alternatives come back; the same greedy text, whatever is learnt."""
+    engine = Engine(load_models("text-target", drafter=None, device=device))
+    prompt = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
+    method = registry.get("token-recycling").with_params()
+    taus, texts = [], set()
+    for drafter in (TokenRecycling(), Stingy(), Shifted()):
+        trace = engine.generate(Request(prompt, dataclasses.replace(method, drafter=drafter), max_new_tokens=120))
+        taus.append(summary(trace)["tau"])
+        texts.add(trace.text)
+    assert len(texts) == 1
+    assert taus[0] > taus[1] > taus[2]
+    assert taus[2] < 1.2
+
+
 # -- stochastic beam --------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +388,35 @@ def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, tempe
     trace = Engine(models).generate(Request(prompt, registry.get(name), sampling, max_new_tokens=80))
     assert trace.token_ids == (prompt * 20)[:80]
     assert summary(trace)["tau"] > tau
+
+
+@pytest.mark.parametrize(
+    ("accepted", "draft_s", "depth"),
+    [(0.95, 0.0, 6), (0.95, 0.02, 6), (0.6, 0.02, 4), (0.6, 0.1, 2), (0.6, 0.4, 1), (0.05, 0.1, 1)],
+)
+def test_the_planned_length_is_the_one_that_pays(accepted: float, draft_s: float, depth: int) -> None:
+    """Against Leviathan's E[τ] summed term by term, with one second a verification and 5 % for each further token."""
+    costs = Costs({1: 1.0, 2: 1.05, 4: 1.15, 8: 1.35, 16: 1.75}, draft_s)
+    policy, row = Planned(depth=6), recycling_row()
+    belief = policy.start()
+    belief.accepted, belief.tested, belief.costs = 100 * accepted, 100.0, costs
+    rates = [
+        sum(accepted**i for i in range(k + 1)) / (k * draft_s + 1 + 0.05 * k) for k in range(1, 7)
+    ]  # fmt: skip
+    assert policy.plan(row, belief).depth == 1 + rates.index(max(rates)) == depth
+
+
+def test_the_belief_follows_what_was_tested_and_forgets() -> None:
+    policy, row = Planned(forgetting=0.5), recycling_row()
+    belief = policy.start()
+    for _ in range(40):
+        policy.observe(
+            row,
+            belief,
+            Outcome([1, 2], [-1, 0], Verdict((0,), 0, True, ((0, True), (1, False)), {}), [1, 3], 4, [], Plan(2)),
+        )
+    assert belief.accepted / belief.tested == pytest.approx(0.5)
+    assert belief.tested == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("policy", ["heuristic", "confidence"])

@@ -169,3 +169,38 @@ def test_any_round_survives_the_wire(status: list[str], text: str, params: dict[
     r.params, r.notes = params, [text]
     r.top_q, r.top_p = [None, Top([1], [text], [0.5])], [Top([2], [text], [1.0])]
     assert Round.from_wire(json.loads(json.dumps(r.to_wire()))) == r
+
+
+# -- words of the picture ---------------------------------------------------------------------------------------------
+
+
+def a_caption(parts: list[tuple[str, str, float]], blind: list[float] | None = None) -> Trace:
+    """A trace of one round from (text, kind, p) of its tokens, and the probabilities with the picture blanked."""
+    made = a_round([], [], [], 0)
+    made.emitted = [Emitted(i, text, 0, 0, kind, None, i, p) for i, (text, kind, p) in enumerate(parts)]
+    header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
+    return Trace(header, [made], attribution=None if blind is None else {"p_blind": blind})
+
+
+CAPTION = [
+    ("A", "accepted", 0.9), (" re", "corrected", 0.9), ("d", "accepted", 1.0), (" cir", "corrected", 0.7),
+    ("cle.", "bonus", 0.9), (" Two", "accepted", 0.5), (" reds", "accepted", 0.5),
+]  # fmt: skip
+LEXICON = {"red": "colour", "circle": "shape", "two": "number"}
+
+
+def test_a_token_goes_with_the_kind_of_its_whole_word() -> None:
+    kinds = metrics.word_kinds(a_caption(CAPTION), LEXICON)
+    assert kinds == ["other", "colour", "colour", "shape", "shape", "number", "other"]
+    assert metrics.acceptance_by_kind(a_caption(CAPTION), LEXICON) == {
+        "colour": (2, 1), "shape": (1, 0), "number": (1, 1), "other": (2, 2),
+    }  # fmt: skip
+
+
+def test_grounded_and_other_words_are_counted_apart_and_bonus_tokens_nowhere() -> None:
+    trace = a_caption(CAPTION, [0.9, 0.2, 0.9, 0.4, 0.0, 0.5])  # the last token came after it was explained
+    assert metrics.grounded(trace) == [False, True, False, True, True, False]
+    found = metrics.summary(trace)
+    assert found["grounded_acceptance"] == 0.0, "two places were tested, both corrected; the bonus had no draft"
+    assert found["language_acceptance"] == 1.0
+    assert metrics.summary(a_caption(CAPTION))["grounded_acceptance"] is None, "nobody asked what the words rest on"

@@ -31,7 +31,8 @@ def register(entry: Method) -> Method:
 
 @cache
 def _load() -> None:
-    import workbench.methods.catalogue  # noqa: F401
+    import workbench.methods.catalogue
+    import workbench.methods.catalogue_vision  # noqa: F401
 
     for point in entry_points(group="workbench.methods"):
         point.load()

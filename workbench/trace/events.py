@@ -10,10 +10,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text."""
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 """Status of a drafted node. Discarded: drafted, never tested, because the path ended before it."""
+PNG_URL = "data:image/png;base64,"
+"""How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
 CORRECTED, BONUS = "corrected", "bonus"
 """Kind of the token the target adds: after a rejection, or for free at the end of a fully accepted path."""
 
@@ -112,6 +115,30 @@ class Change:
 
 
 @dataclass(slots=True)
+class Picture:
+    """A picture of the prompt, as the target saw it: after resizing, before its normalisation.
+
+    Attributes:
+        url: data-URL of a PNG.
+        width: in pixels.
+        height: in pixels.
+        rows: rows of patches that became vision tokens; rows · cols is their number, unless the family adds some of
+            its own or cuts the picture into tiles (then one row).
+        cols: columns.
+        start: position in the prompt of its first vision token.
+        end: position behind its last one.
+    """
+
+    url: str
+    width: int
+    height: int
+    rows: int
+    cols: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
 class Round:
     """One draft–verify round.
 
@@ -138,6 +165,13 @@ class Round:
         changes: settings that changed before this round.
         signals: named figures a drafter wants seen.
         notes: warnings that concern this round (a drafter that had nothing to propose, say).
+        vision: what target and drafter see, where that changed since the round before; {} where it did not, and for
+            text. Keys: `drafter` (its name), `compressor` (its name or None), `n_target`, `n_drafter` (vision tokens),
+            `target_bytes`, `drafter_bytes` (key–value entries of those tokens), `target_prefill_s`,
+            `drafter_prefill_s`, `kept` (indices of the patches kept, or None), `blocks` (lists of patches that became
+            one token, or None), `weights` (for each of the drafter's vision tokens one weight a patch, or None),
+            `gate` (name → weight, or None), and `pictures` (`Picture`s as plain JSON) when they were changed in
+            mid-run, with `sees` ("both" or "drafter") for whom.
     """
 
     index: int
@@ -162,6 +196,7 @@ class Round:
     changes: list[Change] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    vision: dict[str, Any] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""
@@ -190,7 +225,8 @@ class Header:
     """What was asked for, before the first round.
 
     `prompt_tokens` and `prompt_text` are aligned: the text of each prompt token for display. `prefill_s` is filled in
-    when prefill ends. `simulation` marks methods that could not exist outside a laboratory (the oracle).
+    when prefill ends. `simulation` marks methods that could not exist outside a laboratory (the oracle). `pictures`
+    stand in the order of the prompt.
     """
 
     target: str
@@ -211,18 +247,25 @@ class Header:
     schema: int = SCHEMA_VERSION
     workbench: str = ""
     simulation: bool = False
+    pictures: list[Picture] = field(default_factory=list)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> Header:
+        """The inverse of `to_wire`."""
+        return cls(**{**data, "pictures": [Picture(**p) for p in data.get("pictures", ())]})
 
 
 @dataclass(slots=True)
 class Footer:
     """How the generation ended.
 
-    `reason`: "eos", "length", "stop-string", "cancelled", "error" or "" while it runs. `error` holds the message and
-    what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to plain decoding).
+    `reason`: "eos", "length", "stop-string", "criterion", "cancelled", "error" or "" while it runs. `error` holds the
+    message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to plain
+    decoding).
     """
 
     reason: str = ""
@@ -238,11 +281,19 @@ class Footer:
 
 @dataclass(slots=True)
 class Trace:
-    """A generation as it was recorded."""
+    """A generation as it was recorded.
+
+    `attribution` is None until somebody asks for it. It says on which vision tokens each emitted token leans:
+    `{"target": {"attention": maps, "gradient": maps}, "drafter": the same or None, "p_blind": [float]}`, with maps
+    `[[0–255 for each vision token] for each emitted token]`, scaled so that a token's largest weight is 255, and the
+    target's probability of each emitted token with all pictures blanked. `header.pictures` says where the vision
+    tokens of each picture begin.
+    """
 
     header: Header
     rounds: list[Round] = field(default_factory=list)
     footer: Footer = field(default_factory=Footer)
+    attribution: dict[str, Any] | None = None
 
     @property
     def token_ids(self) -> list[int]:
@@ -260,6 +311,7 @@ class Trace:
             "header": self.header.to_wire(),
             "rounds": [r.to_wire() for r in self.rounds],
             "footer": self.footer.to_wire(),
+            "attribution": self.attribution,
         }
 
     @classmethod
@@ -275,4 +327,4 @@ class Trace:
                 "Update the workbench to open it."
             )
         rounds = [Round.from_wire(r) for r in data["rounds"]]
-        return cls(Header(**data["header"]), rounds, Footer(**data["footer"]))
+        return cls(Header.from_wire(data["header"]), rounds, Footer(**data["footer"]), data.get("attribution"))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.trace.events import ACCEPTED, DISCARDED, Round, Trace
+from workbench.trace.events import ACCEPTED, CORRECTED, DISCARDED, Round, Trace
+
+GROUNDED = 0.2
+"""A token is grounded in the picture where blanking the picture costs it at least this much of its probability."""
+OTHER = "other"
+"""Kind of a word that the lexicon of the scenes does not hold."""
 
 DEFINITIONS: dict[str, tuple[str, str]] = {
     "tau": ("mean accepted length τ", "tokens emitted / target verification passes, bonus and corrected included"),
@@ -22,7 +28,29 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
         "speed-up",
         "tokens per second / tokens per second of plain decoding by the same engine, dtype and prompt in the same run",
     ),
+    "grounded_acceptance": (
+        "acceptance, words of the picture",
+        "grounded tokens that were an accepted draft / grounded tokens for whose place a draft was tested; grounded: "
+        f"the target's probability of the token falls by at least {GROUNDED} when the picture is blanked",
+    ),
+    "language_acceptance": (
+        "acceptance, other words",
+        "tokens that were an accepted draft / tokens for whose place a draft was tested, among those not grounded",
+    ),
+    "kind_acceptance": (
+        "acceptance by kind of word",
+        "tokens of that kind that were an accepted draft / tokens of that kind for whose place a draft was tested",
+    ),
 }
+
+
+def grounded(trace: Trace) -> list[bool] | None:
+    """Whether each emitted token rests on the picture: p − p_blind ≥ GROUNDED. None before somebody asked for it."""
+    blind = (trace.attribution or {}).get("p_blind")
+    if blind is None:
+        return None
+    emitted_p = [e.p for r in trace.rounds for e in r.emitted]
+    return [p - b >= GROUNDED for p, b in zip(emitted_p, blind, strict=False)]
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -85,11 +113,52 @@ def accepted_histogram(rounds: Sequence[Round]) -> dict[int, int]:
     return {n: counts[n] for n in range(max(counts, default=-1) + 1)}
 
 
+def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
+    """For each emitted token the kind of its word: `lexicon` gives it by the word in lower case; else it is OTHER.
+
+    A word is an unbroken run of letters and digits of the text, so that the space which a token carries in front
+    belongs to none. A token that holds parts of several words goes with the first.
+    """
+    tokens = [e for r in trace.rounds for e in r.emitted]
+    text = "".join(e.text for e in tokens)
+    kinds: list[str] = []
+    words = [(m.start(), m.end(), lexicon.get(m.group().lower(), OTHER)) for m in re.finditer(r"[^\W_]+", text)]
+    at = 0
+    for e in tokens:
+        start, end = at, at + len(e.text)
+        kinds.append(next((kind for a, b, kind in words if a < end and b > start), OTHER))
+        at = end
+    return kinds
+
+
+def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[int, int]:
+    """(tokens for whose place a draft was tested, those of them that were the accepted draft), among the chosen ones.
+
+    `chosen` has one entry for each emitted token; tokens behind its end are left out. A place counts once, however
+    many drafts were tested for it. The target's bonus tokens had no draft to test.
+    """
+    kinds = [e.kind for r in rounds for e in r.emitted]
+    counted = Counter(kind for kind, wanted in zip(kinds, chosen, strict=False) if wanted)
+    return counted[ACCEPTED] + counted[CORRECTED], counted[ACCEPTED]
+
+
+def acceptance_by_kind(trace: Trace, lexicon: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """Kind of word → (tested, accepted), as `acceptance_where` counts them; kinds that do not occur are left out."""
+    kinds = word_kinds(trace, lexicon)
+    return {kind: acceptance_where(trace.rounds, [k == kind for k in kinds]) for kind in sorted(set(kinds))}
+
+
+def _share(rounds: Sequence[Round], chosen: Sequence[bool]) -> float | None:
+    n_tested, n_accepted = acceptance_where(rounds, chosen)
+    return _ratio(n_accepted, n_tested)
+
+
 def summary(trace: Trace) -> dict[str, Any]:
     """All figures of a generation by name; None where a denominator is zero."""
     rounds = trace.rounds
     seconds = sum(r.seconds for r in rounds)
     n_tokens = emitted(rounds)
+    of_picture = grounded(trace) or []
     return {
         "tokens": n_tokens,
         "rounds": len(rounds),
@@ -99,6 +168,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         "tau": tau(rounds),
         "acceptance_rate": acceptance_rate(rounds),
         "draft_utilisation": draft_utilisation(rounds),
+        "grounded_acceptance": _share(rounds, of_picture),
+        "language_acceptance": _share(rounds, [not g for g in of_picture]),
         "conditional_acceptance": [k / t for _, t, k in acceptance_by_depth(rounds)],
         "seconds": seconds,
         "prefill_seconds": trace.header.prefill_s,

@@ -1,7 +1,9 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['corpus', 'drafter', 'evaluate', 'medusa', 'target', 'tokenizer']
+['corpus', 'drafter', 'evaluate', 'medusa', 'target', 'tokenizer', \
+'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
+'vision-text-drafter', 'vision-tower']
 """
 
 from __future__ import annotations
@@ -20,9 +22,20 @@ from transformers.utils import logging as transformers_logging
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
+from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
 from workbench.training.pretrain import PretrainOptions, pretrain
+from workbench.training.scenes.drafters import (
+    TextDrafterOptions,
+    VisionDrafterOptions,
+    train_text_drafter,
+    train_vision_drafter,
+)
+from workbench.training.scenes.gallery import GalleryOptions, write_gallery
+from workbench.training.scenes.report import VisionEvaluateOptions, evaluate_vision
+from workbench.training.scenes.tower import TowerOptions, train_tower
+from workbench.training.scenes.train import VisionOptions, train_vision
 from workbench.training.tokenizer import VOCAB_SIZE, load_tokenizer, train_tokenizer
 
 
@@ -174,6 +187,43 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "evaluate", "exact match, held-out loss and acceptance of the bundled models", EvaluateOptions, evaluate
         ),
+        Recipe(
+            "vision-tower",
+            "the vision tower, taught to say what every patch of a rendered scene shows",
+            TowerOptions,
+            lambda options, report: dataclasses.asdict(train_tower(options, report)),
+        ),
+        Recipe(
+            "vision-target",
+            "the bundled vision-language target (5 M parameters, LLaVA layout), on rendered scenes",
+            VisionOptions,
+            lambda options, report: _finish(train_vision(options, report), options.out),
+        ),
+        Recipe(
+            "vision-text-drafter",
+            "the blind drafter of the vision-language target, tuned on the target's own answers",
+            TextDrafterOptions,
+            lambda options, report: _finish(train_text_drafter(options, report), options.out),
+        ),
+        Recipe(
+            "vision-drafter",
+            "the seeing drafter (MASSV): the target's tower, a new projector, a small language model",
+            VisionDrafterOptions,
+            lambda options, report: _finish(train_vision_drafter(options, report), options.out),
+        ),
+        Recipe(
+            "vision-evaluate",
+            "exact match of the vision-language target and acceptance of its drafters, on held-out scenes",
+            VisionEvaluateOptions,
+            evaluate_vision,
+        ),
+        Recipe(
+            "vision-heads",
+            "EagleVLM, MSD, SpecVLM and FLASH: feature drafters of the vision-language target, on its own answers",
+            VisionHeadOptions,
+            train_vision_heads,
+        ),
+        Recipe("vision-gallery", "the app's gallery of held-out scenes", GalleryOptions, write_gallery),
     ]
 }
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import law, likeliest, pick, with_history
-from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner, Segment, Slot
 
@@ -72,7 +72,7 @@ def draft_chain(
         out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
         for b, i in enumerate(order):
             row = rows[i]
-            logits = fit_vocabulary(out.logits[b, len(feed[i]) - 1 : len(feed[i])], size)
+            logits = fit_vocabulary(out.logits[b, feed[i].shape[0] - 1 : feed[i].shape[0]], size)
             if row.sampling.needs_history:
                 past = torch.tensor(row.committed, device=logits.device)
                 logits = with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])])
@@ -97,8 +97,8 @@ def draft_chain(
 
 def _chain_tree(tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str) -> DraftTree:
     """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits."""
-    n = len(tokens)
-    parents = torch.arange(-1, n - 1, device=tokens.device)
+    n = tokens.shape[0]
+    parents = chain_parents(n, tokens.device)
     chance = (laws if sampled else laws.softmax(1)).gather(1, tokens.unsqueeze(1)).squeeze(1)
     if not sampled:
         return DraftTree(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
+from workbench.core.errors import MethodUnavailableError
 from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.pictures import position_bytes, process, see, text_only, translated
 from workbench.engine.request import Row
 from workbench.engine.runner import Slot
 from workbench.methods.drafters.chain import draft_chain
@@ -27,6 +30,7 @@ class DraftModel(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter",)
+    source: ClassVar[str] = "draft-model"
 
     def prime(self, row: Row, models: Models) -> Slot:
         """Take a row of the draft model's cache and read everything committed but the last token."""
@@ -38,15 +42,11 @@ class DraftModel(Drafter):
         assert models is not None
         assert models.drafter is not None
         slots = [row.state for row in rows]
-        return draft_chain(rows, models.drafter, slots, [unread(row, models, row.state) for row in rows], "draft-model")
+        return draft_chain(rows, models.drafter, slots, [unread(row, models, row.state) for row in rows], self.source)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep what was read and accepted: the unread part, then the accepted drafts."""
-        slot: Slot = row.state
-        behind = len(row.committed) - len(outcome.emitted) - slot.length
-        read = max(0, slot.scratch - behind)
-        slot.length += behind + min(len(outcome.verdict.path), read) if slot.scratch else 0
-        slot.scratch = 0
+        """Keep what was read and accepted."""
+        keep_chain(row, row.state, outcome)
 
     def release(self, row: Row, models: Models) -> None:
         """Give the cache row back."""
@@ -54,17 +54,75 @@ class DraftModel(Drafter):
             models.drafter.close(row.state)
 
 
-def read_committed(row: Row, models: Models) -> Slot:
-    """A new row of the draft model's cache that holds everything committed but the last token."""
-    assert models.drafter is not None
-    slot = models.drafter.open()
-    if len(row.committed) > 1:
-        models.drafter.prefill(slot, row.committed[:-1])
+def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:
+    """Keep of a drafted chain what was read and accepted: the unread part, then the accepted drafts."""
+    behind = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
+    read = max(0, slot.scratch - behind)
+    slot.length += behind + min(len(outcome.verdict.path), read) if slot.scratch else 0
+    slot.scratch = 0
+
+
+def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
+    """A new row of the draft model's cache that holds everything committed but the last token.
+
+    Of a prompt with pictures, a draft model that has a processor reads the pictures its own way; any other, or with
+    `blind`, gets the text alone.
+    """
+    runner = models.drafter
+    assert runner is not None
+    slot = runner.open()
+    if row.images is None:
+        if len(row.committed) > 1:
+            runner.prefill(slot, row.committed[:-1])
+        return slot
+    if blind or models.drafter_processor is None:
+        read = _text_of(row, models)
+        begun = time.perf_counter()
+        if len(read) > 1:
+            runner.prefill(slot, read[:-1])
+        seen, seconds = 0, time.perf_counter() - begun
+    else:
+        inputs = read_pictures(row, models)
+        runner.prefill_multimodal(slot, inputs)
+        assert slot.pictured is not None
+        read, seen, seconds = inputs["input_ids"][0].tolist(), slot.pictured.n_vision, slot.pictured.seconds
+    slot.shift = row.prompt_length - len(read)
+    if row.n_new:
+        runner.prefill(slot, row.committed[slot.length + slot.shift : -1])
+    see(row, n_drafter=seen, drafter_bytes=seen * position_bytes(runner), drafter_prefill_s=seconds)
     return slot
+
+
+def _text_of(row: Row, models: Models) -> list[int]:
+    """The prompt without its pictures. It ends as the prompt does: the last token is read again in the first round."""
+    read = text_only(models, row.request.prompt if len(row.request.prompt) else row.committed[: row.prompt_length])
+    last = row.committed[row.prompt_length - 1]
+    return read if read and read[-1] == last else [*read, last]
+
+
+def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
+    """What the draft model's own processor makes of the row's prompt and of the pictures that drafters are shown.
+
+    Raises:
+        MethodUnavailableError: the pictures themselves were not given, or the two models end the prompt differently.
+    """
+    if not row.pictures:
+        raise MethodUnavailableError(
+            f"{models.drafter_name} reads pictures by its own processor, and only the target's tensors were given.",
+            "Give Request.pictures as well.",
+        )
+    prompt = translated(models.processor, models.drafter_processor, row.request.prompt)
+    inputs = process(models.drafter_processor, prompt, row.pictures)
+    if int(inputs["input_ids"][0, -1]) != row.committed[row.prompt_length - 1]:
+        raise MethodUnavailableError(
+            f"{models.drafter_name} and {models.target_name} write the end of a prompt with pictures differently.",
+            "Choose a draft model of the target's family.",
+        )
+    return inputs
 
 
 def unread(row: Row, models: Models, slot: Slot) -> torch.Tensor:
     """Committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
     assert models.drafter is not None
     slot.scratch = 0
-    return torch.tensor(row.committed[slot.length :], device=models.drafter.device)
+    return torch.tensor(row.committed[slot.length + slot.shift :], device=models.drafter.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 
@@ -28,6 +28,7 @@ class EarlyExit(Drafter):
     verification skips the first E layers; here it runs them again.
     """
 
+    reads_target: ClassVar[bool] = True
     exit_layer: int = param(2, ge=1, le=64, doc="number of target layers that draft")
 
     def prime(self, row: Row, models: Models) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import law, with_history
@@ -20,9 +20,10 @@ from workbench.methods.drafters.draft_model import read_committed, unread
 
 
 class Growth:
-    """A tree that grows in one row of a draft model's cache. Node i of the tree is the i-th node ever added.
+    """A tree that grows in one row of a draft model's cache, a level at a time. Node i is the i-th node ever added.
 
-    `read` lists, in the order of the cache's scratch, which nodes have been through the draft model.
+    A level is added below nodes that were expanded, and some of it is expanded next; so what a new node sees is what
+    its parent saw, and no matrix over the whole tree is needed.
     """
 
     def __init__(self, row: Row) -> None:
@@ -33,49 +34,57 @@ class Growth:
         self.vocabulary = row.models.target.vocab_size
         self.slot: Slot = row.state.slot
         self.device = self.runner.device
-        self.tokens: list[Tensor] = []
-        self.parents: list[Tensor] = []
-        self.sees = torch.zeros(0, 0, dtype=torch.bool, device=self.device)
-        self.read = torch.zeros(0, dtype=torch.long, device=self.device)
-
-    @property
-    def n(self) -> int:
-        """Nodes added so far."""
-        return sum(len(t) for t in self.tokens)
+        self.tokens: list[Int[Tensor, " w"]] = []
+        self.parents: list[Int[Tensor, " w"]] = []
+        self.read: list[Int[Tensor, " w"]] = []  # nodes that have been through the draft model, in scratch order
+        self.n = 0
+        self._above = torch.zeros(0, 0, dtype=torch.bool, device=self.device)  # last level added × nodes read
+        self._sees = self._above  # last level expanded × nodes read
 
     def first(self, unread_tokens: Int[Tensor, " n"]) -> Float[Tensor, "1 V"]:
         """The draft model's law after the last committed token; commits what it had not read."""
         out = self.runner.forward([Segment(self.slot, unread_tokens)])
-        self.runner.commit(self.slot, range(len(unread_tokens)))
+        self.runner.commit(self.slot, range(unread_tokens.shape[0]))
         return self._law(out.logits[0, -1:], [[]])
 
-    def add(self, tokens: Int[Tensor, " w"], parents: Int[Tensor, " w"]) -> Int[Tensor, " w"]:
-        """Add nodes; returns their indices."""
-        start = self.n
-        own = torch.eye(len(tokens), dtype=torch.bool, device=self.device)
-        if start:
-            above = torch.where((parents >= 0).unsqueeze(1), self.sees[parents.clamp_min(0)], False)
+    def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None = None) -> None:
+        """Add a level.
+
+        Args:
+            tokens: of its nodes.
+            below: for each, the place of its parent among the nodes expanded last; None for children of the root.
+        """
+        w = tokens.shape[0]
+        if below is None:
+            parents = torch.full((w,), -1, device=self.device)
+            self._above = torch.zeros(w, 0, dtype=torch.bool, device=self.device)
         else:
-            above = torch.zeros(len(tokens), 0, dtype=torch.bool, device=self.device)
-        old = torch.cat([self.sees, torch.zeros(start, len(tokens), dtype=torch.bool, device=self.device)], 1)
-        self.sees = torch.cat([old, torch.cat([above, own], 1)])
+            parents, self._above = self.read[-1][below], self._sees[below]
         self.tokens.append(tokens)
         self.parents.append(parents)
-        return torch.arange(start, start + len(tokens), device=self.device)
+        self.n += w
 
-    def expand(self, nodes: Int[Tensor, " w"]) -> Float[Tensor, "w V"]:
-        """Run nodes through the draft model; returns its law after each."""
-        tokens = torch.cat(self.tokens)
-        self.read = torch.cat([self.read, nodes])
-        sees: Bool[Tensor, "w s"] = self.sees[nodes][:, self.read]
-        depth = self.sees[nodes].sum(1) - 1
-        out = self.runner.forward([Segment(self.slot, tokens[nodes], sees, depth)])
-        paths = self._paths(nodes) if self.row.sampling.needs_history else []
-        return self._law(out.logits[0], paths)
+    def expand(self, chosen: Int[Tensor, " w"] | None = None) -> Float[Tensor, "w V"]:
+        """Run nodes of the last level through the draft model (by their places in it; all by default).
 
-    def _paths(self, nodes: Tensor) -> list[list[int]]:
-        tokens = torch.cat(self.tokens).tolist()
-        return [[tokens[i] for i, seen in enumerate(row) if seen] for row in self.sees[nodes].tolist()]
+        Returns:
+            Its law after each.
+        """
+        tokens, above = self.tokens[-1], self._above
+        nodes = torch.arange(self.n - tokens.shape[0], self.n, device=self.device)
+        if chosen is not None:
+            tokens, above, nodes = tokens[chosen], above[chosen], nodes[chosen]
+        own = torch.eye(tokens.shape[0], dtype=torch.bool, device=self.device)
+        self._sees = torch.cat([above, own], 1)
+        self.read.append(nodes)
+        depth = torch.full_like(tokens, len(self.tokens) - 1)
+        out = self.runner.forward([Segment(self.slot, tokens, self._sees, depth)])
+        return self._law(out.logits[0], self._paths() if self.row.sampling.needs_history else [])
+
+    def _paths(self) -> list[list[int]]:
+        """Tokens from the root to each node expanded last."""
+        read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
+        return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self._sees.tolist()]
 
     def _law(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         logits = fit_vocabulary(logits, self.vocabulary)
@@ -112,7 +121,8 @@ class TreeFromModel(Drafter):
 
     def finish(self, row: Row, growth: Growth, order: Sequence[int] | None = None) -> None:
         """Remember where the nodes of the final tree lie. `order[i]` is the growth's index of final node i."""
-        place = {node: i for i, node in enumerate(growth.read.tolist())}
+        read = torch.cat(growth.read).tolist() if growth.read else []
+        place = {node: i for i, node in enumerate(read)}
         final = range(growth.n) if order is None else order
         row.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 

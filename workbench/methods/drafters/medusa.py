@@ -98,6 +98,7 @@ class Medusa(Drafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("medusa",)
+    reads_target: ClassVar[bool] = True
     nodes: int = param(12, ge=1, le=96, doc="nodes of the static tree")
 
     def prime(self, row: Row, models: Models) -> MedusaHeads:

@@ -38,7 +38,6 @@ class StochasticBeam(TreeFromModel):
         laws, law_of = [p], [0]  # law_of[i + 1]: row of `laws` for node i's children
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
-        frontier = torch.full((1,), -1, device=growth.device)
         logq: list[Tensor] = []
         for level in range(plan.depth):
             child_phi, child_value = _perturb(p.double(), phi, value, row)
@@ -48,16 +47,15 @@ class StochasticBeam(TreeFromModel):
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
             logq.append(p[parent, token].log())
             phi, value = child_phi.reshape(-1)[top.indices], top.values
-            frontier = growth.add(token, frontier[parent])
-            law_of += [-1] * k
+            growth.add(token, parent if level else None)
             if level + 1 < plan.depth:
-                p = growth.expand(frontier)
+                p = growth.expand()
                 if row.sampling.greedy:
                     p = _point_mass(p)
-                base = sum(len(q) for q in laws)
-                for j, node in enumerate(frontier.tolist()):
-                    law_of[node + 1] = base + j
+                law_of += range(law_of[-1] + 1, law_of[-1] + 1 + k)  # every node of the level has a law of its own
                 laws.append(p)
+            else:
+                law_of += [-1] * k
         self.finish(row, growth)
         return DraftTree(
             tokens=torch.cat(growth.tokens),

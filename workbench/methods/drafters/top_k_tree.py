@@ -31,44 +31,31 @@ class TopKTree(TreeFromModel):
         """Grow, rank, keep."""
         growth, p = self.begin(row)
         k = min(self.width, p.shape[1])
-        best = p.topk(k, dim=1)
-        score = best.values[0].log()  # [n] log of the path's probability
-        frontier = growth.add(best.indices[0], torch.full((k,), -1, device=growth.device))
+        best = p.topk(k, dim=1)  # [w, k], the children of the nodes expanded last
+        growth.add(best.indices[0])
         chances = [best.values[0]]
+        scores = [chances[0].log()]  # of the path's probability
         for _ in range(plan.depth - 1):
-            expand = score[frontier].topk(min(self.width, len(frontier))).indices.sort().values
-            chosen = frontier[expand]
-            best = growth.expand(chosen).topk(k, dim=1)  # [w, k]
-            parents = chosen.repeat_interleave(k)
-            score = torch.cat([score, score[parents] + best.values.reshape(-1).log()])
-            chances.append(best.values.reshape(-1))
-            frontier = growth.add(best.indices.reshape(-1), parents)
-        keep = score.topk(min(self.nodes, growth.n)).indices.sort().values  # a parent ties at best: see below
-        tokens, parents = torch.cat(growth.tokens), torch.cat(growth.parents)
-        keep = _closed(keep, parents, score)
-        new_index = torch.full((growth.n + 1,), -1, dtype=torch.long, device=growth.device)
-        new_index[keep] = torch.arange(len(keep), device=growth.device)
+            level = scores[-1]
+            chosen = level.topk(min(self.width, level.shape[0])).indices.sort().values
+            best = growth.expand(chosen).topk(k, dim=1)
+            below = torch.arange(chosen.shape[0], device=growth.device).repeat_interleave(k)
+            growth.add(best.indices.view(-1), below)
+            chances.append(best.values.view(-1))
+            scores.append((level[chosen].unsqueeze(1) + best.values.log()).view(-1))
+        # A child is at most as promising as its parent and comes behind it: a stable order never parts them.
+        ranking = torch.cat(scores).nan_to_num(-torch.inf)  # a draft model that fails ranks last, and is still a tree
+        keep = ranking.sort(descending=True, stable=True).indices[: self.nodes].sort().values
+        parents = torch.cat(growth.parents)[keep]
+        n = keep.shape[0]
         self.finish(row, growth, keep.tolist())
         return DraftTree(
-            tokens=tokens[keep],
-            parents=new_index[parents[keep]],
-            logq=torch.zeros(len(keep), device=growth.device),
+            tokens=torch.cat(growth.tokens)[keep],
+            parents=torch.where(parents < 0, parents, torch.searchsorted(keep, parents)),
+            logq=torch.zeros(n, device=growth.device),
             sampling=Sampling.DETERMINISTIC,
             depth=plan.depth,
             fanout=k,
             source="draft-tree",
             score=torch.cat(chances)[keep],
         )
-
-
-def _closed(keep: torch.Tensor, parents: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
-    """Drop nodes whose parent was not kept: possible only when a child of probability 1 ties with its parent."""
-    kept = torch.zeros(len(parents) + 1, dtype=torch.bool, device=keep.device)
-    kept[keep] = True
-    kept[-1] = True  # the root, index −1
-    while True:
-        good = kept[parents[keep]]
-        if bool(good.all()):
-            return keep
-        kept[keep[~good]] = False
-        keep = keep[good]

@@ -1,0 +1,405 @@
+"""Feature drafters: what a picture becomes for each, what they remember, and that no picture makes them inexact."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.bench.goodness import chi_square, count_firsts
+from workbench.bench.worlds import noise_picture, tiny_processor, tiny_vision_model
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.pictures import read
+from workbench.engine.request import Swap
+from workbench.methods import registry
+from workbench.methods.drafters import compressors
+from workbench.methods.drafters.eagle_vlm import EagleVLMNet
+from workbench.methods.drafters.feature_net import FeatureNet, Seen
+from workbench.methods.drafters.flash import FlashNet
+from workbench.methods.drafters.msd import MSDNet
+from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
+from workbench.training.heads.artefact import NETS
+
+D, N = 16, 16
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def seen(batch: int = 2, before: int = 3, vision: int = N, after: int = 5, seed: int = 0) -> Seen:
+    """Prompts of words, one picture of a square grid, and words."""
+    n, side = before + vision + after, int(vision**0.5)
+    span = [(before, before + vision)] if vision else []
+    return Seen(drawn(batch, n, D, seed=seed), drawn(batch, n - 1, D, seed=seed + 1), span, [(side, side)] * len(span))
+
+
+def net_of(kind: type[FeatureNet], **more: Any) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return kind(D, 2, 24, **more).double()
+
+
+def states(net: FeatureNet, prompt: Seen, how: Any = None) -> Tensor:
+    entered = net.enter(prompt, how)
+    return net(entered.inputs, entered.places)
+
+
+# -- compressors ------------------------------------------------------------------------------------------------------
+
+
+def test_compressors_give_as_many_tokens_as_the_paper_says() -> None:
+    net, x = net_of(SpecVLMNet), drawn(1, 64, D)
+
+    def sizes(name: str, ratio: int) -> int:
+        view = net.compress(x, (8, 8), name, Compression(name, ratio))
+        assert view.inputs.shape[1] == len(view.places)
+        assert bool((view.places.diff() > 0).all())
+        return view.inputs.shape[1]
+
+    assert [sizes("prune", r) for r in (1, 3, 4, 20, 64)] == [64, 22, 16, 4, 1]
+    assert [sizes("pool", r) for r in (1, 3, 4, 16, 20)] == [64, 22, 16, 4, 4]
+    assert [sizes("conv", r) for r in (1, 4, 16, 64)] == [64, 16, 4, 1]
+    assert sizes("conv", 3) == 16  # it halves sides: the next power of four
+    assert [sizes("resample", 4), sizes("none", 4)] == [2, 0]
+
+
+def test_windows_and_blocks_tile_the_grid() -> None:
+    for rows, cols, ratio in itertools.product((1, 4, 5, 8), (3, 8), (1, 2, 4, 9, 16)):
+        for found in (compressors.windows(rows, cols, ratio), compressors.blocks(rows, cols, max(1, ratio // 3))):
+            assert sorted(itertools.chain(*found)) == list(range(rows * cols))
+
+
+def test_pooling_is_the_mean_of_each_block_and_convolution_starts_as_it() -> None:
+    x = drawn(2, 16, D)
+    pooled = compressors.pool(x, 4, 4, 4)
+    assert pooled.blocks == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    assert torch.allclose(pooled.inputs[:, 1], x[:, [2, 3, 6, 7]].mean(1))
+    convolution = net_of(SpecVLMNet).conv
+    with torch.no_grad():
+        convolution.conv.weight.copy_(torch.eye(D // 8).repeat(8, 1)[:, :, None, None].expand(-1, -1, 2, 2) / 4)
+        assert torch.allclose(convolution(x, 4, 4, 4).inputs, pooled.inputs)
+        assert convolution(x, 4, 4, 4).blocks == pooled.blocks
+
+
+def test_pruning_keeps_a_uniform_subset() -> None:
+    counts = torch.zeros(8)
+    for seed in range(400):
+        kept = compressors.subset(8, 3, seed)
+        assert kept == sorted(set(kept))
+        counts[kept] += 1
+    assert chi_square(dict(enumerate(counts.int().tolist())), dict.fromkeys(range(8), 1 / 8)).fits(1e-5)
+    assert compressors.subset(8, 3, 1) == compressors.subset(8, 3, 1)
+
+
+# -- SpecVLM ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["all", "prune", "pool"])
+def test_specvlm_that_drops_nothing_is_eagle_vlm_bit_for_bit(name: str) -> None:
+    spec, eagle = net_of(SpecVLMNet), net_of(EagleVLMNet)
+    eagle.load_state_dict(spec.state_dict(), strict=False)
+    prompt = seen()
+    assert torch.equal(states(spec, prompt, Compression(name, ratio=1)), states(eagle, prompt))
+    assert not torch.equal(states(spec, prompt, Compression("prune", ratio=4))[:, -1], states(eagle, prompt)[:, -1])
+
+
+def test_the_gate_is_one_operation_in_drafting() -> None:
+    net, prompt = net_of(SpecVLMNet), seen(batch=1)
+    for choice, name in enumerate(MENU):
+        with torch.no_grad():
+            net.gate.bias.copy_(100.0 * torch.eye(len(MENU))[choice])
+        entered = net.enter(prompt, Compression("gate", 4))
+        assert entered.views[0].compressor == name
+        assert max(entered.views[0].gate, key=entered.views[0].gate.get) == name
+        assert torch.equal(entered.inputs, net.enter(prompt, Compression(name, 4)).inputs)
+
+
+def test_the_gate_reads_the_question_and_nothing_else() -> None:
+    net, prompt = net_of(SpecVLMNet), seen(batch=1)
+    gate = net.enter(prompt, Compression("gate")).views[0].gate
+    start, end = prompt.spans[0]
+    other = prompt.features.clone()
+    other[:, start:end] += 1
+    assert net.enter(dataclasses.replace(prompt, features=other)).views[0].gate == gate
+    asked = torch.zeros(prompt.features.shape[:2], dtype=torch.bool)
+    asked[:, end:] = True
+    other = dataclasses.replace(prompt, question=asked)
+    assert net.enter(other).views[0].gate != gate
+    assert torch.allclose(other.of_question(), prompt.features[:, end:].mean(1))
+
+
+def test_in_training_every_operation_is_drawn_and_learns() -> None:
+    net, rows = net_of(SpecVLMNet), 64
+    prompt = seen(batch=rows)
+    uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    how = Compression("gate", 4, noise=-(-uniform.log()).log())
+    entered = net.enter(prompt, how)
+    view = entered.views[0]
+    sizes = [4, 4, 4, 2, 0]
+    parts = view.visible.split(sizes, 1)
+    n_drawn = [int(part.any(1).sum()) if part.shape[1] else 0 for part in parts]
+    n_drawn[-1] = rows - sum(n_drawn)
+    assert all(n >= rows // 20 for n in n_drawn), n_drawn
+    assert all(bool((part.all(1) | ~part.any(1)).all()) for part in parts[:-1])  # one operation, whole
+    # what is drawn enters as it is: the straight-through weight has the value 1
+    row = int(parts[1].any(1).nonzero()[0])
+    alone = net.enter(prompt, Compression("pool", 4)).views[0].inputs[row]
+    assert torch.allclose(view.inputs.split(sizes, 1)[1][row], alone)
+    n = entered.inputs.shape[1]
+    mask = torch.ones(n, n, dtype=torch.bool).tril() & entered.visible.unsqueeze(1) | torch.eye(n, dtype=torch.bool)
+    net(entered.inputs, entered.places, mask.unsqueeze(1))[:, -5:].square().sum().backward()
+    gradients = {name: weight.grad for name, weight in net.named_parameters()}
+    for name in ("gate.weight", "conv.conv.weight", "resample.queries", "resample.values.weight"):
+        assert gradients[name] is not None, name
+        assert float(gradients[name].abs().max()) > 0, name
+    assert bool((gradients["gate.bias"].abs() > 0).all())  # every branch
+
+
+def test_a_gate_that_has_made_up_its_mind_starves_no_operation() -> None:
+    net, rows = net_of(SpecVLMNet), 64
+    with torch.no_grad():
+        net.gate.bias[MENU.index("none")] = 100.0
+    uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    how = Compression("gate", 4, noise=-(-uniform.log()).log())
+    prompt = seen(batch=rows)
+    assert not net.enter(prompt, how).views[0].visible.any()
+    even = torch.arange(rows).unsqueeze(1) < rows // 2
+    visible = net.enter(prompt, dataclasses.replace(how, even=even)).views[0].visible
+    assert not visible[rows // 2 :].any()
+    assert all(part[: rows // 2].any() for part in visible.split([4, 4, 4, 2], 1))
+
+
+# -- MSD --------------------------------------------------------------------------------------------------------------
+
+
+def test_msd_does_not_use_features_at_vision_positions() -> None:
+    prompt = seen()
+    start, end = prompt.spans[0]
+    for kind, used in ((MSDNet, False), (EagleVLMNet, True)):
+        features, embeds = prompt.features.clone().requires_grad_(), prompt.embeds.clone().requires_grad_()
+        told = dataclasses.replace(prompt, features=features, embeds=embeds)
+        states(net_of(kind), told)[:, end:].square().sum().backward()
+        assert bool(features.grad[:, start:end].abs().max() > 0) is used, kind
+        assert float(features.grad[:, :start].abs().min()) > 0
+        assert float(embeds.grad[:, start:end].abs().min()) > 0
+
+
+def test_msd_skips_the_picture_between_a_word_and_its_next() -> None:
+    net, prompt = net_of(MSDNet), seen()
+    start, end = prompt.spans[0]
+    following = net.following(prompt)
+    assert torch.equal(following[:, start - 1], prompt.embeds[:, end])
+    assert torch.equal(following[:, : start - 1], prompt.embeds[:, 1:start])
+    assert torch.equal(following[:, end:], prompt.embeds[:, end + 1 :])
+    two = dataclasses.replace(prompt, spans=[(2, 6), (6, 9)], grids=[(2, 2), (1, 3)])  # pictures that touch
+    assert torch.equal(net.following(two)[:, 1], prompt.embeds[:, 9])
+    assert torch.equal(net.enter(two).inputs[:, 2:9], prompt.embeds[:, 2:9])
+
+
+def test_without_a_picture_they_are_all_eagle() -> None:
+    prompt = seen(vision=0)
+    eagle = net_of(EagleVLMNet)
+    for kind in (MSDNet, SpecVLMNet, FlashNet):
+        net = net_of(kind)
+        eagle.load_state_dict({k: v for k, v in net.state_dict().items() if k in eagle.state_dict()})
+        assert torch.equal(states(net, prompt), states(eagle, prompt)), kind
+
+
+# -- FLASH ------------------------------------------------------------------------------------------------------------
+
+
+def test_as_many_latents_as_patches_can_be_the_patches() -> None:
+    net, prompt = net_of(FlashNet, latents=N), seen(batch=1)
+    start, end = prompt.spans[0]
+    features = prompt.features[:, start:end]
+    with torch.no_grad():
+        net.queries.copy_(1e3 * torch.linalg.pinv(features[0]).mT)  # softmax(A Fᵀ) → identity
+    view = net.enter(prompt).views[0]
+    assert torch.allclose(view.inputs, features, atol=1e-9)
+    assert view.places.tolist() == list(range(N))
+    assert torch.allclose(view.weights, torch.eye(N, dtype=torch.float64), atol=1e-9)
+
+
+def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
+    net, prompt = net_of(FlashNet, latents=4), seen()
+    view = net.enter(prompt).views[0]
+    assert view.inputs.shape == (2, 4, D)
+    assert torch.allclose(view.weights.sum(1), torch.ones(4, dtype=torch.float64))
+    start, end = prompt.spans[0]
+    embeds = prompt.embeds.clone()
+    embeds[:, start + 1 : end] += 1
+    assert torch.equal(net.enter(dataclasses.replace(prompt, embeds=embeds)).views[0].inputs, view.inputs)
+
+
+def test_one_feature_ahead_reduces_flash_to_eagle() -> None:
+    one, four, state = net_of(FlashNet, ahead=1), net_of(FlashNet, ahead=4), drawn(3, D)
+    assert torch.equal(one.futures(state), state.unsqueeze(-2))
+    assert torch.equal(four.futures(state)[:, 0], state)
+    with torch.no_grad():
+        four.later.weight.normal_()
+    assert four.futures(state).shape == (3, 4, D)
+    assert not torch.equal(four.futures(state)[:, 1], four.futures(state)[:, 2])
+
+
+# -- in the engine ----------------------------------------------------------------------------------------------------
+
+VOCABULARY = 12
+PROMPT = "ab<|image|>cdef"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A tiny LLaVA that sees 16 patches, and untrained drafters: their guesses and compressors are garbage."""
+    return _models(VOCABULARY, tmp_path_factory)
+
+
+def _models(vocabulary: int, folders: pytest.TempPathFactory) -> Models:
+    processor = tiny_processor(vocabulary, patch=2)
+    found = Models(Runner(tiny_vision_model(vocabulary, 1, patch=2)), processor.tokenizer, "tiny-vision")
+    found.processor = processor
+    found.heads = worlds.random_features(folders.mktemp("features"), found)
+    return found
+
+
+def request(models: Models, method: str, n: int = 20, pictures: int = 1, seed: int = 0, **values: Any) -> Request:
+    shown = [noise_picture(i) for i in range(pictures)]
+    prompt, images = read(models, PROMPT + "<|image|>b" * (pictures - 1), shown)
+    configured = registry.get(method).with_params(**values)
+    return Request(prompt, configured, max_new_tokens=n, images=images, pictures=tuple(shown), seed=seed)
+
+
+def greedy(models: Models, n: int, pictures: int = 1) -> list[int]:
+    """Hugging Face's own."""
+    images = request(models, "autoregressive", pictures=pictures).images
+    config = worlds.hf.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
+    model: Any = models.target.model
+    return model.generate(**images, generation_config=config)[0, images["input_ids"].shape[1] :].tolist()
+
+
+COMPRESSIONS = [{"compressor": c, "ratio": 4} for c in ("all", *MENU)] + [{"compressor": "conv", "ratio": 64}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pictures", [1, 2])
+def test_whatever_the_drafter_sees_greedy_text_is_hugging_faces(models: Models, pictures: int) -> None:
+    wanted = greedy(models, 20, pictures)
+    cases = [(method, {}) for method in NETS] + [("specvlm", c) for c in COMPRESSIONS]
+    cases += [("flash", {"depth": 7, "width": 4, "nodes": 40})]
+    for method, values in cases:
+        trace = Engine(models).generate(request(models, method, pictures=pictures, **values))
+        assert trace.token_ids == wanted, (method, values)
+
+
+def without_placeholder(_: Tensor, scores: Tensor) -> Tensor:
+    """The tiny target would write picture tokens, which no forward with pixels could read."""
+    return scores.index_fill(1, torch.tensor([scores.shape[1] - 1]), -torch.inf)
+
+
+@pytest.mark.slow
+def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory: pytest.TempPathFactory) -> None:
+    models = _models(6, tmp_path_factory)
+    asked = request(models, "specvlm", n=3, width=2, depth=2)
+    sampling = SamplingParams(temperature=1.0, top_k=3, processors=(without_placeholder,))
+    asked = dataclasses.replace(asked, sampling=sampling, stop_at_eos=False)
+    exact = worlds.law_behind_pixels(models.target.model, asked.images, asked.sampling, 2)
+    engine = Engine(models, max_rows=50, record=False)
+    rows = [engine.submit(dataclasses.replace(asked, seed=seed)) for seed in range(150)]
+    while not engine.idle:
+        engine.step()
+    assert not any(row.error for row in rows)
+    counts = count_firsts([row.trace.token_ids for row in rows], 2)
+    fit = chi_square(counts, exact)
+    assert fit.freedom > 4
+    assert fit.fits(1e-5), fit
+
+
+@pytest.mark.parametrize("method", list(NETS))
+@pytest.mark.parametrize("pictured", [True, False])
+def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: str, pictured: bool) -> None:
+    """Only true features stay: after any number of rounds the state is that of a drafter primed on the same text."""
+    asked = (
+        request(models, method, n=24) if pictured else Request([1, 2, 3, 4], registry.get(method), max_new_tokens=24)
+    )
+    engine = Engine(models)
+    row = engine.submit(asked)
+    for _ in range(8):
+        engine.step()
+        if row.state is None:
+            break
+        with torch.inference_mode():
+            fresh = row.drafter.prime(row, models)
+            known, anew = row.state.newest(), fresh.newest()
+        assert row.state.entries.stable == fresh.entries.stable
+        assert row.state.place == fresh.place == len(row.committed) - 1
+        assert float((known - anew).abs().max()) < 1e-10
+    assert len(row.trace.rounds) > 4
+
+
+def test_the_tree_is_the_best_of_what_was_offered(models: Models) -> None:
+    trees = []
+    for nodes in (96, 9):
+        trace = Engine(models).generate(request(models, "eagle-vlm", n=8, depth=4, width=3, nodes=nodes))
+        trees.append(trace.rounds[0].nodes)
+    whole, best = trees
+    assert len(whole) == 3 + 3 * 9
+
+    def paths(nodes: Any) -> dict[tuple[int, ...], float]:
+        found = {}
+        for i in range(len(nodes)):
+            along = worlds.path_to(nodes.parents, i)
+            found[tuple(nodes.tokens[j] for j in along)] = float(torch.tensor([nodes.q[j] for j in along]).prod())
+        return found
+
+    offered = paths(whole)
+    assert set(paths(best)) == set(sorted(offered, key=offered.__getitem__, reverse=True)[:9])
+    assert all(path[:-1] in offered or len(path) == 1 for path in offered)
+
+
+def test_the_trace_says_what_the_drafter_sees(models: Models) -> None:
+    def vision(method: str, pictures: int = 1, **values: Any) -> dict[str, Any]:
+        return Engine(models).generate(request(models, method, n=4, pictures=pictures, **values)).rounds[0].vision
+
+    each = 2 * D * 8  # keys and values in float64
+    eagle = vision("eagle-vlm")
+    assert (eagle["compressor"], eagle["n_target"], eagle["n_drafter"]) == ("all", 16, 16)
+    assert eagle["drafter_bytes"] == 16 * each
+    assert eagle["drafter_prefill_s"] > 0
+    pruned = vision("specvlm", compressor="prune", ratio=4)
+    assert (pruned["n_drafter"], len(pruned["kept"]), pruned["blocks"]) == (4, 4, None)
+    pooled = vision("specvlm", pictures=2, compressor="pool", ratio=4)
+    assert (pooled["n_target"], pooled["n_drafter"]) == (32, 8)
+    assert sorted(itertools.chain(*pooled["blocks"])) == list(range(32))
+    resampled = vision("specvlm", pictures=2, compressor="resample")
+    assert [sum(w[:16]) for w in resampled["weights"]] == pytest.approx([1, 1, 0, 0], abs=1e-2)
+    assert vision("specvlm", compressor="none")["kept"] == []
+    gated = vision("specvlm")
+    assert gated["compressor"] == max(gated["gate"], key=gated["gate"].get)
+    latent = vision("flash")
+    assert (latent["n_drafter"], len(latent["weights"]), len(latent["weights"][0])) == (2, 2, 16)
+
+
+def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
+    """For the drafter alone: the text stays. For both: what follows is what the target writes behind the other."""
+    wanted = greedy(models, 20)
+    for sees in ("drafter", "both"):
+        engine = Engine(models)
+        asked = request(models, "eagle-vlm")
+        row = engine.submit(asked)
+        while not row.trace.rounds:
+            engine.step()
+        before = row.state
+        other = noise_picture(9)
+        row.change(swap=Swap((other,), read(models, PROMPT, [other])[1], sees))
+        while not engine.idle:
+            engine.step()
+            if row.state is not None:
+                assert row.state is not before
+        assert row.error is None
+        assert (row.trace.token_ids == wanted) is (sees == "drafter")

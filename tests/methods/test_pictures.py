@@ -1,0 +1,289 @@
+"""Drafters for vision-language targets: exact with every setting, and blind or seeing as they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from workbench.bench.goodness import chi_square, count_firsts, joint_law
+from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
+from workbench.core.errors import MethodUnavailableError, PromptError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Configured, Engine, Models, Request, Row
+from workbench.engine.attribution import explain
+from workbench.engine.pictures import placed, read, swapped
+from workbench.methods import registry
+from workbench.trace.events import Trace
+
+PROMPT = f"abc{IMAGE}deab"
+SETTINGS = {
+    "blind": ("vlm-text-only", {}),
+    "blind, confidence": ("vlm-text-only", {"policy": "confidence", "threshold": 0.3}),
+    "chain": ("vlm-draft", {}),
+    "tree": ("vlm-draft", {"policy": "dynamic-tree"}),
+    "wide tree": ("vlm-draft", {"policy": "dynamic-tree", "path_threshold": 0.02, "children": 8, "depth": 9}),
+    "narrow tree": ("vlm-draft", {"policy": "dynamic-tree", "path_threshold": 1.0, "depth": 1}),
+    "any draft model": ("draft-tree-sampled", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    """A target whose picture takes 4 tokens, and a drafter that sees it as one: their positions differ."""
+    return tiny_vision_models(vocabulary=20)
+
+
+def setting(name: str) -> Configured:
+    method, values = SETTINGS[name]
+    return registry.get(method).with_params(**values)
+
+
+def request(
+    models: Models, method: Configured, *pictures: Image.Image, prompt: str = PROMPT, **more: object
+) -> Request:
+    text, inputs = read(models, prompt, pictures)
+    return Request(text, method, images=inputs, pictures=pictures, stop_at_eos=False, **more)
+
+
+def hugging_face(models: Models, asked: Request, n: int) -> list[int]:
+    assert asked.images is not None
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in asked.images.items()}
+    config = transformers.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
+    with torch.inference_mode():
+        out = models.target.model.generate(**inputs, generation_config=config)  # type: ignore[operator]
+    return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_greedy_text_is_hugging_faces(name: str, models: Models) -> None:
+    engine = Engine(models)
+    for pictures in ((noise_picture(3),), (noise_picture(4), noise_picture(5))):
+        prompt = PROMPT if len(pictures) == 1 else f"{IMAGE}a{IMAGE}bc"
+        asked = request(models, setting(name), *pictures, prompt=prompt, max_new_tokens=16)
+        trace = engine.generate(asked)
+        assert trace.token_ids == hugging_face(models, asked, 16)
+        assert any(r.path for r in trace.rounds), "some draft was accepted"
+        assert len(trace.header.pictures) == len(pictures)
+
+
+def test_rows_that_run_together_write_what_each_writes_alone(models: Models) -> None:
+    engine = Engine(models)
+    asked = [
+        request(models, setting(name), noise_picture(3 + i % 2), max_new_tokens=12) for i, name in enumerate(SETTINGS)
+    ]
+    rows = [engine.submit(one) for one in asked]
+    text = engine.submit(Request("abcabcab", setting("any draft model"), max_new_tokens=12, stop_at_eos=False))
+    while not engine.idle:
+        engine.step()
+    for row, one in zip(rows, asked, strict=True):
+        assert row.trace is not None
+        assert row.trace.token_ids == hugging_face(models, one, 12)
+    assert text.trace is not None
+    assert not text.trace.footer.error
+
+
+LAWS = {"plain": SamplingParams(1.0), "filtered": SamplingParams(0.8, top_k=2)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sampling"), [("blind", "filtered"), ("chain", "plain"), ("tree", "filtered")])
+def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
+    small, picture, n, how = tiny_vision_models(vocabulary=6), noise_picture(1), 2, LAWS[sampling]
+    text, inputs = read(small, f"ab{IMAGE}cd", (picture,))
+    target: Any = small.target.model
+    slot = small.target.open()
+    small.target.prefill_multimodal(slot, inputs)
+    assert slot.pictured is not None
+    prompt = slot.pictured.embeds[None]
+    small.target.close(slot)
+
+    class Seeing:
+        device = target.device
+
+        def __call__(self, ids: torch.Tensor) -> Any:  # behind the prompt, a placeholder is a token like any other
+            behind = target.get_input_embeddings()(ids[:, prompt.shape[1] :])
+            return target(inputs_embeds=torch.cat([prompt, behind], 1), use_cache=False)
+
+    exact = joint_law(Seeing(), inputs["input_ids"][0].tolist(), n, lambda x: law(x[None], how)[0])
+    engine = Engine(small, max_rows=32, record=False)
+    more = {"images": inputs, "pictures": (picture,), "stop_at_eos": False}
+    rows = [engine.submit(Request(text, setting(name), how, n + 1, seed, **more)) for seed in range(150)]
+    while not engine.idle:
+        engine.step()
+    fit = chi_square(count_firsts([row.trace.token_ids for row in rows if row.trace], n), exact)
+    assert fit.fits(1e-4), fit
+    assert fit.freedom >= 3
+
+
+def drafts(models: Models, name: str, picture: Image.Image) -> list[int]:
+    """What is drafted in the first round."""
+    engine = Engine(models)
+    row = engine.submit(request(models, setting(name), picture, max_new_tokens=16))
+    assert row.trace is not None
+    while not row.trace.rounds:
+        engine.step()
+    row.cancel()
+    engine.step()
+    return row.trace.rounds[0].nodes.tokens
+
+
+def test_a_blind_drafter_drafts_the_same_for_every_picture_and_a_seeing_one_does_not(models: Models) -> None:
+    pictures = [noise_picture(seed) for seed in range(6)]
+    assert len({tuple(drafts(models, "blind", picture)) for picture in pictures}) == 1
+    assert len({tuple(drafts(models, "chain", picture)) for picture in pictures}) > 1
+
+
+def test_a_blind_drafter_reads_exactly_the_text(models: Models) -> None:
+    asked = request(models, setting("blind"), noise_picture(1), max_new_tokens=6)
+    with_picture = Engine(models).generate(asked).rounds[0].nodes.tokens
+    text = Request("abcdeab", registry.get("draft-model").with_params(), max_new_tokens=6, stop_at_eos=False)
+    assert Engine(models).generate(text).rounds[0].nodes.tokens == with_picture
+
+
+def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: int = 3) -> tuple[Trace, Request]:
+    """A run whose picture is changed before round `at`."""
+    engine = Engine(models)
+    asked = request(models, setting(name), noise_picture(3), max_new_tokens=16)
+    row: Row = engine.submit(asked)
+    assert row.trace is not None
+    while not engine.idle:
+        if len(row.trace.rounds) == at and not asked.swaps:
+            row.change(swap=swapped(models, asked, [other], sees))
+        engine.step()
+    assert not row.trace.footer.error
+    return row.trace, asked
+
+
+@pytest.mark.parametrize("name", ["blind", "chain", "tree"])
+def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str, models: Models) -> None:
+    trace, asked = run_with_swap(models, name, "both", noise_picture(9, side=40))
+    written = sum(len(r.emitted) for r in trace.rounds[:3])
+    assert asked.images is not None
+    before, after = asked.images, asked.swaps[0][1].images
+    whole = asked.images["input_ids"][0].tolist() + trace.token_ids
+    n = asked.images["input_ids"].shape[1]
+    with torch.inference_mode():
+        greedy = [
+            models.target.model(input_ids=torch.tensor([whole]), pixel_values=seen["pixel_values"].double())
+            .logits[0, n - 1 : -1].argmax(-1).tolist()
+            for seen in (before, after)
+        ]  # fmt: skip
+    assert trace.token_ids == greedy[0][:written] + greedy[1][written:]
+    assert greedy[0] != greedy[1]
+    changed = trace.rounds[3]
+    assert [c.name for c in changed.changes] == ["pictures"]
+    assert changed.vision["sees"] == "both"
+    assert changed.vision["pictures"][0]["url"] != trace.header.pictures[0].url
+    assert all(not r.vision for r in trace.rounds[1:3] + trace.rounds[4:]), "said only when it changes"
+
+
+def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models: Models) -> None:
+    plain = Engine(models).generate(request(models, setting("chain"), noise_picture(3), max_new_tokens=16))
+    others = {seed: drafts(models, "chain", noise_picture(seed)) for seed in range(6)}
+    seed = next(seed for seed, tokens in others.items() if tokens != plain.rounds[0].nodes.tokens)
+    trace, _ = run_with_swap(models, "chain", "drafter", noise_picture(seed), at=0)
+    assert trace.token_ids == plain.token_ids
+    assert trace.rounds[0].nodes.tokens == others[seed]
+    assert trace.rounds[0].vision["sees"] == "drafter"
+
+
+def test_pictures_are_swapped_one_for_one(models: Models) -> None:
+    asked = request(models, setting("chain"), noise_picture(3))
+    with pytest.raises(PromptError, match="1 picture, and 2 came"):
+        swapped(models, asked, [noise_picture(1), noise_picture(2)], "both")
+    with pytest.raises(PromptError, match="no pictures"):
+        swapped(models, Request("ab", setting("chain")), [noise_picture(1)], "both")
+
+
+def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
+    models = tiny_vision_models(vocabulary=20, blind=True)
+    assert "reads text only" in models.why_not(registry.get("vlm-draft").needs)
+    asked = request(models, setting("blind"), noise_picture(3), max_new_tokens=24)
+    assert Engine(models).generate(asked).token_ids == hugging_face(models, asked, 24)
+    with pytest.raises(MethodUnavailableError, match="reads text only"):
+        Engine(models).submit(request(models, setting("chain"), noise_picture(3)))
+
+
+# -- placeholders -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", [f"a{IMAGE}b{IMAGE}c", f"{IMAGE}{IMAGE}{IMAGE}x"])
+def test_more_places_than_pictures_are_refused(prompt: str, models: Models) -> None:
+    for given in (prompt, models.tokenizer.encode(prompt)):
+        with pytest.raises(PromptError, match=r"has . places for pictures .* and 1 picture came"):
+            read(models, given, [noise_picture(1)])
+
+
+def test_places_without_pictures_and_pictures_at_the_end_are_refused(models: Models) -> None:
+    engine = Engine(models)
+    with pytest.raises(PromptError, match=r"1 place for pictures .* and no picture came"):
+        engine.submit(Request(f"ab{IMAGE}c", setting("chain")))
+    with pytest.raises(PromptError, match="ends with a picture"):
+        engine.submit(request(models, setting("chain"), noise_picture(1), prompt=f"ab{IMAGE}"))
+
+
+def test_pictures_without_places_come_first_and_a_traces_tokens_are_understood(models: Models) -> None:
+    assert placed(models.processor, "ab", 2) == f"{IMAGE}{IMAGE}ab"
+    text, inputs = read(models, PROMPT, [noise_picture(1)])
+    ids = inputs["input_ids"][0].tolist()
+    again, same = read(models, ids, [noise_picture(1)])
+    assert again == models.tokenizer.encode(text)
+    assert all(torch.equal(same[name], inputs[name]) for name in inputs)
+
+
+# -- attribution ------------------------------------------------------------------------------------------------------
+
+
+def test_attribution_says_what_a_change_of_the_embedding_does(models: Models) -> None:
+    asked = request(models, setting("chain"), noise_picture(3), max_new_tokens=5)
+    trace = Engine(models).generate(asked)
+    found = explain(models, asked, trace, asked.configured().drafter)
+    for who, n in (("target", 4), ("drafter", 1)):
+        for kind in ("attention", "gradient"):
+            assert [len(row) for row in found[who][kind]] == [n] * 5
+            assert all(max(row) == 255 for row in found[who][kind])
+    assert len(found["p_blind"]) == 5
+    wanted = by_differences(models, asked, trace.token_ids, 1)
+    assert all(abs(a - b) <= 1 for a, b in zip(found["target"]["gradient"][1], wanted, strict=True))
+
+
+def by_differences(models: Models, asked: Request, tokens: list[int], index: int) -> list[int]:
+    """|d log p(token) / d scale| of each vision embedding, by scaling it a little up and down."""
+    model = models.target.model
+    assert asked.images is not None
+    ids = torch.tensor([asked.images["input_ids"][0].tolist() + tokens])
+    places = (ids[0] == model.config.image_token_id).nonzero().flatten().tolist()
+    pixels, row = asked.images["pixel_values"].double(), asked.images["input_ids"].shape[1] - 1 + index
+
+    def log_p(place: int, scale: float) -> float:
+        def scaled(_: object, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            states = args[0].clone()
+            states[:, place] *= scale
+            return (states, *args[1:])
+
+        hook = model.model.language_model.layers[0].register_forward_pre_hook(scaled)
+        try:
+            with torch.inference_mode():
+                logits = model(input_ids=ids, pixel_values=pixels, use_cache=False).logits
+        finally:
+            hook.remove()
+        return float(logits[0, row].log_softmax(0)[tokens[index]])
+
+    slopes = [abs(log_p(place, 1.01) - log_p(place, 0.99)) for place in places]
+    return [round(slope / max(slopes) * 255) for slope in slopes]
+
+
+def test_attribution_follows_the_picture_that_was_in_force(models: Models) -> None:
+    trace, asked = run_with_swap(models, "chain", "both", noise_picture(9))
+    plain = request(models, setting("chain"), noise_picture(3), max_new_tokens=16)
+    unchanged = explain(models, plain, trace, plain.configured().drafter)
+    found = explain(models, asked, trace, asked.configured().drafter)
+    written = sum(len(r.emitted) for r in trace.rounds[:3])
+    assert found["target"]["gradient"][:written] == unchanged["target"]["gradient"][:written]
+    assert found["target"]["gradient"][written:] != unchanged["target"]["gradient"][written:]
+    with pytest.raises(PromptError, match="no pictures"):
+        explain(models, Request("ab", setting("blind")), trace, setting("blind").drafter)

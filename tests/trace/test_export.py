@@ -1,0 +1,155 @@
+"""Files of a trace: what is written can be read, here and by others; what is broken is refused in words."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from traces import HOSTILE, hostile, traces
+
+from workbench.core.errors import WorkbenchError
+from workbench.trace import export, metrics
+from workbench.trace.events import SCHEMA_VERSION, Trace
+from workbench.views import recorded
+
+RELAXED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return recorded.read(recorded.folder() / f"switch{recorded.SUFFIX}")
+
+
+@RELAXED
+@given(traces())
+def test_any_trace_survives_json_lines(trace: Trace) -> None:
+    text = export.json_lines(trace)
+    n_events = len(trace.rounds) + 2 + (trace.attribution is not None)
+    assert text.count("\n") == n_events, "one line an event, whatever the texts hold"
+    assert export.read(text.encode()).to_wire() == trace.to_wire()
+
+
+@RELAXED
+@given(traces())
+def test_any_trace_survives_parquet(trace: Trace) -> None:
+    assert export.read(export.parquet(trace)) == trace
+
+
+def test_hostile_texts_come_back_as_they_were() -> None:
+    trace = hostile()
+    assert export.read_json_lines(export.json_lines(trace)) == trace
+    assert export.read_parquet(export.parquet(trace)) == trace
+    assert json.loads(json.dumps(export.chrome_trace(trace)))["otherData"]["target"] == HOSTILE[0]
+
+
+def test_the_parquet_file_opens_as_one_table(trace: Trace) -> None:
+    table = pl.read_parquet(io.BytesIO(export.parquet(trace)))
+    assert table.height == len(trace.rounds)
+    tokens = table.select("round", "tokens").explode("tokens").unnest("tokens")
+    assert tokens["token"].to_list() == trace.token_ids
+    nodes = table.select("nodes").explode("nodes").unnest("nodes").drop_nulls("node")
+    assert nodes.height == metrics.drafted(trace.rounds)
+
+
+def broken(trace: Trace, change: Any) -> bytes:
+    lines = [json.loads(line) for line in export.json_lines(trace).splitlines()]
+    change(lines)
+    return "\n".join(json.dumps(line) for line in lines).encode()
+
+
+# Where the tests check types, wrong kinds are said by the type checker; hence "damaged" for them.
+CASES: list[tuple[str, Any, str]] = [
+    ("newer", lambda lines: lines[0].update(schema=SCHEMA_VERSION + 1), "Update the workbench"),
+    ("no header", lambda lines: lines.pop(0), "no header"),
+    ("unknown event", lambda lines: lines[1].update(event="party"), "Line 2 is an event of unknown kind 'party'"),
+    ("a list", lambda lines: lines.insert(1, [1, 2]), "Line 2 is no event"),
+    ("missing field", lambda lines: lines[1].pop("nodes"), "nodes"),
+    ("unknown field", lambda lines: lines[0].update(surprise=1), "surprise"),
+    ("a round missing", lambda lines: lines.pop(2), "round 2"),
+    ("short column", lambda lines: lines[1]["nodes"]["p"].pop(), "differ in length"),
+    ("a text for a column", lambda lines: lines[1]["nodes"].update(p="x"), "damaged"),
+    ("child before parent", lambda lines: lines[1]["nodes"]["parents"].__setitem__(0, 3), "before its parent"),
+    ("a number for a text", lambda lines: lines[1]["nodes"]["text"].__setitem__(0, 3), "damaged"),
+    ("a text for a number", lambda lines: lines[1].update(seconds="long"), "damaged"),
+    ("unknown status", lambda lines: lines[1]["nodes"]["status"].__setitem__(0, "maybe"), "unknown status"),
+    ("path too far", lambda lines: lines[1].update(path=[99]), "leaves the tree"),
+    ("nested parents", lambda lines: lines[1]["nodes"]["parents"].__setitem__(0, [0]), "damaged"),
+    ("rounds null", lambda lines: lines[1].update(emitted=None), "damaged"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_broken_file_is_refused_in_words(trace: Trace, change: Any, said: str) -> None:
+    with pytest.raises(WorkbenchError, match=said):
+        export.read(broken(trace, change))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xfe\x00", b"hello", b"{}", b"[" * 100_000, b"PAR1", b"PAR1" + bytes(64) + b"PAR1", b"null\n"]
+)
+def test_no_trace_at_all_is_refused_in_words(data: bytes) -> None:
+    with pytest.raises(WorkbenchError) as caught:
+        export.read(data)
+    assert caught.value.remedy
+
+
+def test_another_parquet_file_is_refused_in_words() -> None:
+    out = io.BytesIO()
+    pl.DataFrame({"a": [1]}).write_parquet(out)
+    with pytest.raises(WorkbenchError, match="no trace of the workbench"):
+        export.read(out.getvalue())
+
+
+def test_a_file_that_is_too_large_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "MAX_BYTES", 8)
+    with pytest.raises(WorkbenchError, match="at most"):
+        export.read(b"x" * 9)
+
+
+def test_a_file_cut_short_gives_what_it_holds(trace: Trace) -> None:
+    lines = export.json_lines(trace).splitlines()
+    cut = export.read_json_lines("\n".join(lines[:5]))
+    assert cut.rounds == trace.rounds[:4]
+    assert cut.footer.reason == ""
+
+
+# -- Chrome trace -----------------------------------------------------------------------------------------------------
+
+NEEDS = {"X": {"ts", "dur", "tid", "args"}, "M": {"args", "tid"}, "C": {"ts", "args"}, "i": {"ts", "s", "tid"}}
+
+
+def test_the_chrome_trace_keeps_to_the_format(trace: Trace) -> None:
+    made = json.loads(json.dumps(export.chrome_trace(trace), allow_nan=False))
+    events = made["traceEvents"]
+    for event in events:
+        assert {"name", "ph", "pid"} | NEEDS[event["ph"]] <= set(event), event
+        assert event["ts"] >= 0
+        assert event.get("dur", 0) >= 0
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {e["tid"] for e in events if e["ph"] == "X"} == set(lanes), "every lane has its name, and something on it"
+    for tid in lanes:  # spans of a lane follow each other: anything else would be drawn as a call inside another
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == tid)
+        assert all(a[1] <= b[0] + 1 for a, b in pairwise(spans)), lanes[tid]
+
+
+def test_the_chrome_trace_says_what_the_trace_says(trace: Trace) -> None:
+    events = export.chrome_trace(trace)["traceEvents"]
+    rounds = [e for e in events if e["ph"] == "X" and e["name"].startswith("round ")]
+    assert len(rounds) == len(trace.rounds)
+    assert "".join(e["args"]["text"] for e in rounds) == trace.text
+    zero = trace.header.prefill_s
+    for event, r in zip(rounds, trace.rounds, strict=True):
+        assert event["ts"] == pytest.approx(1e6 * (r.started_s + zero))
+        assert event["dur"] == pytest.approx(1e6 * r.seconds)
+    assert [e["name"] for e in events if e["ph"] == "i" and e["name"] == "change method"] == ["change method"]
+    last = [e for e in events if e["name"] == "acceptance"][-1]
+    assert last["args"]["cumulative"] == pytest.approx(metrics.acceptance_rate(trace.rounds))
+    assert next(e for e in reversed(events) if e["name"] == "tokens")["args"]["emitted"] == len(trace.token_ids)
+    drawn = sum(e["dur"] for e in events if e["name"] == "verify")
+    phases = [p for r in trace.rounds for p in r.phases if p.name == "verify"]
+    assert drawn == pytest.approx(1e6 * sum(p.end_s - p.start_s for p in phases))

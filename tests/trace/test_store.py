@@ -1,0 +1,325 @@
+"""Kept runs: whole or not there, found by what is known of them, and read whoever wrote them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from endless_writer import keep_on_writing
+from traces import FIXTURES, HOSTILE, hostile
+
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.trace import export, metrics
+from workbench.trace.events import SCHEMA_VERSION, Trace
+from workbench.trace.store import ENTRY, INDEX, VERSION, RunStore
+
+
+def recorded(**changes: Any) -> Trace:
+    """A trace of three rounds; `changes` go into its header."""
+    trace = export.read((FIXTURES.parent / "schema-1.jsonl").read_bytes())
+    trace.header = dataclasses.replace(trace.header, **changes)
+    return trace
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "store")
+
+
+def ids(store: RunStore, **filters: Any) -> list[str]:
+    return store.find(**filters).select("id").collect()["id"].to_list()
+
+
+def test_an_empty_store_needs_no_folder(store: RunStore) -> None:
+    assert store.find().collect().schema == INDEX
+    assert not store.folder.exists()
+
+
+def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
+    trace = recorded()
+    run = store.save(trace, tags=["b", " a "], note="first")
+    assert store.load(run) == trace
+    row = store.find().collect().row(0, named=True)
+    assert (row["id"], row["tags"], row["note"], row["method"]) == (run, ["a", "b"], "first", trace.header.method)
+    assert row["tau"] == metrics.tau(trace.rounds)
+    assert store.entry(run)["tokens"] == len(trace.token_ids)
+
+
+def test_hostile_texts_are_kept_and_found_as_they_are(store: RunStore) -> None:
+    run = store.save(hostile(), tags=["<b>"], note="".join(HOSTILE))
+    assert store.load(run) == hostile()
+    assert ids(store, text="</script><img") == [run]
+    assert ids(store, tags=["<b>"]) == [run]
+
+
+def test_filters(store: RunStore) -> None:
+    day = "2026-03-0{}T12:00:00+0100"
+    plain = store.save(recorded(created=day.format(1), method="autoregressive", prompt="The LIGHTHOUSE (old)"))
+    tree = store.save(recorded(created=day.format(2), method="draft-tree", drafter="small"), tags=["x", "y"])
+    chain = store.save(recorded(created=day.format(3), method="draft-model", target="other"), ["x"], "Äpfel")
+    date = datetime.date
+    assert ids(store) == [chain, tree, plain], "newest first"
+    assert ids(store, method="draft-tree") == [tree]
+    assert ids(store, method=["draft-tree", "autoregressive"]) == [tree, plain]
+    assert ids(store, target="other") == [chain]
+    assert ids(store, drafter="small") == [tree]
+    assert ids(store, tags=["x"]) == [chain, tree]
+    assert ids(store, tags=["x", "y"]) == [tree]
+    assert ids(store, text="lighthouse (OLD)") == [plain], "every word, whatever its case, and no pattern"
+    assert ids(store, text="äpfel") == [chain]
+    assert ids(store, text="lighthouse äpfel") == []
+    assert ids(store, since=date(2026, 3, 2)) == [chain, tree]
+    assert ids(store, until=date(2026, 3, 2)) == [tree, plain], "the whole day"
+    assert ids(store, since=datetime.datetime(2026, 3, 2, 11, 30)) == [chain]
+    assert ids(store, where=["tau>=1", "prompt_tokens<100000"], tags=["y"]) == [tree]
+    assert ids(store, where=["tau>1000"]) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ("tau", "cannot be read"),
+        ("tau>two", "is no number"),
+        ("tua>2", "Did you mean 'tau'"),
+        ("prompt>2", "no figure"),
+    ],
+)
+def test_a_wrong_condition_is_refused_in_words(store: RunStore, condition: str, says: str) -> None:
+    with pytest.raises(WorkbenchError, match=says) as error:
+        store.find(where=[condition])
+    assert error.value.remedy or isinstance(error.value, UnknownNameError)
+
+
+def test_tags_and_notes_change_and_the_trace_does_not(store: RunStore) -> None:
+    trace = recorded()
+    run = store.save(trace, ["a"])
+    assert store.tag(run, add=["c", "b"], remove=["a"]) == ["b", "c"]
+    store.note(run, "looked at")
+    assert store.find().select("tags", "note").collect().row(0) == (["b", "c"], "looked at")
+    assert store.load(run) == trace
+    for wrong in ("", "a,b", "x" * 61, "line\nbreak"):
+        with pytest.raises(WorkbenchError, match="is no tag"):
+            store.tag(run, add=[wrong])
+    assert store.entry(run)["tags"] == ["b", "c"]
+
+
+def test_deleted_runs_are_gone_and_a_wrong_id_deletes_nothing(store: RunStore) -> None:
+    one, two = store.save(recorded()), store.save(recorded())
+    with pytest.raises(WorkbenchError, match="No run"):
+        store.delete(one, "20200101-000000-00000000")
+    assert set(ids(store)) == {one, two}
+    store.delete(one)
+    assert ids(store) == [two]
+    with pytest.raises(WorkbenchError, match="is no id"):
+        store.load("../../etc/passwd")
+
+
+def test_the_index_follows_files_that_others_put_there(store: RunStore, tmp_path: Path) -> None:
+    """Another process, a copy by hand, a lost index: the files are what counts."""
+    ours = store.save(recorded())
+    assert ids(store) == [ours]
+    theirs = RunStore(store.folder).save(recorded(), ["theirs"])
+    assert set(ids(store)) == {ours, theirs}
+    elsewhere = RunStore(tmp_path / "elsewhere")
+    copied = elsewhere.save(recorded())
+    name = f"{copied}.parquet"
+    (store.folder / "runs" / name).write_bytes((elsewhere.folder / "runs" / name).read_bytes())
+    (store.folder / "runs" / f"{ours}.parquet").unlink()
+    assert set(ids(store)) == {theirs, copied}
+    (store.folder / "index.parquet").write_bytes(b"PAR1 no longer an index")
+    assert set(ids(store)) == {theirs, copied}
+
+
+def test_an_index_that_is_settled_is_used_as_it_is(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.save(recorded())
+    past = time.time() - 3600
+    os.utime(store.folder / "runs", (past, past))
+    assert ids(store) == [run]
+    monkeypatch.setattr(RunStore, "_list_files", lambda self: pytest.fail("the folder was listed again"))
+    assert ids(store) == [run]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_found(store: RunStore) -> None:
+    run = store.save(recorded())
+    runs = store.folder / "runs"
+    (runs / "20200101-000000-00000000.parquet").write_bytes(b"PAR1 junk")
+    (runs / "20200101-000000-00000001.parquet").write_bytes(
+        export.parquet(recorded(), {ENTRY: json.dumps(store.entry(run) | {"tags": [[1]], "tau": "high"})})
+    )
+    (runs / "holiday.jpg").write_bytes(b"x")
+    assert ids(store) == [run]
+    assert set(store.problems) == {
+        "20200101-000000-00000000.parquet", "20200101-000000-00000001.parquet", "holiday.jpg"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
+    traces = [recorded(seed=i) for i in range(2)]
+    runs = [store.save(t, [f"seed-{t.header.seed}"], "kept") for t in traces]
+    files = store.export(runs, tmp_path / "out", kind)
+    other = RunStore(tmp_path / "other")
+    done = other.import_(tmp_path / "out", tags=["imported"])
+    assert [other.load(run) for run in done.added] == traces
+    tags = {tuple(t) for t in other.find().select("tags").collect()["tags"].to_list()}
+    if kind == "parquet":
+        assert done.added == runs
+        assert tags == {("imported", "seed-0"), ("imported", "seed-1")}
+        assert other.entry(runs[0])["note"] == "kept"
+        assert other.import_(*files).known == runs
+    else:
+        assert tags == {("imported",)}
+    single = store.export(runs[:1], tmp_path / f"one.{kind}")
+    assert export.read(single[0].read_bytes()) == traces[0]
+    with pytest.raises(WorkbenchError, match="do not go into one file"):
+        store.export(runs, tmp_path / "two.parquet")
+
+
+def test_an_import_names_what_it_cannot_read(store: RunStore, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.jsonl").write_text("no trace")
+    (tmp_path / "in" / "good.jsonl").write_text(export.json_lines(recorded()))
+    done = store.import_(tmp_path / "in", tmp_path / "missing.parquet")
+    assert len(done.added) == 1
+    assert {Path(name).name for name in done.problems} == {"bad.jsonl", "missing.parquet"}
+
+
+# -- versions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_schema_1_is_read_and_kept(store: RunStore) -> None:
+    """Written by the workbench before traces had pictures."""
+    old = FIXTURES.parent / "schema-1.parquet"
+    trace = export.read(old.read_bytes())
+    assert trace == recorded()
+    assert (trace.header.schema, trace.header.pictures, trace.attribution) == (1, [], None)
+    assert [r.vision for r in trace.rounds] == [{}] * 3
+    (run,) = store.import_(old).added
+    assert store.load(run) == trace
+
+
+def test_a_run_without_an_entry_gets_one(store: RunStore) -> None:
+    """Entries began with the store: a plain exported trace has version 0."""
+    run = "20260101-000000-0a1b2c3d"
+    (store.folder / "runs").mkdir(parents=True)
+    old = FIXTURES.parent / "schema-1.parquet"
+    (store.folder / "runs" / f"{run}.parquet").write_bytes(old.read_bytes())
+    assert ids(store, where=["tau>=1"]) == [run]
+    assert store.tag(run, add=["old"]) == ["old"]
+    assert ids(store, tags=["old"]) == [run]
+
+
+def with_metadata(path: Path, **changes: str) -> None:
+    known = {**pl.read_parquet_metadata(path), **changes}
+    known.pop("ARROW:schema", None)
+    out = io.BytesIO()
+    pl.read_parquet(path).write_parquet(out, metadata=known)
+    path.write_bytes(out.getvalue())
+
+
+def test_a_newer_trace_is_refused_with_the_reason(store: RunStore, tmp_path: Path) -> None:
+    run = store.save(recorded())
+    path = store.folder / "runs" / f"{run}.parquet"
+    wire = json.loads(pl.read_parquet_metadata(path)["workbench.run"])
+    newer = wire | {"schema": SCHEMA_VERSION + 1, "something_new": [1]}
+    with_metadata(path, **{"workbench.run": json.dumps(newer)})
+    with pytest.raises(WorkbenchError, match=f"has schema {SCHEMA_VERSION + 1}") as error:
+        store.load(run)
+    assert error.value.remedy == "Update the workbench to open it."
+    assert ids(store) == [run], "its entry can still be read"
+    assert "Update the workbench" in store_problem(RunStore(tmp_path / "x"), path)
+
+
+def store_problem(store: RunStore, path: Path) -> str:
+    return next(iter(store.import_(path).problems.values()))
+
+
+def test_a_newer_entry_and_a_newer_index_are_refused(store: RunStore) -> None:
+    run, other = store.save(recorded()), store.save(recorded())
+    path = store.folder / "runs" / f"{run}.parquet"
+    with_metadata(path, **{ENTRY: json.dumps(store.entry(run) | {"version": VERSION + 1})})
+    with pytest.raises(WorkbenchError, match="newer workbench"):
+        store.entry(run)
+    assert ids(store) == [other]
+    assert "newer workbench" in store.problems[path.name]
+    with_metadata(store.folder / "index.parquet", **{"workbench.index": json.dumps({"version": VERSION + 1})})
+    with pytest.raises(WorkbenchError, match="Update the workbench"):
+        store.find()
+
+
+# -- writes --------------------------------------------------------------------------------------------------------
+
+KILLS = 50
+
+
+@pytest.mark.slow
+def test_a_writer_killed_at_any_point_leaves_whole_runs_only(store: RunStore) -> None:
+    """`kill -9`, fifty times, at random points of writing, tagging, indexing and deleting."""
+    processes = multiprocessing.get_context("forkserver")  # imports Polars once, not fifty times
+    processes.set_forkserver_preload(["endless_writer"])
+    dice, expected, checked, cut_short = random.Random(6), recorded(), set(), 0
+    for _ in range(KILLS):
+        started = processes.Event()
+        writer = processes.Process(target=keep_on_writing, args=(str(store.folder), started))
+        writer.start()
+        assert started.wait(120), "the writer never began"
+        time.sleep(dice.uniform(0, 0.1))
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        assert writer.exitcode == -signal.SIGKILL, "it was killed while it wrote"
+        found = set(ids(store))
+        assert not store.problems
+        assert {path.stem for path in (store.folder / "runs").glob("*.parquet")} == found
+        assert all(store.load(run) == expected for run in found - checked)
+        checked = found
+        cut_short += len(list((store.folder / "runs").glob(".*.part")))
+    assert all(store.load(run) == expected for run in checked)
+    assert checked, "no run was kept before a kill: the test shows nothing"
+    assert cut_short, "no kill fell into a write: the test shows nothing"
+
+
+def test_a_write_that_fails_leaves_what_was_there(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.save(recorded(), ["before"])
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WorkbenchError, match="No space left"):
+        store.tag(run, add=["after"])
+    with pytest.raises(WorkbenchError, match="No space left"):
+        store.save(recorded())
+    monkeypatch.undo()
+    assert [p.name for p in (store.folder / "runs").iterdir()] == [f"{run}.parquet"]
+    assert store.entry(run)["tags"] == ["before"]
+
+
+def test_what_a_killed_writer_left_goes_after_an_hour(store: RunStore) -> None:
+    run = store.save(recorded())
+    old, young = (store.folder / "runs" / f".{run}.parquet.{n}.part" for n in ("0000", "1111"))
+    for part in (old, young):
+        part.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    assert ids(store) == [run]
+    assert not old.exists()
+    assert young.exists(), "somebody may be writing it now"
+
+
+def test_a_store_that_cannot_be_written_is_still_searched(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.save(recorded())
+    monkeypatch.setattr("workbench.trace.store.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
+    assert ids(store) == [run]
+    with pytest.raises(WorkbenchError, match="read-only"):
+        store.save(recorded())

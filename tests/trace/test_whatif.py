@@ -1,0 +1,238 @@
+"""What-if, on rounds whose answers are known by counting on one's fingers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from workbench.core.errors import WorkbenchError
+from workbench.trace import acceptance, metrics, theory, whatif
+from workbench.trace.events import (
+    ACCEPTED,
+    BONUS,
+    CORRECTED,
+    DISCARDED,
+    REJECTED,
+    Emitted,
+    Footer,
+    Header,
+    Nodes,
+    Phase,
+    Round,
+    Top,
+    Trace,
+)
+from workbench.views import recorded
+
+DRAFT_S, VERIFY_S, NODE_S, JUDGE_S, HOST_S = 0.001, 0.010, 0.0005, 0.0003, 0.0007
+PLAIN_S = VERIFY_S + JUDGE_S + HOST_S
+
+
+def header(method: str = "draft-model", **changes: object) -> Header:
+    made = Header("t", method, {}, "exact", 0, "ab", [1, 2], ["a", "b"], 64, "float32", "cpu")
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def chain(accepted: int, drafted: int, first: int = 100, **more: object) -> Round:
+    """A round of a chain; times follow the cost model above exactly. Tokens count upward from `first`."""
+    status = [ACCEPTED] * accepted + [REJECTED] * (drafted > accepted) + [DISCARDED] * max(0, drafted - accepted - 1)
+    tokens = [first + i if i < accepted else 1 for i in range(drafted)]
+    nodes = Nodes(
+        tokens, list(range(-1, drafted - 1)), list(range(1, drafted + 1)), list(range(drafted)), [""] * drafted,
+        [0.5] * drafted, [0.5] * drafted, [None if s == DISCARDED else 0.5 for s in status], [None] * drafted, status,
+        ["d"] * drafted,
+    )  # fmt: skip
+    kind = CORRECTED if accepted < drafted else BONUS
+    emitted = [Emitted(first + i, "", 0, 0, ACCEPTED if i < accepted else kind, i if i < accepted else None, 0, 0.5)
+               for i in range(accepted + 1)]  # fmt: skip
+    draft_s, verify_s = drafted * DRAFT_S, VERIFY_S + drafted * NODE_S
+    r = Round(
+        0, "draft-model", {"temperature": 0.0}, nodes, list(range(accepted)), first + accepted, kind, emitted,
+        phases=[Phase("judge", 0.0, JUDGE_S)], seconds=draft_s + verify_s + JUDGE_S + HOST_S, draft_s=draft_s,
+        verify_s=verify_s, overhead_s=JUDGE_S + HOST_S,
+    )  # fmt: skip
+    for name, value in more.items():
+        setattr(r, name, value)
+    return r
+
+
+def run(*rounds: tuple[int, int], method: str = "draft-model") -> Trace:
+    """A run of chains, (accepted, drafted) each, that writes 100, 101, 102 …"""
+    made, at = [], 100
+    for index, (accepted, drafted) in enumerate(rounds):
+        r = chain(accepted, drafted, at)
+        r.index = index
+        made.append(r)
+        at += accepted + 1
+    return Trace(header(method), made, Footer("length"))
+
+
+PLAIN = run(*[(0, 0)] * 12, method="autoregressive")
+RUN = run((4, 4), (1, 4), (0, 4), (3, 4), (2, 4))  # 15 tokens in 5 rounds
+
+
+def test_the_budget_adds_up_to_the_measured_speed() -> None:
+    found = whatif.budget(RUN, PLAIN)
+    assert found.plain_s == pytest.approx(PLAIN_S)
+    assert found.round_s == pytest.approx(4 * DRAFT_S + VERIFY_S + 4 * NODE_S + JUDGE_S + HOST_S)
+    assert (found.accept_s, found.host_s) == (pytest.approx(JUDGE_S), pytest.approx(HOST_S))
+    rate = lambda t: metrics.emitted(t.rounds) / sum(r.seconds for r in t.rounds)  # noqa: E731
+    assert found.speedup == pytest.approx(rate(RUN) / rate(PLAIN))
+    assert found.predicted == pytest.approx(theory.expected_tau(10 / 14, 4) / (4 * DRAFT_S / PLAIN_S + 1))
+    names, gains = zip(*found.steps(), strict=True)
+    assert gains[0] == found.predicted
+    assert gains[-1] == found.speedup
+    assert len(names) == 4
+
+
+def test_the_words_name_what_costs_most() -> None:
+    slow = run(*[(0, 8)] * 9, (1, 8))
+    said = " ".join(whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN)))
+    assert "so slower" in said
+    assert "is drafting: 0.73 plain steps a round" in said
+    assert "more than it emits" in said
+    assert "Not drafting at all would have been faster" in said
+    for r in slow.rounds:
+        r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
+    assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
+    assert "faster" in whatif.words(whatif.budget(RUN, PLAIN))[0]
+    assert "cannot be told" in whatif.words(whatif.budget(RUN))[1]
+    assert whatif.words(whatif.budget(PLAIN)) == ["Nothing was drafted: this is plain decoding."]
+
+
+def test_rounds_without_a_draft_stand_for_plain_decoding() -> None:
+    mixed = run((2, 4), (0, 0), (0, 0), (0, 0))
+    assert whatif.budget(mixed).plain_s == pytest.approx(PLAIN_S)
+    assert "3 rounds" in whatif.budget(mixed).plain_from
+    assert whatif.budget(run((2, 4), (0, 0), (0, 0))).plain_s is None
+
+
+def test_a_baseline_of_something_else_is_refused() -> None:
+    for change in ({"target": "x"}, {"dtype": "bfloat16"}, {"prompt_tokens": [1]}):
+        with pytest.raises(WorkbenchError, match="another"):
+            whatif.budget(RUN, Trace(header("autoregressive", **change), PLAIN.rounds))
+    with pytest.raises(WorkbenchError, match="no rounds"):
+        whatif.budget(Trace(header()))
+
+
+def test_the_cost_model_is_found_again() -> None:
+    model = whatif.costs(RUN, PLAIN)
+    assert model.node_s == pytest.approx(NODE_S)
+    assert model.verify_s == pytest.approx(VERIFY_S)
+    assert model.level_s == pytest.approx(DRAFT_S)
+    assert model.fitted
+    assert not whatif.costs(RUN).fitted  # all drafts have one size: what a token more costs cannot be seen
+
+
+def test_shorter_drafts_are_replayed_from_the_verdicts() -> None:
+    found = whatif.draft_lengths(RUN, PLAIN)
+    # (4,4) and its bonus: with one draft a round 2 + 2 + 1 tokens, and so on
+    assert [15 / a.tau for a in found.fixed] == [
+        pytest.approx(n) for n in (15, 3 + 1 + 1 + 2 + 2, 2 + 1 + 1 + 2 + 1, 6, 5)
+    ]
+    assert found.fixed[4].relative == pytest.approx(1)
+    cost = lambda n: n * DRAFT_S + VERIFY_S + n * NODE_S + JUDGE_S + HOST_S  # noqa: E731
+    assert found.fixed[2].tokens_per_second == pytest.approx(15 / (7 * cost(2)))
+    assert found.oracle.tokens_per_second == pytest.approx(15 / sum(cost(n) for n in (4, 1, 0, 3, 2)))
+    assert found.oracle.tokens_per_second > found.best.tokens_per_second
+    assert found.cut_short == 1
+
+
+def test_the_better_of_two_drafters_at_every_place() -> None:
+    first, second = run((3, 4), (0, 4), (0, 4), (1, 4)), run((0, 2), (0, 2), (2, 2), (2, 2))  # 8 tokens, 8 tokens
+    found = whatif.combine(first, second)
+    # from 0 the first reaches 4; there the second is inside its round 2..4 and reaches 5 as well as the first's 5;
+    # from 5 the second, whose round began there, reaches 8
+    assert found.tokens == 8
+    assert found.tau == pytest.approx(8 / 3)
+    assert (found.tau_first, found.tau_second) == (2.0, 2.0)
+    assert (found.share_first, found.share_second) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert whatif.combine(first, first).tau == found.tau_first
+
+
+def test_runs_of_other_texts_are_not_combined() -> None:
+    other = run((3, 4))
+    other.header.prompt_tokens = [9]
+    with pytest.raises(WorkbenchError, match="different prompts"):
+        whatif.combine(RUN, other)
+    apart = run((0, 2))
+    apart.rounds[0].emitted[0].token = 7
+    with pytest.raises(WorkbenchError, match="no beginning"):
+        whatif.combine(RUN, apart)
+
+
+def test_would_rank_two_have_saved_it() -> None:
+    top = lambda *tokens: Top(list(tokens), [""] * len(tokens), [0.5] * len(tokens))  # noqa: E731
+    saved = chain(0, 1, 100, top_q=[top(1, 100, 7), None], top_p=[top(100, 1), top()])
+    lost = chain(0, 1, 100, top_q=[top(1, 8, 9), None])
+    kept = chain(1, 1, 100, top_q=[top(100, 1), top(5)])
+    blind = chain(0, 1, 100)
+    found = whatif.rescues([saved, lost, kept, blind])
+    assert len(found) == 1
+    assert found[0] == whatif.Rescue(1, 4, {2: 1, 1: 1}, 1, 1, 1)
+    assert [found[0].within(w) for w in (1, 2)] == [0.25, 0.5]
+    assert [w.tau for w in whatif.widths([saved, lost, kept, blind], 2)] == [1.25, 1.5]
+
+
+def test_ranks_of_a_tree_without_recorded_rankings_are_those_of_its_siblings() -> None:
+    r = chain(1, 1)
+    r.nodes = Nodes([5, 100], [-1, -1], [1, 1], [0, 0], ["", ""], [0.1, 0.9], [0.7, 0.2], [0.0, 1.0], [None, None],
+                    [REJECTED, ACCEPTED], ["d", "d"])  # fmt: skip
+    r.path = [1]
+    assert whatif.rescues([r])[0].ranks == {2: 1}
+
+
+def test_theory_beside_the_measurement() -> None:
+    found = whatif.overlay(RUN, PLAIN)
+    assert found["tau"] == 3.0
+    assert found["tau_by_position"] == pytest.approx(theory.tau_by_position([4 / 5, 3 / 4, 2 / 3, 1 / 2]))
+    assert found["tau_iid"] == pytest.approx(theory.expected_tau(10 / 14, 4))
+    assert 1 <= found["best"]["depth"] <= 8
+
+
+def test_sampled_siblings_stay_under_the_transport_bound() -> None:
+    rounds = []
+    for kept in (True, False):
+        r = chain(int(kept), 1, params={"temperature": 1.0})
+        r.top_p, r.top_q = [Top([1, 2], ["", ""], [0.5, 0.5])] * 2, [Top([1, 2], ["", ""], [0.9, 0.1])] * 2
+        rounds.append(r)
+    assert whatif.transport(rounds) == [
+        {"siblings": 1, "places": 2, "accepted": 0.5, "bound": pytest.approx(0.6), "exact": 1.0}
+    ]
+    assert whatif.transport(RUN.rounds) == []
+
+
+def test_every_definition_of_acceptance_from_one_trace() -> None:
+    """12 accepted, 16 tested, 22 drafted in six drafts, at most 4 of them in one; the seventh round drafts nothing."""
+    trace = run((4, 4), (1, 4), (0, 4), (3, 4), (2, 4), (2, 2), (0, 0))
+    found = {(d.user, d.name): d for d in acceptance.definitions(trace.rounds)}
+    value = lambda *key: (found[key].part, found[key].whole)  # noqa: E731
+    assert value("workbench", "acceptance rate") == (12, 16)
+    assert value("workbench", "draft utilisation") == value("vLLM", "draft acceptance rate") == (12, 22)
+    assert value("llama.cpp", "draft acceptance rate") == (12, 22)
+    assert value("SGLang", "spec_accept_rate") == (12, 28)  # 7 passes of the configured 4
+    assert value("workbench", "τ") == value("SGLang", "spec_accept_length") == (19, 7)
+    assert value("Spec-Bench", "#Mean accepted tokens") == (19, 7)
+    assert found["vLLM", "mean acceptance length"].value == found["llama.cpp", "mean acceptance length"].value == 3.0
+    assert found["vLLM", "per-position acceptance rate"].values == pytest.approx((5 / 6, 4 / 6, 2 / 6, 1 / 6))
+    assert found["workbench", "conditional acceptance by position"].values == pytest.approx(
+        (5 / 6, 4 / 5, 2 / 3, 1 / 2)
+    )
+    assert found["Leviathan et al.", "α"].value == 0.5
+    assert all(d.source for d in found.values())
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_every_recording_is_analysed_into_plain_json(name: str) -> None:
+    trace, plain = recorded.trace(name), recorded.trace("autoregressive")
+    others = [plain] if trace.header.prompt_tokens == plain.header.prompt_tokens else []
+    found = whatif.analyse(trace, others)
+    assert set(json.loads(json.dumps(found))) == set(found)
+    assert all(isinstance(rank, str) for entry in found["rescues"] for rank in entry["ranks"])  # as Gradio's JSON
+    assert found["words"]
+    if found["lengths"]:
+        assert found["lengths"]["oracle"]["relative"] >= 0.99
+        assert found["theory"]["tau_by_position"] == pytest.approx(found["theory"]["tau"], rel=0.12)

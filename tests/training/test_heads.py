@@ -1,0 +1,214 @@
+"""The trainer of feature drafters, end to end: a target that counts, drafters that learn to, all tokens accepted."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.models import HeadInfo
+from workbench.methods import registry
+from workbench.trace.metrics import summary
+from workbench.training.generators import ASSISTANT
+from workbench.training.heads.artefact import NETS, load_saved, save_net
+from workbench.training.heads.features import Dialogue, Features, batch_of, read_dialogues
+from workbench.training.heads.losses import LOSSES, Places, Weighted
+from workbench.training.heads.trainer import HeadOptions, answered, build_net, curriculum, drawn, train_net
+from workbench.training.scenes.packing import Packer
+from workbench.training.tokenizer import token_id
+
+V = 16
+"""Tokens of the counting language: each is the one before plus a stride of 1, 5 or 7 that the text keeps, modulo V."""
+
+
+def counted(start: int, stride: int, n: int) -> list[int]:
+    return [(start + stride * i) % V for i in range(n)]
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    """A Llama that has learnt to count."""
+    model = worlds.family("llama", vocab_size=V, num_hidden_layers=2, tie_word_embeddings=True).float()
+    model.requires_grad_(True)
+    rng = random.Random(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, std=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
+    for _ in range(200):
+        ids = torch.tensor([counted(rng.randrange(V), rng.choice((1, 5, 7)), 40) for _ in range(12)])
+        logits = model(ids).logits[:, 1:-1]
+        F.cross_entropy(logits.flatten(0, 1), ids[:, 2:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def dialogues(target: Any) -> Features:
+    """Prompts of 2 to 7 numbers, and what the target goes on with."""
+    rng = random.Random(1)
+    found = []
+    for _ in range(64):
+        ids = torch.tensor(counted(rng.randrange(V), rng.choice((1, 5, 7)), 40))
+        with torch.inference_mode():
+            features = target.base_model(ids[None])[0][0].clone()
+        found.append(Dialogue(ids, rng.randrange(2, 8), features))
+    return Features(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["eagle-vlm", "flash"])
+def test_a_trained_drafter_counts_with_the_target(
+    method: str, target: Any, dialogues: Features, tmp_path: Path
+) -> None:
+    """Any position off by one, in training or in drafting, and nothing beyond the first token would be accepted."""
+    source = dialogues.batches(12, 0, pictured=False)
+    options = HeadOptions(method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False)
+    net, result = train_net(options, target, lambda _: next(source), lambda line: None, [dialogues.dialogues[:16]])
+    assert all(share > 0.97 for share in result.held.values()), result.held
+    models = Models(Runner(target), worlds.letter_tokenizer(V), "counts")
+    models.heads = {method: HeadInfo("counts", tmp_path, save_net(net, tmp_path, "counts"))}
+    prompt = counted(3, 7, 4)
+    trace = Engine(models).generate(Request(prompt, registry.get(method).with_params(depth=5), max_new_tokens=30))
+    assert trace.token_ids == counted(prompt[-1], 7, 31)[1:]
+    assert summary(trace)["tau"] > 4, [r.nodes.text for r in trace.rounds]
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+def places(n: int = 4, width: int = 3, vocabulary: int = 5, seed: int = 0) -> Places:
+    generator = torch.Generator().manual_seed(seed)
+    draw = [torch.randn(n, size, generator=generator, dtype=torch.float64) for size in (width, width, vocabulary)]
+    return Places(*draw, torch.randn(n, vocabulary, generator=generator, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
+    at = places()
+
+    def value(guess: Tensor, logits: Tensor) -> Tensor:
+        return LOSSES[name](Places(guess, at.truth, logits, at.wanted)).sum()
+
+    inputs = (at.guess.clone().requires_grad_(), at.logits.clone().requires_grad_())
+    assert torch.autograd.gradcheck(value, inputs, eps=1e-6, atol=1e-7)
+
+
+def test_losses_are_least_where_the_guess_is_right() -> None:
+    at = places()
+    right = Places(at.truth, at.truth, at.wanted, at.wanted)
+    for name, loss in LOSSES.items():
+        assert loss(at).shape == (4,)
+        if name != "ce_hard":  # least at a point mass, whatever the target's law
+            assert bool((loss(right) <= loss(at) + 1e-12).all()), name
+    for name in ("smooth_l1", "mse", "reverse_kl", "total_variation"):
+        assert float(LOSSES[name](right).abs().max()) < 1e-12
+
+
+def test_a_sum_of_losses_is_read_from_text() -> None:
+    total, named = Weighted.parse("mse:2+ce_hard")(places())
+    at = places()
+    wanted = 2 * LOSSES["mse"](at).mean() + LOSSES["ce_hard"](at).mean()
+    assert torch.allclose(total, wanted)
+    assert set(named) == {"mse", "ce_hard"}
+    with pytest.raises(ValueError, match="no loss 'mae'"):
+        Weighted.parse("mae:1")
+
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def vision() -> Any:
+    """A random LLaVA of the bundled layout, smaller."""
+    return worlds.tiny_scene_target()
+
+
+def test_each_turn_of_a_packed_row_is_a_dialogue_of_its_own(vision: Any) -> None:
+    """Read together behind one picture, or alone: the target's features are the same."""
+    model, tokenizer = vision
+    packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    rows = [[("What?", "a red star"), ("How many?", "two")], [("Where?", "on the left")]]
+    found = read_dialogues(model, packer.pack(rows, [False, False], [True, True]), images, reply)
+    assert [tokenizer.decode(d.ids[d.n_prompt :]) for d in found] == [
+        f"{answer}<|endoftext|>" for row in rows for _, answer in row
+    ]
+    for one, number in zip(found, (0, 0, 1), strict=True):
+        inputs = {"input_ids": one.ids[None], "pixel_values": images[number : number + 1]}
+        with torch.inference_mode():
+            alone = model.base_model(**inputs, use_cache=False)[0][0]
+        assert one.kind == (1, 64)
+        assert float((alone - one.features).abs().max()) < 5e-3  # kept in float16
+    blind = read_dialogues(model, packer.pack(rows[1:], [False], [False]), None, reply)[0]
+    assert blind.vision is None
+    assert blind.kind == (0, 0)
+
+
+def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
+    model, tokenizer = vision
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    reply = token_id(tokenizer, ASSISTANT)
+    packed = Packer(tokenizer).pack([[("What?", "a star"), ("Why?", "it is")]], [False], [True])
+    before = Features(read_dialogues(model, packed, images, reply))
+    before.save(tmp_path / "features.safetensors")
+    after = Features.load(tmp_path / "features.safetensors")
+    for a, b in zip(before.dialogues, after.dialogues, strict=True):
+        assert (a.n_prompt, a.start) == (b.n_prompt, b.start)
+        assert torch.equal(a.ids, b.ids)
+        assert torch.equal(a.features, b.features)
+        assert a.vision is not None
+        assert b.vision is not None
+        assert torch.equal(a.vision, b.vision)
+    with pytest.raises(ValueError, match="without pictures"):
+        next(after.batches(2, 0, pictured=False))
+
+
+@pytest.mark.parametrize("method", list(NETS))
+def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_path: Path) -> None:
+    """A step on pictures, one on text; what is written is what is read; padding changes nothing."""
+    model, tokenizer = vision
+    packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    rows = [[("What is it?", "a red star on the left")], [("Where?", "two")]]
+    read = read_dialogues(model, packer.pack(rows, [False] * 2, [True] * 2), images, reply)
+    words = read_dialogues(model, packer.pack(rows, [False] * 2, [False] * 2), None, reply)
+    options = HeadOptions(method, ffn=32, heads=2, ahead=3, half=False)
+    net = build_net(options, model)
+    if method == "flash":
+        torch.nn.init.normal_(net.later.weight, std=0.1)
+    embed = model.get_input_embeddings()
+    generator = torch.Generator().manual_seed(0)
+    for part in (read, words):
+        batch = batch_of(part, embed)
+        for step in range(6):  # the gate draws another operation now and then
+            at = answered(net, batch, drawn(net, batch, lambda *n: torch.rand(n, generator=generator), step))
+            (at.guess.square().sum() + at.cost).backward()
+    assert all(weight.grad is None for weight in model.parameters())
+    idle = {name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()}
+    assert not idle
+    alone, together = (answered(net, batch_of(part, embed)) for part in (read[1:], read))
+    first = alone.guess[alone.ahead == 0]  # of the shorter dialogue, which is padded beside the longer one
+    assert torch.allclose(together.guess[together.ahead == 0][-len(first) :], first, atol=1e-5)
+    save_net(net, tmp_path, "tiny", torch.float32)
+    again, config = load_saved(tmp_path)
+    assert config["workbench_head"] == method
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+
+
+def test_the_curriculum_goes_from_text_to_pictures() -> None:
+    chances = [curriculum(step / 40) for step in range(41)]
+    assert chances[:21] == [0.0] * 21
+    assert chances[-1] == 1.0
+    assert chances == sorted(chances)
+    assert chances[30] == pytest.approx(0.5)

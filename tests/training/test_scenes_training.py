@@ -1,0 +1,235 @@
+"""Tiny runs of the vision recipes, their layout on disk, and what the bundled vision models can do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer, LlamaForCausalLM
+
+from workbench.training import recipes
+from workbench.training.generators import ASSISTANT, USER
+from workbench.training.scenes.drafters import (
+    TextDrafterOptions,
+    VisionDrafterOptions,
+    acceptance,
+    train_text_drafter,
+    train_vision_drafter,
+)
+from workbench.training.scenes.evaluate import evaluate_scenes, held_scenes, pictures_of
+from workbench.training.scenes.model import VISION_TOKENS, load_vision_model
+from workbench.training.scenes.packing import Packer
+from workbench.training.scenes.tower import TowerOptions, train_tower
+from workbench.training.scenes.train import VisionOptions, answer_states, build_vision_model, train_vision
+from workbench.training.tokenizer import IMAGE, load_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "assets/models"
+TOKENIZER = MODELS / "text-target"
+
+
+def silent(line: str) -> None:
+    """Report nothing."""
+
+
+def _tower(folder: Path, name: str = "tower") -> TowerOptions:
+    return TowerOptions(
+        scenes=folder / "scenes",
+        out=folder / f"{name}.pt",
+        checkpoint=folder / f"{name}-run.pt",
+        minutes=None,
+        steps=3,
+        hidden=32,
+        layers=1,
+        inner=32,
+        rows=4,
+        shards=1,
+        shard_size=16,
+        silhouette_steps=2,
+        checkpoint_seconds=0.0,
+    )
+
+
+def _target(folder: Path, name: str = "target") -> VisionOptions:
+    return VisionOptions(
+        tower=folder / "tower.pt",
+        tokenizer=TOKENIZER,
+        scenes=folder / "scenes",
+        out=folder / name,
+        checkpoint=folder / f"{name}.pt",
+        minutes=None,
+        steps=3,
+        hidden=64,
+        layers=1,
+        inner=64,
+        rows=4,
+        questions=2,
+        shards=1,
+        shard_size=16,
+        check_scenes=0,
+        checkpoint_seconds=0.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tower and a target, trained for three steps."""
+    root = tmp_path_factory.mktemp("scenes")
+    train_tower(_tower(root), silent)
+    train_vision(_target(root), silent)
+    return root
+
+
+def _killed_and_resumed(run: Callable[..., object], options: TowerOptions | VisionOptions) -> None:
+    """Stop a run after its first checkpoint, as if it had been killed, and let it go on."""
+    seen: list[str] = []
+
+    def kill(line: str) -> None:
+        if "held-out" in line or "written to" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(options, kill)
+    run(dataclasses.replace(options, resume=True), seen.append)
+    assert any("resumed at step 1" in line for line in seen)
+
+
+@pytest.mark.parametrize("recipe", ["tower", "target"])
+def test_a_resumed_run_equals_an_uninterrupted_one(folder: Path, recipe: str) -> None:
+    if recipe == "tower":
+        _killed_and_resumed(train_tower, _tower(folder, "tower2"))
+        files = "tower-run.pt", "tower2-run.pt"
+    else:
+        _killed_and_resumed(train_vision, _target(folder, "target2"))
+        files = "target.pt", "target2.pt"
+    whole, resumed = (torch.load(folder / file, weights_only=True) for file in files)
+    assert whole["steps"] == resumed["steps"] == 3
+    for name, tensor in whole["model"].items():
+        assert torch.equal(tensor, resumed["model"][name]), name
+
+
+def test_the_target_has_the_layout_of_llava(folder: Path) -> None:
+    model = AutoModelForImageTextToText.from_pretrained(folder / "target", dtype=torch.float32)
+    processor = AutoProcessor.from_pretrained(folder / "target")
+    assert type(model).__name__ == "LlavaForConditionalGeneration"
+    assert model.lm_head.weight is model.model.language_model.embed_tokens.weight
+    trained = torch.load(folder / "target.pt", weights_only=True)["model"]
+    for name, tensor in model.state_dict().items():
+        assert torch.allclose(tensor, trained[name], atol=2e-3), name
+    huge = Image.new("RGB", (301, 97), "red")
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What do you see?"}]}]
+    text = processor.apply_chat_template(chat, add_generation_prompt=True)
+    assert text == f"{USER}{IMAGE}What do you see?{ASSISTANT}"
+    inputs = processor(text=text, images=huge, return_tensors="pt")
+    assert inputs["pixel_values"].shape == (1, 3, 64, 64)
+    assert (inputs["input_ids"] == model.config.image_token_index).sum() == VISION_TOKENS
+    assert model(**inputs).logits.shape[-1] == len(processor.tokenizer)
+    drawing = processor(text=text, images=Image.fromarray(np.full((64, 64, 3), 7, np.uint8)), return_tensors="pt")
+    assert torch.allclose(drawing["pixel_values"], torch.tensor(7 / 127.5 - 1), atol=1e-5)  # as in training
+
+
+def test_turns_of_a_row_see_the_picture_and_not_each_other(folder: Path) -> None:
+    tokenizer = load_tokenizer(TOKENIZER)
+    model = build_vision_model(_target(folder)).eval()
+    packer = Packer(tokenizer)
+    turns = [("What do you see?", "There are no shapes."), ("How many shapes are there?", "two"), ("Why?", "no")]
+    picture = pictures_of(held_scenes(1))
+    with torch.inference_mode():
+        together = packer.pack([turns], [False], [True])
+        states = answer_states(model, together, picture)[together.labels >= 0]
+        alone = []
+        for turn in turns:
+            packed = packer.pack([[turn]], [True], [True])
+            alone.append(answer_states(model, packed, picture)[packed.labels >= 0])
+        assert torch.allclose(states, torch.cat(alone), atol=1e-5)
+        chained = packer.pack([turns], [True], [True])
+        other = answer_states(model, chained, picture)[chained.labels >= 0]
+    first = len(alone[0])
+    assert torch.allclose(other[:first], alone[0], atol=1e-5)
+    assert not torch.allclose(other[first:], torch.cat(alone[1:]), atol=1e-3)  # a conversation sees what was said
+    labels = together.labels[together.labels >= 0].tolist()
+    assert str(tokenizer.decode(labels)).split("<|endoftext|>")[:-1] == [a for _, a in turns]
+
+
+def test_drafters_are_trained_on_the_targets_own_answers(folder: Path) -> None:
+    shared = {
+        "target": folder / "target",
+        "scenes": folder / "scenes",
+        "own": folder / "own.json",
+        "own_scenes": 4,
+        "own_questions": 1,
+        "base": folder / "base.pt",
+        "base_steps": 2,
+        "projector_steps": 2,
+        "minutes": None,
+        "steps": 2,
+        "hidden": 64,
+        "layers": 1,
+        "inner": 32,
+        "rows": 4,
+        "shards": 1,
+        "shard_size": 16,
+        "held": 1,
+    }
+    blind = TextDrafterOptions(**shared, out=folder / "blind", checkpoint=None)
+    seeing = VisionDrafterOptions(**shared, out=folder / "seeing", checkpoint=None)
+    assert 0.0 <= train_text_drafter(blind, silent).held["all"] <= 1.0
+    assert len(json.loads((folder / "own.json").read_text())) == 4
+    held = train_vision_drafter(seeing, silent).held
+    assert {"base, blind: all", "projector: all", "all"} <= set(held)
+    assert AutoTokenizer.from_pretrained(folder / "blind").get_vocab() == load_tokenizer(TOKENIZER).get_vocab()
+    drafter, _ = load_vision_model(folder / "seeing")
+    target, _ = load_vision_model(folder / "target")
+    frozen = target.model.vision_tower.state_dict()
+    for name, tensor in drafter.model.vision_tower.state_dict().items():
+        assert torch.equal(tensor, frozen[name]), name
+    assert isinstance(LlamaForCausalLM.from_pretrained(folder / "blind"), LlamaForCausalLM)
+    assert acceptance(folder / "target", target, 2)["all"] == 1.0  # the target agrees with itself
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(ValueError, match="vision-target has no option 'colour'"):
+        recipes.run("vision-target", {"colour": "red"}, silent)
+
+
+def test_the_bundled_models_are_small_and_have_cards() -> None:
+    folders = sorted(MODELS.glob("vision-*"))
+    assert {"vision-drafter", "vision-target", "vision-text-drafter"} <= {folder.name for folder in folders}
+    sizes = {folder.name: [f.stat().st_size for f in folder.rglob("*") if f.is_file()] for folder in folders}
+    drafters = sum(sizes["vision-drafter"]) + sum(sizes["vision-text-drafter"])
+    assert max(map(max, sizes.values())) < 9_500_000
+    assert sum(map(sum, sizes.values())) - drafters < 20 * 2**20  # the target and its heads
+    assert drafters < 4.5 * 2**20
+    for folder in folders:
+        assert (folder / "README.md").read_text().startswith(f"# {folder.name}\n")
+        assert not list(folder.rglob("*.bin")) + list(folder.rglob("*.pt"))
+
+
+def test_the_seeing_drafter_has_the_targets_tower() -> None:
+    target, drafter = (load_vision_model(MODELS / name)[0] for name in ("vision-target", "vision-drafter"))
+    theirs = target.model.vision_tower.state_dict()
+    for name, tensor in drafter.model.vision_tower.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.mark.slow
+def test_the_bundled_target_describes_held_out_scenes() -> None:
+    model, processor = load_vision_model(MODELS / "vision-target")
+    found = evaluate_scenes(model, processor.tokenizer, held_scenes(16), ("caption", "colour", "reading"))
+    # The card has 0.96, 0.95, 0.97, 0.91 and, a known weakness, 0.61 on a hundred ruled scenes.
+    floors = {"caption: colour": 0.8, "caption: shape": 0.8, "caption: size": 0.8, "reading": 0.7, "colour": 0.3}
+    assert {name: found[name] for name, floor in floors.items() if found[name] < floor} == {}
+
+
+@pytest.mark.slow
+def test_seeing_drafts_better_than_not_seeing() -> None:
+    blind = LlamaForCausalLM.from_pretrained(str(MODELS / "vision-text-drafter"), dtype=torch.float32).eval()
+    seeing, _ = load_vision_model(MODELS / "vision-drafter")
+    one, two = (acceptance(MODELS / "vision-target", drafter, 8, ("caption",)) for drafter in (blind, seeing))
+    assert one["all"] < two["all"]

@@ -1,0 +1,5 @@
+"""The workbench's methods inside other people's programs: `model.generate(..., custom_generate=speculative(...))`."""
+
+from workbench.interop.custom_generate import Speculative, SpeculativeOutput, speculative
+
+__all__ = ["Speculative", "SpeculativeOutput", "speculative"]

@@ -1,0 +1,138 @@
+"""A Llama model as a GGUF file, for llama.cpp: exact in float32 and float16, with its byte-level BPE tokenizer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.core.errors import ModelError, WorkbenchError
+
+_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_IN_LAYER = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
+_SPLITTERS = {("ByteLevel",): "gpt-2", ("Digits", "ByteLevel"): "smollm"}
+"""How a tokenizer cuts text before BPE → llama.cpp's name for it. "smollm": single digits, then GPT-2's expression."""
+_NORMAL, _CONTROL = 1, 3
+
+
+def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", half: bool = False) -> Path:
+    """Write a model and its tokenizer.
+
+    Args:
+        model: a `LlamaForCausalLM` of transformers, with its weights as they are loaded.
+        tokenizer: its tokenizer.
+        path: of the file.
+        name: for the file's metadata.
+        half: matrices as float16; else float32. Norms are always float32.
+
+    Raises:
+        ModelError: it is no such model or tokenizer, or has something that is not written here.
+        WorkbenchError: the package `gguf` is not installed.
+    """
+    try:
+        import gguf
+    except ModuleNotFoundError:
+        raise WorkbenchError("Writing GGUF needs the package gguf.", "pip install gguf") from None
+    config = model.config
+    _refuse(config)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    head = config.head_dim or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    _add_tokenizer(writer, tokenizer, config)
+    for title, tensor in tensors(model):
+        writer.add_tensor(title, tensor.astype(np.float16 if half and tensor.ndim > 1 else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and values as GGUF has them, in float32. A head that is the embedding is left out."""
+    config = model.config
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        found = _LAYER.fullmatch(name)
+        title = f"blk.{found[1]}.{_IN_LAYER.get(found[2])}.weight" if found else _NAMES.get(name)
+        if title is None or ".None." in title:
+            raise ModelError(f"GGUF's Llama has no place for the weight {name}.", "Use a plain Llama model.")
+        values = weight.detach().to("cpu", torch.float32).numpy()
+        if title.endswith("attn_q.weight"):
+            values = _interleaved(values, config.num_attention_heads)
+        elif title.endswith("attn_k.weight"):
+            values = _interleaved(values, config.num_key_value_heads)
+        yield title, values
+
+
+def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp rotates neighbouring dimensions of a head, transformers those half a head apart."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _refuse(config: Any) -> None:
+    wrong = ""
+    if config.model_type != "llama":
+        wrong = f"it is of the family {config.model_type}"
+    elif config.attention_bias or config.mlp_bias:
+        wrong = "it has biases"
+    elif config.hidden_act != "silu":
+        wrong = f"its activation is {config.hidden_act}"
+    elif config.rope_parameters.get("rope_type", "default") != "default":
+        wrong = f"its positions are scaled ({config.rope_parameters['rope_type']})"
+    if wrong:
+        raise ModelError(f"This model cannot be written as GGUF here: {wrong}.", "llama.cpp's own converter may do it.")
+
+
+def _add_tokenizer(writer: Any, tokenizer: Any, config: Any) -> None:
+    known = json.loads(tokenizer.backend_tokenizer.to_str())
+    splitter = known["pre_tokenizer"] or {}
+    kinds = tuple(part["type"] for part in splitter.get("pretokenizers", [splitter]))
+    if known["model"]["type"] != "BPE" or known["normalizer"] or kinds not in _SPLITTERS:
+        raise ModelError(
+            "This tokenizer cannot be written as GGUF here: it is no byte-level BPE whose splitting llama.cpp knows.",
+            "llama.cpp's own converter may do it.",
+        )
+    special = {token["id"]: token["content"] for token in known["added_tokens"] if token["special"]}
+    texts = {i: text for text, i in known["model"]["vocab"].items()} | special
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(_SPLITTERS[kinds])
+    writer.add_token_list([texts.get(i, f"[unused {i}]") for i in range(config.vocab_size)])
+    writer.add_token_types([_CONTROL if i in special or i not in texts else _NORMAL for i in range(config.vocab_size)])
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in known["model"]["merges"]])
+    for add, token in ((writer.add_bos_token_id, config.bos_token_id), (writer.add_pad_token_id, config.pad_token_id)):
+        if token is not None:
+            add(token)
+    eos = config.eos_token_id
+    if eos is not None:
+        writer.add_eos_token_id(eos if isinstance(eos, int) else eos[0])
+    writer.add_add_bos_token(False)

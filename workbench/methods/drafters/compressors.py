@@ -1,0 +1,119 @@
+"""Ways to make a picture of N vision tokens smaller for a drafter: few native operations each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.core.draw import Draw
+from workbench.methods.drafters.feature_net import View
+
+GROUPS = 8
+QUERIES = 2
+
+
+def n_kept(n: int, ratio: int) -> int:
+    """Tokens left of n at a ratio: rounded up, so that a picture never vanishes by accident."""
+    return -(-n // ratio)
+
+
+def subset(n: int, m: int, seed: int = 0) -> list[int]:
+    """A uniformly random subset of size m, in order; the same for the same seed."""
+    order = sorted(range(n), key=Draw(seed).uniform(n).tolist().__getitem__)
+    return sorted(order[:m])
+
+
+def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
+    """Which tokens of a grid share a window: square blocks where the ratio allows, else runs along the rows.
+
+    Example:
+        >>> windows(2, 4, 4)
+        [[0, 1, 4, 5], [2, 3, 6, 7]]
+        >>> windows(1, 5, 2)
+        [[0, 1], [2, 3], [4]]
+    """
+    side = math.isqrt(ratio)
+    if side * side == ratio and rows % side == 0 and cols % side == 0:
+        return blocks(rows, cols, side)
+    whole = torch.arange(rows * cols)
+    return [part.tolist() for part in whole.tensor_split(n_kept(rows * cols, ratio))]
+
+
+def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
+    """Squares of `side` tokens that tile a grid; at the lower and right edge they may be cut."""
+    return [
+        [r * cols + c for r in range(top, min(top + side, rows)) for c in range(left, min(left + side, cols))]
+        for top in range(0, rows, side)
+        for left in range(0, cols, side)
+    ]
+
+
+def prune(x: Float[Tensor, "B N D"], kept: list[int]) -> View:
+    """Keep some tokens, as they are and where they are."""
+    index = torch.tensor(kept, dtype=torch.long, device=x.device)
+    return View(x[:, index], index, "prune", kept=kept)
+
+
+def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
+    """The mean of each window."""
+    found = windows(rows, cols, ratio)
+    mean = x.new_zeros(len(found), x.shape[1])
+    for i, window in enumerate(found):
+        mean[i, window] = 1 / len(window)
+    return View(mean @ x, middles(found, x), "pool", blocks=found)
+
+
+class Convolution(nn.Module):
+    """A grouped 2 × 2 convolution of stride 2, applied until the ratio is reached: 1, 4, 16, 64 … tokens become one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 2, stride=2, groups=GROUPS, bias=False)
+        with torch.no_grad():  # it starts as the mean of its four tokens
+            self.conv.weight.mul_(0.1)
+            each = width // GROUPS
+            self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
+
+    def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> View:
+        """Halve both sides of the grid as often as it takes; odd sides are padded with their last row or column."""
+        times = math.ceil(round(math.log(ratio, 4), 9))
+        y = x.mT.reshape(x.shape[0], -1, rows, cols)
+        for _ in range(times):
+            y = self.conv(nn.functional.pad(y, (0, y.shape[3] % 2, 0, y.shape[2] % 2), mode="replicate"))
+        found = blocks(rows, cols, 2**times)
+        return View(y.flatten(2).mT, middles(found, x), "conv", blocks=found)
+
+
+class Resampler(nn.Module):
+    """A few learned queries attend to all tokens. Source: SpecVLM §3.2, where two queries do best."""
+
+    def __init__(self, width: int, inner: int = 64) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.zeros(QUERIES, inner))
+        nn.init.normal_(self.queries)
+        self.keys, self.values = nn.Linear(width, inner, bias=False), nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> View:
+        """One attention: queries on the tokens. Weights are those of the first prompt."""
+        scale = self.queries.shape[1] ** -0.5
+        weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
+        places = spread(QUERIES, x)
+        return View(weights @ self.values(x), places, "resample", weights=weights[0].detach())
+
+
+def none(x: Float[Tensor, "B N D"]) -> View:
+    """Nothing: the drafter sees the text alone."""
+    return View(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept=[])
+
+
+def middles(found: list[list[int]], x: Tensor) -> Tensor:
+    """The middle token of each window: where the window's input stands."""
+    return torch.tensor([window[(len(window) - 1) // 2] for window in found], device=x.device)
+
+
+def spread(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
+    """Places spread evenly over the tokens, m of them."""
+    return torch.tensor([(2 * i + 1) * x.shape[1] // (2 * m) for i in range(m)], device=x.device)

@@ -1,0 +1,284 @@
+"""The drafter of the EAGLE family: one decoder layer that reads features of the target and guesses the next one.
+
+A *feature* f(s) is what the target's LM head read at position s. It decides the token at s + 1, and of that token only
+the embedding e(s + 1) is known to the drafter, so the two enter together; the layer answers with a guess at f(s + 1),
+which the target's own LM head turns into the law of the token at s + 2:
+
+    position     s         s + 1        s + 2
+    enters       f(s)      e(s + 1)
+    answers                f̂(s + 1)  →  law of x(s + 2)
+
+What a *picture* looks like to the drafter is the only thing in which the methods for vision-language targets differ:
+each is a subclass that overrides `look`, and here and there what follows a position or how far a state looks ahead.
+Training and drafting run this same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbench.engine.packed import Matrix, is_small_on_cpu
+
+ROPE_BASE = 10_000.0
+LAYERS = ("fuse", "qkv", "out", "gate_up", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Prompts as the target saw them. All prompts of a batch have their pictures in the same places.
+
+    Attributes:
+        embeds: what entered the target's decoder, at every position.
+        features: what its LM head read, at every position but the last.
+        spans: positions [start, end) of each picture's vision tokens, in order.
+        grids: rows and columns of each picture's vision tokens.
+        question: which positions hold the question's text; None: all text.
+    """
+
+    embeds: Float[Tensor, "B n D"]
+    features: Float[Tensor, "B n_minus_1 D"]
+    spans: Sequence[tuple[int, int]] = ()
+    grids: Sequence[tuple[int, int]] = ()
+    question: Bool[Tensor, "B n_minus_1"] | None = None
+
+    def of_question(self) -> Float[Tensor, "B D"]:
+        """The mean feature of the question."""
+        keep = self.question
+        if keep is None:
+            keep = torch.ones(self.features.shape[:2], dtype=torch.bool, device=self.features.device)
+            for start, end in self.spans:
+                keep[:, start:end] = False
+        weight = keep.to(self.features.dtype)
+        return (weight.unsqueeze(1) @ self.features).squeeze(1) / weight.sum(1, keepdim=True).clamp_min(1)
+
+
+@dataclass(slots=True)
+class View:
+    """What one picture of N vision tokens becomes for the drafter: M inputs, and where each came from.
+
+    Attributes:
+        inputs: what enters the layer.
+        places: position of each input, counted from the picture's first token, increasing.
+        compressor: name of what was done to the picture.
+        visible: in training, which inputs of each prompt count; None: all.
+        kept: indices of the tokens kept, where some were dropped.
+        blocks: indices of the tokens that were merged into each input, where some were merged.
+        weights: weight of each token in each input, where inputs attend to them all.
+        gate: how a gate weighed its alternatives.
+        cost: in training, the share of the picture's tokens that a gate expects to keep, averaged over prompts.
+    """
+
+    inputs: Float[Tensor, "B M D"]
+    places: Int[Tensor, " M"]
+    compressor: str = "all"
+    visible: Bool[Tensor, "B M"] | None = None
+    kept: list[int] | None = None
+    blocks: list[list[int]] | None = None
+    weights: Float[Tensor, "M N"] | None = None
+    gate: dict[str, float] | None = None
+    cost: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Entered:
+    """What enters the layer for a prompt: text and what became of the pictures, in order. Shapes as in `View`."""
+
+    inputs: Float[Tensor, "B m D"]
+    places: Int[Tensor, " m"]
+    visible: Bool[Tensor, "B m"] | None = None
+    views: list[View] = field(default_factory=list)
+
+
+class Entries:
+    """Keys and values that a drafter keeps for one text: stable ones, and behind them speculative ones.
+
+    Stable entries were computed from features of the target, speculative ones from the drafter's own guesses while it
+    grew a tree. `forget` drops the latter; a verdict always does, even for nodes that were accepted.
+    """
+
+    def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
+        self._buffer = like.new_zeros(2, 1, heads, capacity, head_size)
+        self.stable = self.used = 0
+
+    def put(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
+        """Append keys and values; return all of them, [1, H, used, d] each."""
+        end = self.used + new.shape[3]
+        if end > self._buffer.shape[3]:
+            self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
+            return self.put(new)
+        self._buffer[:, :, :, self.used : end] = new
+        self.used = end
+        keys, values = self._buffer[:, :, :, :end].unbind(0)
+        return keys, values
+
+    def settle(self) -> None:
+        """Make everything stable."""
+        self.stable = self.used
+
+    def forget(self) -> None:
+        """Drop the speculative entries."""
+        self.used = self.stable
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of one entry, keys and values."""
+        return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
+
+
+class Norm(nn.RMSNorm):
+    """RMS norm whose weight follows the number format of what it norms, as mixed precision in training has it."""
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        return torch.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class FeatureNet(nn.Module):
+    """EAGLE's drafter: the embedding of the next token and a feature, fused, then one decoder layer.
+
+    Args:
+        width: the target's hidden size D.
+        heads: attention heads.
+        ffn: width of the gated feed-forward.
+        context: longest sequence, in positions.
+
+    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1. The norms on what enters are those of EagleVLM (Huang et al.
+    2025, arXiv:2509.11815, §3.1); the norm on what leaves, which starts as the target's last norm, is ours.
+    """
+
+    kind: ClassVar[str] = "eagle"
+    """Name of the method, and of its weights' kind in `config.json`."""
+    _rope: Tensor
+    ahead: int = 1
+    """Future features that one state answers with."""
+
+    def __init__(self, width: int, heads: int, ffn: int, context: int = 1024) -> None:
+        super().__init__()
+        self.width, self.heads, self.head_size = width, heads, width // heads
+        self.norm_embed, self.norm_feature = Norm(width, eps=1e-6), Norm(width, eps=1e-6)
+        self.fuse = nn.Linear(2 * width, width, bias=False)
+        self.before, self.between, self.after = (Norm(width, eps=1e-6) for _ in range(3))
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * ffn, bias=False)
+        self.down = nn.Linear(ffn, width, bias=False)
+        self._matrices: dict[str, Matrix] = {}
+        self.register_buffer("_rope", rope_table(context, self.head_size), persistent=False)
+
+    # -- what enters ----------------------------------------------------------------------------------------------
+
+    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Fuse each feature with the embedding of the token that follows it."""
+        return self._times("fuse", torch.cat([self.norm_embed(following), self.norm_feature(features)], -1))
+
+    def following(self, seen: Seen) -> Float[Tensor, "B n_minus_1 D"]:
+        """What counts as the embedding behind each position: that of the next one."""
+        return seen.embeds[:, 1:]
+
+    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+        """What a picture becomes. Here nothing happens to it: the drafter is fed what the target saw.
+
+        Args:
+            seen: the prompt.
+            pairs: features and embeddings, fused at every position as if all were text.
+            picture: its number in the prompt.
+            how: what the method's parameters say about it.
+        """
+        start, end = seen.spans[picture]
+        inputs = pairs[:, start:end]
+        return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))
+
+    def enter(self, seen: Seen, how: Any = None) -> Entered:
+        """A prompt: its text as pairs, its pictures as they look to this drafter, in order."""
+        pairs = self.pairs(self.following(seen), seen.features)
+        inputs, places, visible, views, done = [], [], [], [], 0
+        everywhere = torch.arange(pairs.shape[1], device=pairs.device)
+        for number, (start, end) in enumerate(seen.spans):
+            view = self.look(seen, pairs, number, how)
+            views.append(view)
+            inputs += [pairs[:, done:start], view.inputs]
+            places += [everywhere[done:start], start + view.places]
+            visible += [None, view.visible]
+            done = end
+        inputs, places, visible = [*inputs, pairs[:, done:]], [*places, everywhere[done:]], [*visible, None]
+        if all(part is None for part in visible):
+            return Entered(torch.cat(inputs, 1), torch.cat(places), None, views)
+        counts = [
+            torch.ones(part.shape[:2], dtype=torch.bool, device=part.device) if chosen is None else chosen
+            for part, chosen in zip(inputs, visible, strict=True)
+        ]
+        return Entered(torch.cat(inputs, 1), torch.cat(places), torch.cat(counts, 1), views)
+
+    # -- the layer ------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        x: Float[Tensor, "B n D"],
+        places: Int[Tensor, " n"],
+        mask: Bool[Tensor, "*b n used"] | None = None,
+        entries: Entries | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        """The layer's state at each input: its guess at the next feature.
+
+        Args:
+            x: inputs.
+            places: their positions in the text.
+            mask: which entries each input sees; None: all entries before it, and itself.
+            entries: keys and values of what came before; the new ones are appended.
+        """
+        n = x.shape[1]
+        heads = (
+            self._times("qkv", self.before(x)).view(x.shape[0], n, 3, self.heads, self.head_size).permute(2, 0, 3, 1, 4)
+        )
+        cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
+        turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
+        if entries is None:
+            keys, values = turned[1], heads[2]
+        else:
+            keys, values = entries.put(torch.stack([turned[1], heads[2]]))
+            if mask is None and n > 1:
+                mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
+        mixed = nn.functional.scaled_dot_product_attention(
+            turned[0], keys, values, mask, is_causal=mask is None and n > 1
+        )
+        x = self._times("out", mixed.transpose(1, 2).reshape(x.shape), x)
+        gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
+        return self.after(self._times("down", nn.functional.silu(gate) * up, x))
+
+    def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
+        """The product with a linear layer's weight, added to the stream."""
+        matrix = self._matrices.get(name)
+        if matrix is None:
+            y = getattr(self, name)(x)
+            return y if add is None else add + y
+        y = matrix(x.reshape(-1, x.shape[-1]), None if add is None else add.reshape(-1, add.shape[-1]))
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    def settle(self) -> FeatureNet:
+        """For drafting: no gradients, and on a CPU the weights in the layout that is fast for a few rows."""
+        self.eval().requires_grad_(False)
+        if is_small_on_cpu(self):
+            self._matrices = {name: Matrix.of(getattr(self, name)) for name in LAYERS}
+        return self
+
+    def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
+        """The `ahead` next features that a state stands for: here the one."""
+        return state.unsqueeze(-2)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features}
+
+
+def rope_table(context: int, head_size: int) -> Float[Tensor, "context twice"]:
+    """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x."""
+    rates = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos, -sin, sin], 1).float()

@@ -1,0 +1,106 @@
+"""FLASH: a picture becomes a few latent vectors, and one state answers with several future features."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.core.templates import best_paths, parents_of
+from workbench.core.tree import DraftTree
+from workbench.engine.parts import to_host
+from workbench.methods.drafters.compressors import spread
+from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
+from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
+
+
+class FlashNet(FeatureNet):
+    """The picture's features, mixed by C learned queries: softmax(A Fᵀ) F. And a head with k − 1 more features ahead.
+
+    Features at vision positions have been through the whole target, hence "latent-aware"; no embedding is fused with
+    them. State s(t) answers f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which know nothing of the
+    tokens drafted before them. So k = 1 is EAGLE with shorter pictures.
+    """
+
+    kind = "flash"
+
+    def __init__(
+        self, width: int, heads: int, ffn: int, latents: int = 8, ahead: int = 4, inner: int = 256, context: int = 1024
+    ) -> None:
+        super().__init__(width, heads, ffn, context)
+        self.queries = nn.Parameter(torch.zeros(latents, width))
+        nn.init.normal_(self.queries, std=width**-0.5)
+        self.ahead = ahead
+        if ahead > 1:
+            self.widen = nn.Linear(width, inner)
+            self.later = nn.Linear(inner, (ahead - 1) * width)
+            nn.init.zeros_(self.later.weight)
+            nn.init.zeros_(self.later.bias)
+
+    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+        """C mixtures of the picture's features. Weights are those of the first prompt."""
+        start, end = seen.spans[picture]
+        features = seen.features[:, start:end]
+        weights = (self.queries @ features.mT).softmax(-1)  # [B, C, N]
+        return View(weights @ features, spread(len(self.queries), features), "latent", weights=weights[0].detach())
+
+    def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
+        """State s(t) → f̂(t + 1) … f̂(t + k)."""
+        if self.ahead == 1:
+            return super().futures(state)
+        later = self.later(nn.functional.silu(self.widen(state))).unflatten(-1, (self.ahead - 1, self.width))
+        return torch.cat([state.unsqueeze(-2), state.unsqueeze(-2) + later], -2)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        inner = self.widen.out_features if self.ahead > 1 else 0
+        return {**super().sizes, "latents": len(self.queries), "ahead": self.ahead, "inner": inner}
+
+
+@dataclass(frozen=True)
+class Flash(FeatureDrafter):
+    """Draft k levels with one forward; further forwards go on at the end of the likeliest path.
+
+    The levels of a block do not know each other, so their guesses are combined as Medusa's are: a path's promise is the
+    product of the probabilities of its tokens, each at its own level. Here the tree is chosen anew every round, from
+    the probabilities of the round, where the paper has a static one.
+
+    Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (FlashNet.kind,)
+    net: ClassVar[type[FeatureNet]] = FlashNet
+
+    def grow(self, state: FeatureState, guess: Float[Tensor, "1 D"], depth: int) -> DraftTree:
+        """Blocks of k levels, one forward each. A node is named by the ranks of the tokens on its path."""
+        found: dict[tuple[int, ...], tuple[float, int, float]] = {}  # → score, token, probability
+        trunk: tuple[int, ...] = ()
+        score = 0.0
+        while True:
+            features = state.net.futures(guess)[0][: depth - len(trunk)]  # [levels, D]
+            best = state.best(features, self.width)
+            logq, tokens = to_host(best)
+            chance = [[math.exp(q) for q in level] for level in logq]
+            for path in best_paths(chance, self.nodes, len(chance)):
+                along = score + sum(logq[i][rank] for i, rank in enumerate(path))
+                found[trunk + path] = (along, tokens[len(path) - 1][path[-1]], chance[len(path) - 1][path[-1]])
+            trunk += (0,) * len(chance)
+            if len(trunk) >= depth or trunk not in found:
+                break
+            score = found[trunk][0]
+            places = torch.arange(len(trunk) - len(chance) + 1, len(trunk) + 1, device=guess.device)
+            guess = state.speculate(features, best[1][:, 0], places, None)[-1:]
+        state.entries.forget()
+        # a child is never likelier than its parent, and at a tie the shorter path comes first: what is kept is a tree
+        paths = sorted(sorted(found, key=lambda path: (-found[path][0], len(path)))[: self.nodes], key=len)
+        return DraftTree.of(
+            [found[path][1] for path in paths],
+            parents_of(paths),
+            source=self.net.kind,
+            device=guess.device,
+            score=[found[path][2] for path in paths],
+        )

@@ -1,0 +1,113 @@
+"""SpecVLM: an elastic compressor decides how much of the picture the drafter sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from workbench.core.params import param
+from workbench.methods.drafters import compressors
+from workbench.methods.drafters.feature import FeatureDrafter
+from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
+
+MENU = ("prune", "pool", "conv", "resample", "none")
+"""What the gate chooses from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """How to look at a picture.
+
+    Attributes:
+        compressor: "gate", "all", or one of `MENU`.
+        ratio: vision tokens that become one, for prune, pool and conv.
+        seed: of the subset that pruning keeps.
+        noise: Gumbel noise, one row a prompt: given in training, where the gate draws its choice.
+        even: in training, prompts whose operation is drawn evenly instead, so that all of them go on learning.
+    """
+
+    compressor: str = "gate"
+    ratio: int = 4
+    seed: int = 0
+    noise: Float[Tensor, "B menu"] | None = None
+    even: Bool[Tensor, "B 1"] | None = None
+
+
+class SpecVLMNet(FeatureNet):
+    """EagleVLM's inputs, with the picture's made fewer by one of five operations that a gate chooses for the question.
+
+    In drafting the gate takes its largest weight. In training it draws by the Gumbel trick: all operations stand side
+    by side, those not drawn are hidden, and the drawn one is scaled by a weight whose value is 1 and whose gradient is
+    that of the gate's softmax (straight-through).
+    """
+
+    kind = "specvlm"
+
+    def __init__(self, width: int, heads: int, ffn: int, context: int = 1024) -> None:
+        super().__init__(width, heads, ffn, context)
+        self.conv, self.resample = compressors.Convolution(width), compressors.Resampler(width)
+        self.gate = nn.Linear(width, len(MENU))
+
+    def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
+        """The picture's pairs, compressed."""
+        how = how or Compression()
+        everything = super().look(seen, pairs, picture)
+        if how.compressor == "all":
+            return everything
+        if how.compressor != "gate":
+            return self.compress(everything.inputs, seen.grids[picture], how.compressor, how)
+        logits = self.gate(self.norm_feature(seen.of_question()))  # [B, menu]
+        if how.noise is not None:
+            return self._drawn(everything.inputs, seen.grids[picture], logits, how)
+        gate = logits.softmax(-1)[0]
+        view = self.compress(everything.inputs, seen.grids[picture], MENU[int(gate.argmax())], how)
+        view.gate = dict(zip(MENU, gate.tolist(), strict=True))
+        return view
+
+    def compress(self, x: Float[Tensor, "B N D"], grid: tuple[int, int], name: str, how: Compression) -> View:
+        """One operation."""
+        rows, cols = grid if grid[0] * grid[1] == x.shape[1] else (1, x.shape[1])
+        if name == "prune":
+            kept = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], how.ratio), how.seed)
+            return compressors.prune(x, kept)
+        if name == "pool":
+            return compressors.pool(x, rows, cols, how.ratio)
+        if name == "conv":
+            return self.conv(x, rows, cols, how.ratio)
+        return self.resample(x) if name == "resample" else compressors.none(x)
+
+    def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, how: Compression) -> View:
+        """All operations side by side, of which each prompt sees the one that was drawn."""
+        assert how.noise is not None
+        draws = logits if how.even is None else logits.masked_fill(how.even, 0)
+        soft = (draws + how.noise).softmax(-1)
+        drawn = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
+        weight = drawn + soft - soft.detach()
+        views = [self.compress(x, grid, name, how) for name in MENU]
+        sizes = [view.inputs.shape[1] for view in views]
+        n_each = torch.tensor(sizes, device=x.device)
+        of = torch.arange(len(MENU), device=x.device).repeat_interleave(n_each)
+        inputs = torch.cat([view.inputs for view in views], 1) * weight[:, of].unsqueeze(-1)
+        cost = (logits.softmax(-1) @ n_each.to(x)).mean() / x.shape[1]
+        return View(inputs, torch.cat([view.places for view in views]), "gate", visible=drawn[:, of] > 0, cost=cost)
+
+
+@dataclass(frozen=True)
+class SpecVLM(FeatureDrafter):
+    """EagleVLM with fewer vision tokens: pruned, pooled, convolved, resampled or dropped; a gate reads the question.
+
+    Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2 (compressor), §3.3 (online-logit distillation).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (SpecVLMNet.kind,)
+    net: ClassVar[type[FeatureNet]] = SpecVLMNet
+    compressor: str = param("gate", choices=("gate", "all", *MENU), doc="what the drafter sees of a picture")
+    ratio: int = param(4, ge=1, le=64, doc="vision tokens that become one, for prune, pool and conv")
+
+    @property
+    def how(self) -> Compression:
+        return Compression(self.compressor, self.ratio)

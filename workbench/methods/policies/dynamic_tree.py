@@ -1,0 +1,31 @@
+"""Branch where the drafter is unsure, go deep where it is sure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from workbench.core.params import param
+from workbench.engine.parts import Plan, Policy
+from workbench.engine.request import Row
+from workbench.methods.policies.fixed import DEPTH
+
+
+@dataclass(frozen=True)
+class DynamicTree(Policy):
+    """Offer every continuation whose probability along its path, by the drafter, reaches a threshold.
+
+    A flat law then has several children, a peaked one has one, and unlikely branches end by themselves. The first
+    level's likeliest token is always offered. A drafter that grows trees reads `threshold` and `children`.
+
+    Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961; the paper gives no thresholds.
+    """
+
+    name: ClassVar[str] = "dynamic-tree"
+    depth: int = param(6, **DEPTH)
+    path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="least probability of a node's path from the root")
+    children: int = param(4, ge=1, le=8, doc="most children of a node")
+
+    def plan(self, row: Row, state: Any) -> Plan:
+        """Depth K."""
+        return Plan(self.depth)

@@ -1,0 +1,265 @@
+"""A trace as a file: JSON Lines, Parquet, Chrome-trace JSON; the first two are read back.
+
+- JSON Lines: one object a line, each with its kind under `event`: the header, the rounds, the footer, and the
+  attribution where somebody asked for it.
+- Parquet: one table with a row a round; nodes, places, tokens and phases are lists of structs in it, header and footer
+  stand in the file's metadata. One nested table rather than several files in an archive, because it is what
+  `polars.read_parquet(file)` and `pandas.read_parquet(file)` open as it is: `.explode("nodes").unnest("nodes")`.
+- Chrome trace: for Perfetto and chrome://tracing. Phases lie on their lanes, rounds above them; counters and settings
+  that changed are marked. Times are in µs from the start of prefill.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from workbench.core.errors import WorkbenchError
+from workbench.trace import frames, metrics
+from workbench.trace.events import (
+    ACCEPTED,
+    BONUS,
+    CORRECTED,
+    DISCARDED,
+    PNG_URL,
+    REJECTED,
+    SCHEMA_VERSION,
+    Round,
+    Trace,
+)
+
+MAX_BYTES = 64 * 2**20
+"""Largest trace file that is read."""
+WINDOW = 8
+"""Rounds of the windowed acceptance, as in the Live view."""
+
+_METADATA = "workbench.run"
+_PID = 1
+_REMEDY = "Give a file that the workbench exported as JSON Lines or Parquet."
+
+
+def json_lines(trace: Trace) -> str:
+    """One object a line."""
+    events = [("header", trace.header), *(("round", r) for r in trace.rounds), ("footer", trace.footer)]
+    wire = [{"event": kind, **event.to_wire()} for kind, event in events]
+    if trace.attribution is not None:
+        wire.append({"event": "attribution", **trace.attribution})
+    lines = [json.dumps(event, ensure_ascii=False) for event in wire]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def read_json_lines(text: str) -> Trace:
+    """The inverse of `json_lines`. A file that ends early, without a footer, gives what it holds.
+
+    Raises:
+        WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
+    """
+    wire: dict[str, Any] = {"header": None, "rounds": [], "footer": {}}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line)
+            kind = event.pop("event")
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            raise WorkbenchError(f"Line {number} is no event of a trace.", _REMEDY) from None
+        if kind == "round":
+            wire["rounds"].append(event)
+        elif kind in ("header", "footer", "attribution"):
+            wire[kind] = event
+        else:
+            raise WorkbenchError(f"Line {number} is an event of unknown kind {str(kind)[:40]!r}.", _REMEDY)
+    if wire["header"] is None:
+        raise WorkbenchError("The file has no header line.", _REMEDY)
+    return read_wire(wire)
+
+
+def parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes:
+    """A Parquet file, as bytes. `metadata`: what else its metadata shall say."""
+    tables = frames.to_frames(trace)
+    out = io.BytesIO()
+    known = {**(metadata or {}), _METADATA: json.dumps(tables.run.row(0, named=True))}
+    frames.nest(tables).write_parquet(out, metadata=known)
+    return out.getvalue()
+
+
+def read_parquet(data: bytes) -> Trace:
+    """The inverse of `parquet`.
+
+    Raises:
+        WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
+    """
+    try:
+        known = pl.read_parquet_metadata(io.BytesIO(data))
+        nested = pl.read_parquet(io.BytesIO(data))
+    except Exception as error:  # polars raises several kinds, and panics on some files
+        raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.", _REMEDY) from None
+    if _METADATA not in known:
+        raise WorkbenchError("This Parquet file is no trace of the workbench.", _REMEDY)
+    try:
+        run = json.loads(known[_METADATA])
+        if run["schema"] > SCHEMA_VERSION:  # before its columns are looked for
+            raise WorkbenchError(
+                f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.",
+                "Update the workbench to open it.",
+            )
+        trace = frames.from_frames(frames.flatten(pl.DataFrame([run], schema=frames.RUN), nested))
+    except ValueError as error:
+        raise WorkbenchError(str(error), _REMEDY) from None
+    except (pl.exceptions.PolarsError, KeyError, TypeError) as error:
+        raise WorkbenchError(f"The trace is damaged: {type(error).__name__}.", _REMEDY) from None
+    return checked(trace)
+
+
+def read(data: bytes) -> Trace:
+    """A trace from a file of either kind, told apart by its first bytes.
+
+    Raises:
+        WorkbenchError: it is too large, or cannot be read.
+    """
+    if len(data) > MAX_BYTES:
+        raise WorkbenchError(f"The file has {len(data) / 2**20:.0f} MiB; at most {MAX_BYTES >> 20} are read.", _REMEDY)
+    if data.startswith(b"PAR1"):
+        return read_parquet(data)
+    try:
+        return read_json_lines(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise WorkbenchError("The file is neither Parquet nor UTF-8 text.", _REMEDY) from None
+
+
+def read_wire(wire: dict[str, Any]) -> Trace:
+    """`Trace.from_wire` for data from outside: what does not fit is said in words.
+
+    Raises:
+        WorkbenchError: a field is missing, unknown or of the wrong kind, or a newer workbench wrote it.
+    """
+    try:
+        trace = Trace.from_wire(wire)
+    except ValueError as error:
+        raise WorkbenchError(str(error), "") from None
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise WorkbenchError(f"The trace is damaged: {str(error)[:200]}.", _REMEDY) from None
+    return checked(trace)
+
+
+def checked(trace: Trace) -> Trace:
+    """The trace itself, if its rounds hold together.
+
+    Raises:
+        WorkbenchError: naming the round and what is wrong with it.
+    """
+    pictures = [dataclasses.asdict(p) for p in trace.header.pictures]
+    if not all(_is_picture(p) for p in pictures):
+        raise WorkbenchError("The trace is damaged: a picture of its header is none.", _REMEDY)
+    if trace.attribution is not None and not isinstance(trace.attribution, dict):
+        raise WorkbenchError("The trace is damaged: its attribution is none.", _REMEDY)
+    for i, r in enumerate(trace.rounds):
+        try:
+            wrong = _what_is_wrong(r, i)
+        except TypeError:
+            wrong = "a value is of the wrong kind"
+        if wrong:
+            raise WorkbenchError(f"The trace is damaged in round {i + 1}: {wrong}.", _REMEDY)
+    return trace
+
+
+def _what_is_wrong(r: Round, i: int) -> str:
+    nodes, n = r.nodes, len(r.nodes)
+    columns = [getattr(nodes, name) for name in nodes.__dataclass_fields__]
+    if r.index != i:
+        return f"its index is {r.index!r:.20}"
+    if any(not isinstance(column, list) or len(column) != n for column in columns):
+        return "the columns of its nodes differ in length"
+    if any(not -1 <= parent < child for child, parent in enumerate(nodes.parents)):
+        return "a node comes before its parent"
+    if set(nodes.status) - {ACCEPTED, REJECTED, DISCARDED}:
+        return "a node has an unknown status"
+    if any(not 0 <= node < n for node in r.path):
+        return "its path leaves the tree"
+    if any(e.kind not in (ACCEPTED, CORRECTED, BONUS) for e in r.emitted):
+        return "a token is of an unknown kind"
+    if not all(isinstance(text, str) for text in [*nodes.text, *(e.text for e in r.emitted)]):
+        return "a token's text is no text"
+    numbers = [*nodes.p, *nodes.depth, r.seconds, r.started_s, r.draft_s, r.verify_s, r.overhead_s]
+    numbers += [x for p in r.phases for x in (p.start_s, p.end_s)] + [e.p for e in r.emitted]
+    if not all(isinstance(x, (int, float)) for x in numbers):
+        return "what should be a number is none"
+    if not isinstance(r.vision, dict) or not all(_is_picture(p) for p in r.vision.get("pictures") or ()):
+        return "what it sees cannot be read"
+    return ""
+
+
+def _is_picture(picture: Any) -> bool:
+    """Whether it can be drawn, and drawing it fetches nothing from anywhere: its address is its own PNG."""
+    if not isinstance(picture, dict) or not str(picture.get("url")).startswith(PNG_URL):
+        return False
+    numbers = [picture.get(name) for name in ("width", "height", "rows", "cols", "start", "end")]
+    return all(type(n) is int and n >= 0 for n in numbers)
+
+
+def chrome_trace(trace: Trace) -> dict[str, Any]:
+    """Chrome-trace JSON, "JSON object format". `workbench/views/js/exports.js` makes the same in the browser."""
+    zero = trace.header.prefill_s
+
+    def us(seconds: float) -> float:
+        return 1e6 * (seconds + zero)
+
+    lanes = list(dict.fromkeys(["rounds", "device", *(p.lane for r in trace.rounds for p in r.phases)]))
+    events: list[dict[str, Any]] = [_meta("process_name", 0, f"{trace.header.method} on {trace.header.target}")]
+    events += [_meta("thread_name", tid, lane) for tid, lane in enumerate(lanes)]
+    if zero > 0:
+        events.append(_span("prefill", lanes.index("device"), 0, 1e6 * zero, {}))
+    counts: list[tuple[int, int, int]] = []  # accepted, tested, emitted
+    for r in trace.rounds:
+        end = us(r.started_s + r.seconds)
+        events.append(_span(f"round {r.index + 1}", 0, us(r.started_s), 1e6 * r.seconds, _round_args(r)))
+        for p in r.phases:
+            events.append(_span(p.name, lanes.index(p.lane), us(p.start_s), 1e6 * (p.end_s - p.start_s), {}))
+        for c in r.changes:
+            args = {"before": c.before, "after": c.after}
+            events.append(
+                {"name": f"change {c.name}", "ph": "i", "s": "p", "pid": _PID, "tid": 0, "ts": us(r.started_s),
+                 "args": args}
+            )  # fmt: skip
+        counts.append((metrics.accepted([r]), metrics.tested([r]), len(r.emitted)))
+        events.append(_counter("tokens", end, {"emitted": sum(c[2] for c in counts)}))
+        if sum(c[1] for c in counts[-WINDOW:]):
+            rates = {f"last {WINDOW} rounds": _rate(counts[-WINDOW:]), "cumulative": _rate(counts)}
+            events.append(_counter("acceptance", end, rates))
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"source": "simulation" if trace.header.simulation else "recorded", **trace.header.to_wire()},
+    }
+
+
+def _round_args(r: Round) -> dict[str, Any]:
+    return {
+        "method": r.method,
+        "drafted": metrics.drafted([r]),
+        "tested": metrics.tested([r]),
+        "accepted": metrics.accepted([r]),
+        "emitted": metrics.emitted([r]),
+        "text": "".join(e.text for e in r.emitted),
+    }
+
+
+def _meta(name: str, tid: int, value: str) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "pid": _PID, "tid": tid, "ts": 0, "args": {"name": value}}
+
+
+def _rate(counts: list[tuple[int, int, int]]) -> float:
+    return sum(c[0] for c in counts) / sum(c[1] for c in counts)
+
+
+def _counter(name: str, ts: float, values: dict[str, float]) -> dict[str, Any]:
+    return {"name": name, "ph": "C", "pid": _PID, "tid": 0, "ts": ts, "args": values}
+
+
+def _span(name: str, tid: int, ts: float, dur: float, args: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "ph": "X", "pid": _PID, "tid": tid, "ts": ts, "dur": dur, "args": args}

@@ -1,0 +1,225 @@
+"""A trace as Polars frames, and back, without loss: what stores, statistics and Parquet files are made from.
+
+Polars is imported here and in `workbench.trace.export` only: the engine records without it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import polars as pl
+
+from workbench.trace.events import SCHEMA_VERSION, Change, Emitted, Footer, Header, Nodes, Phase, Round, Top, Trace
+
+Schema = dict[str, Any]  # column → polars type
+
+_STRINGS, _INTS, _FLOATS = pl.List(pl.String), pl.List(pl.Int64), pl.List(pl.Float64)
+
+RUN: Schema = {
+    "target": pl.String, "drafter": pl.String, "method": pl.String, "params": pl.String, "promise": pl.String,
+    "seed": pl.String, "prompt": pl.String, "prompt_tokens": _INTS, "prompt_text": _STRINGS,
+    "max_new_tokens": pl.Int64, "dtype": pl.String, "device": pl.String, "created": pl.String, "hardware": pl.String,
+    "prefill_s": pl.Float64, "schema": pl.Int64, "workbench": pl.String, "simulation": pl.Boolean,
+    "reason": pl.String, "text": pl.String, "seconds": pl.Float64, "error": pl.String, "warnings": _STRINGS,
+    "pictures": pl.String, "attribution": pl.String,
+}  # fmt: skip
+"""One row: the header, then the footer. `params`, `pictures`, `attribution` are JSON; `seed` is decimal digits, as it
+may be any integer."""
+
+ROUNDS: Schema = {
+    "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
+    "bonus_kind": pl.String, "started_s": pl.Float64, "seconds": pl.Float64, "draft_s": pl.Float64,
+    "verify_s": pl.Float64, "overhead_s": pl.Float64, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
+    "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
+    "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
+    "vision": pl.String,
+}  # fmt: skip
+"""One row a round. `params`, `changes`, `signals`, `vision` are JSON; the `n_` columns count what `places` holds."""
+
+NODES: Schema = {
+    "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
+    "position": pl.Int64, "text": pl.String, "p": pl.Float64, "q": pl.Float64, "accept": pl.Float64, "u": pl.Float64,
+    "status": pl.String, "source": pl.String,
+}  # fmt: skip
+"""One row a drafted node; `parent` −1 is the last committed token."""
+
+PLACES: Schema = {
+    "round": pl.Int64, "node": pl.Int64, "entropy": pl.Float64,
+    "p_tokens": _INTS, "p_text": _STRINGS, "p_prob": _FLOATS, "q_tokens": _INTS, "q_text": _STRINGS, "q_prob": _FLOATS,
+}  # fmt: skip
+"""One row a place that was looked at: `node` −1 is the root. Likeliest next tokens of target (p) and drafter (q)."""
+
+TOKENS: Schema = {
+    "round": pl.Int64, "k": pl.Int64, "token": pl.Int64, "text": pl.String, "start": pl.Int64, "end": pl.Int64,
+    "kind": pl.String, "node": pl.Int64, "position": pl.Int64, "p": pl.Float64,
+}  # fmt: skip
+"""One row a committed token; `k` counts them within their round."""
+
+PHASES: Schema = {
+    "round": pl.Int64, "name": pl.String, "start_s": pl.Float64, "end_s": pl.Float64, "lane": pl.String,
+}  # fmt: skip
+"""One row a stretch of wall-clock time, in seconds since the end of prefill."""
+
+_NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:]}}
+_PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """A trace as tables; see the schemas above for their columns."""
+
+    run: pl.DataFrame
+    rounds: pl.DataFrame
+    nodes: pl.DataFrame
+    places: pl.DataFrame
+    tokens: pl.DataFrame
+    phases: pl.DataFrame
+
+
+def to_frames(trace: Trace) -> Frames:
+    """The trace as tables."""
+    header, footer = trace.header.to_wire(), trace.footer.to_wire()
+    run = {**header, **footer, "params": json.dumps(header["params"]), "seed": str(header["seed"])}
+    run |= {"pictures": json.dumps(header["pictures"]), "attribution": json.dumps(trace.attribution)}
+    return Frames(
+        run=_frame([run], RUN),
+        rounds=_frame([_round_row(r) for r in trace.rounds], ROUNDS),
+        nodes=_frame([row for r in trace.rounds for row in _node_rows(r)], NODES),
+        places=_frame([row for r in trace.rounds for row in _place_rows(r)], PLACES),
+        tokens=_frame(
+            [{"round": r.index, "k": k, **_slots(e)} for r in trace.rounds for k, e in enumerate(r.emitted)],
+            TOKENS,
+        ),
+        phases=_frame([{"round": r.index, **_slots(p)} for r in trace.rounds for p in r.phases], PHASES),
+    )
+
+
+def from_frames(frames: Frames) -> Trace:
+    """The inverse of `to_frames`.
+
+    Raises:
+        ValueError: there is not exactly one run, or it was written by a newer schema than this version reads.
+    """
+    run = frames.run.row(0, named=True) if frames.run.height == 1 else {}
+    if not run:
+        raise ValueError(f"The frames hold {frames.run.height} runs, not one.")
+    if run["schema"] > SCHEMA_VERSION:
+        raise ValueError(f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.")
+    run |= {"params": json.loads(run["params"]), "seed": int(run["seed"])}
+    run |= {"pictures": json.loads(run["pictures"] or "[]"), "attribution": json.loads(run["attribution"] or "null")}
+    header = Header.from_wire({name: run[name] for name in Header.__dataclass_fields__})
+    footer = Footer(**{name: run[name] for name in Footer.__dataclass_fields__})
+    nodes, places = _by_round(frames.nodes), _by_round(frames.places)
+    tokens, phases = _by_round(frames.tokens), _by_round(frames.phases)
+    rounds = [
+        _round(row, *(table.get(row["round"], []) for table in (nodes, places, tokens, phases)))
+        for row in frames.rounds.iter_rows(named=True)
+    ]
+    return Trace(header, rounds, footer, run["attribution"])
+
+
+def nest(frames: Frames) -> pl.DataFrame:
+    """One row a round, with its nodes, places, tokens and phases as lists of structs: the form of the Parquet file."""
+    nested = frames.rounds
+    for name in _PARTS:
+        table: pl.DataFrame = getattr(frames, name)
+        lists = table.group_by("round", maintain_order=True).agg(pl.struct(pl.exclude("round")).alias(name))
+        nested = nested.join(lists, on="round", how="left", maintain_order="left")
+    return nested
+
+
+def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
+    """The inverse of `nest`; `run` is the one row that stands for header and footer."""
+
+    def part(name: str, schema: Schema) -> pl.DataFrame:
+        table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
+        return table.select(pl.col(column).cast(kind) for column, kind in schema.items())
+
+    rounds = nested.with_columns(
+        pl.lit(None, ROUNDS[n]).alias(n) for n in ROUNDS if n not in nested.columns
+    )  # schema 1
+    return Frames(run, rounds.select(list(ROUNDS)), **{name: part(name, schema) for name, schema in _PARTS.items()})
+
+
+def _frame(rows: list[dict[str, Any]], schema: Schema) -> pl.DataFrame:
+    return pl.DataFrame({name: [row[name] for row in rows] for name in schema}, schema=schema)
+
+
+def _slots(item: Any) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+
+
+def _round_row(r: Round) -> dict[str, Any]:
+    return {
+        **{name: getattr(r, name) for name in ROUNDS if name in Round.__dataclass_fields__},
+        "round": r.index,
+        "params": json.dumps(r.params),
+        "changes": json.dumps([_slots(c) for c in r.changes]),
+        "signals": json.dumps(r.signals),
+        "vision": json.dumps(r.vision),
+        "n_top_p": len(r.top_p),
+        "n_top_q": len(r.top_q),
+        "n_entropy": len(r.entropy),
+    }
+
+
+def _node_rows(r: Round) -> list[dict[str, Any]]:
+    columns = {name: getattr(r.nodes, field) for name, field in _NODE_FIELDS.items()}
+    return [
+        {"round": r.index, "node": i, **{name: column[i] for name, column in columns.items()}}
+        for i in range(len(r.nodes))
+    ]
+
+
+def _place_rows(r: Round) -> list[dict[str, Any]]:
+    return [
+        {"round": r.index, "node": i - 1, "entropy": entropy, **_top("p", p), **_top("q", q)}
+        for i, (entropy, p, q) in enumerate(zip_longest(r.entropy, r.top_p, r.top_q))
+    ]
+
+
+def _top(law: str, top: Top | None) -> dict[str, Any]:
+    return {f"{law}_{name}": getattr(top, name, None) for name in ("tokens", "text", "prob")}
+
+
+def _by_round(table: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
+    """Rows by round; a table's own order within the round is kept."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in table.iter_rows(named=True):
+        found.setdefault(row.pop("round"), []).append(row)
+    return found
+
+
+def _round(
+    row: dict[str, Any],
+    nodes: list[dict[str, Any]],
+    places: list[dict[str, Any]],
+    tokens: list[dict[str, Any]],
+    phases: list[dict[str, Any]],
+) -> Round:
+    top_p, top_q = [_read_top(p, "p") for p in places], [_read_top(p, "q") for p in places]
+    return Round(
+        index=row["round"],
+        nodes=Nodes(**{field: [n[name] for n in nodes] for name, field in _NODE_FIELDS.items()}),
+        emitted=[Emitted(**{name: t[name] for name in Emitted.__dataclass_fields__}) for t in tokens],
+        top_p=[top for top in top_p[: row["n_top_p"]] if top is not None],
+        top_q=top_q[: row["n_top_q"]],
+        entropy=[p["entropy"] for p in places[: row["n_entropy"]]],
+        phases=[Phase(**p) for p in phases],
+        params=json.loads(row["params"]),
+        changes=[Change(**c) for c in json.loads(row["changes"])],
+        signals=json.loads(row["signals"]),
+        vision=json.loads(row["vision"] or "{}"),
+        **{name: row[name] for name in ROUNDS if name in _PLAIN},
+    )
+
+
+def _read_top(place: dict[str, Any], law: str) -> Top | None:
+    tokens = place[f"{law}_tokens"]
+    return None if tokens is None else Top(tokens, place[f"{law}_text"], place[f"{law}_prob"])
+
+
+_PLAIN = set(Round.__dataclass_fields__) - {"params", "changes", "signals", "vision"}

@@ -1,0 +1,1 @@
+"""Training of feature drafters: one trainer for all, losses in a registry, features of the frozen target read once."""

@@ -1,0 +1,186 @@
+"""What the frozen target said and thought: its own answers, and its features over them, read once and kept."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlavaForConditionalGeneration
+
+from workbench.methods.drafters.feature_net import Seen
+from workbench.training.scenes.packing import Packed
+from workbench.training.scenes.train import answer_states
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """A prompt with the target's answer, and what the target made of it.
+
+    Attributes:
+        ids: tokens of prompt and answer.
+        n_prompt: tokens of the prompt.
+        features: what the target's LM head read at each of them.
+        vision: what entered the target's decoder at the picture's tokens; None without a picture.
+        start: position of the first of these.
+    """
+
+    ids: Int[Tensor, " n"]
+    n_prompt: int
+    features: Float[Tensor, "n D"]
+    vision: Float[Tensor, "N D"] | None = None
+    start: int = 0
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """What dialogues of one batch must share: where their vision tokens stand."""
+        return (self.start, 0 if self.vision is None else len(self.vision))
+
+
+@dataclass(slots=True)
+class Batch:
+    """Dialogues of one kind, padded at the end.
+
+    Attributes:
+        seen: as the drafter reads them.
+        ids: tokens, [B, n].
+        features: [B, n, D].
+        answers: bool [B, n], positions whose feature decides a token of the answer.
+    """
+
+    seen: Seen
+    ids: Tensor
+    features: Tensor
+    answers: Tensor
+
+
+def batch_of(dialogues: Sequence[Dialogue], embed: torch.nn.Module, grid: tuple[int, int] | None = None) -> Batch:
+    """Put dialogues of one kind together.
+
+    Args:
+        dialogues: of one kind.
+        embed: the target's embedding.
+        grid: rows and columns of a picture's vision tokens; by default a square.
+    """
+    start, size = dialogues[0].kind
+    n = max(len(d.ids) for d in dialogues)
+    ids = torch.zeros(len(dialogues), n, dtype=torch.long)
+    features = torch.zeros(len(dialogues), n, dialogues[0].features.shape[1])
+    answers = torch.zeros(len(dialogues), n, dtype=torch.bool)
+    question = torch.zeros(len(dialogues), n - 1, dtype=torch.bool)
+    for row, one in enumerate(dialogues):
+        ids[row, : len(one.ids)] = one.ids
+        features[row, : len(one.ids)] = one.features
+        answers[row, one.n_prompt - 1 : len(one.ids) - 1] = True
+        question[row, : one.n_prompt - 1] = True
+    question[:, start : start + size] = False
+    with torch.no_grad():
+        embeds = embed(ids)
+        if size:
+            embeds[:, start : start + size] = torch.stack([d.vision for d in dialogues if d.vision is not None]).float()
+    spans = [(start, start + size)] if size else []
+    side = int(size**0.5)
+    grids = [grid or ((side, side) if side * side == size else (1, size))] if size else []
+    return Batch(Seen(embeds, features[:, :-1], spans, grids, question), ids, features, answers)
+
+
+@dataclass
+class Features:
+    """Dialogues, and batches of them in an endless random order.
+
+    Attributes:
+        dialogues: all of them.
+    """
+
+    dialogues: list[Dialogue] = field(default_factory=list)
+
+    def batches(self, rows: int, seed: int, pictured: bool) -> Iterator[list[Dialogue]]:
+        """Endless batches of dialogues of one kind and about one length, with pictures or without.
+
+        Raises:
+            ValueError: there are none such.
+        """
+        mine = [d for d in self.dialogues if (d.vision is not None) == pictured]
+        if not mine:
+            raise ValueError(f"no dialogues {'with' if pictured else 'without'} pictures to train on")
+        rng = random.Random(f"{seed}/{pictured}")
+        while True:
+            order = sorted(mine, key=lambda d: (d.kind, len(d.ids) + rng.uniform(-6, 6)))
+            groups: list[list[Dialogue]] = []
+            for one in order:
+                if not groups or groups[-1][0].kind != one.kind or len(groups[-1]) == rows:
+                    groups.append([])
+                groups[-1].append(one)
+            rng.shuffle(groups)
+            yield from groups
+
+    def save(self, path: Path) -> None:
+        """Write one safetensors file: flat tensors and where each dialogue begins. Features as float16."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        vision = [d.vision for d in self.dialogues if d.vision is not None]
+        save_file(
+            {
+                "ids": torch.cat([d.ids for d in self.dialogues]).to(torch.int32),
+                "features": torch.cat([d.features for d in self.dialogues]).half(),
+                "vision": torch.cat(vision).half() if vision else torch.zeros(0),
+                "facts": torch.tensor([[len(d.ids), d.n_prompt, *d.kind] for d in self.dialogues]),
+            },
+            path,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Features:
+        """The inverse of `save`."""
+        with safe_open(path, "pt") as file:
+            ids, features = file.get_tensor("ids").long(), file.get_tensor("features")
+            vision, facts = file.get_tensor("vision"), file.get_tensor("facts").tolist()
+        found, at, seen = cls(), 0, 0
+        for n, n_prompt, start, size in facts:
+            picture = vision[seen : seen + size] if size else None
+            found.dialogues.append(Dialogue(ids[at : at + n], n_prompt, features[at : at + n], picture, start))
+            at, seen = at + n, seen + size
+        return found
+
+
+@torch.inference_mode()
+def read_dialogues(
+    model: LlavaForConditionalGeneration, packed: Packed, images: Tensor | None, reply: int
+) -> list[Dialogue]:
+    """What a frozen target makes of packed rows: one dialogue for each turn of each row.
+
+    Args:
+        model: the target.
+        packed: rows whose turns see the picture and themselves.
+        images: their pictures, float32 [B, 3, 64, 64]; None where the rows have none.
+        reply: id of the token that ends a question.
+    """
+    entered: list[Tensor] = []
+    first = model.model.language_model.layers[0]
+    hook = first.register_forward_pre_hook(
+        lambda _, args, named: entered.append(args[0] if args else named["hidden_states"]), with_kwargs=True
+    )
+    try:
+        states = answer_states(model, packed, images)
+    finally:
+        hook.remove()
+    found = []
+    for ids, places, vision, features, embeds in zip(
+        packed.ids, packed.positions, packed.image, states.half(), entered[0].half(), strict=True
+    ):
+        common = 1 + int(vision.sum())
+        end = int(places.nonzero()[-1]) + 1
+        starts = [*(places == common).nonzero().flatten().tolist(), end]
+        picture = embeds[vision].clone() if vision.any() else None
+        for begin, stop in itertools.pairwise(starts):
+            turn = ids[begin:stop]
+            n_prompt = common + int((turn == reply).nonzero()[0]) + 1
+            whole = torch.cat([features[:common], features[begin:stop]])
+            found.append(Dialogue(torch.cat([ids[:common], turn]), n_prompt, whole, picture, 1 if common > 1 else 0))
+    return found

@@ -1,0 +1,170 @@
+"""The recipe `vision-heads`: feature drafters for the bundled vision-language target, on its own answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.training.generators import ASSISTANT
+from workbench.training.heads.artefact import NETS, load_saved, save_net
+from workbench.training.heads.cards import write_card
+from workbench.training.heads.features import Dialogue, Features, read_dialogues
+from workbench.training.heads.trainer import HeadOptions, train_net
+from workbench.training.loop import Report
+from workbench.training.scenes.data import normalised
+from workbench.training.scenes.drafters import VisionDrafterOptions, own_scenes, write_own_answers
+from workbench.training.scenes.draw import paint
+from workbench.training.scenes.model import load_vision_model
+from workbench.training.scenes.packing import Packer, worded
+from workbench.training.scenes.tasks import ask_some
+from workbench.training.tokenizer import token_id
+
+UNSEEN = 5
+"""Of every so many batches of scenes, one is read once more without its pictures: text alone."""
+HELD = 64
+"""Scenes at the end of the target's own answers that are kept for measuring."""
+
+
+OWN, RIGHT = "the target's own answers", "the scenes' right answers"
+
+
+@dataclass
+class VisionHeadOptions(HeadOptions):
+    """Options of the recipe `vision-heads`.
+
+    Attributes:
+        method: eagle-vlm, msd, specvlm, flash, or all: one after the other.
+        target: Folder of the vision-language target.
+        own: File with answers that the target wrote; made again where it is missing or older than the target.
+        own_scenes: Scenes in that file, where it is made.
+        used: Scenes of that file that are read.
+        questions: Questions about each of them that are read, next to its caption.
+        features: File with what the target made of them; made again where it is missing or older than the target.
+        out: Folder above those of the finished drafters.
+        begin: Folder above those of drafters to go on from.
+        truth: Read the scenes' right answers instead of the target's own: nothing is generated, for a first run.
+        threads: CPU threads.
+    """
+
+    method: str = "all"
+    target: Path = Path(".cache/models/vision-target")
+    own: Path = VisionDrafterOptions().own
+    own_scenes: int = VisionDrafterOptions().own_scenes
+    used: int = 1400
+    questions: int = 2
+    features: Path = Path(".cache/train/vision-features.safetensors")
+    out: Path = Path(".cache/models")
+    begin: Path | None = None
+    truth: bool = False
+    threads: int = 1
+
+
+def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
+    """Train the drafters and write them; returns the figures of each.
+
+    Raises:
+        ValueError: there is no such method.
+    """
+    torch.set_num_threads(options.threads)
+    methods = list(NETS) if options.method == "all" else [options.method]
+    unknown = [m for m in methods if m not in NETS]
+    if unknown:
+        raise ValueError(f"there is no feature drafter {unknown[0]!r}; there are: all, {', '.join(NETS)}")
+    target, processor = load_vision_model(options.target)
+    train, held = prepared(options, target, processor.tokenizer, report)
+    return {method: _train_one(method, options, target, train, held, report) for method in methods}
+
+
+def _train_one(
+    method: str, options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
+) -> dict[str, Any]:
+    mine = {field.name: getattr(options, field.name) for field in dataclasses.fields(HeadOptions)}
+    checkpoint = options.checkpoint and options.checkpoint.with_stem(f"{options.checkpoint.stem}-{method}")
+    head = HeadOptions(
+        **mine | {"method": method, "checkpoint": checkpoint, "curriculum": method == "msd" and options.begin is None}
+    )
+    sources = {pictured: train.batches(options.rows, options.seed, pictured) for pictured in (True, False)}
+    begin = None if options.begin is None else load_saved(options.begin / FOLDERS[method])[0]
+    net, result = train_net(head, target, lambda pictured: next(sources[pictured]), report, held, begin)
+    out = options.out / FOLDERS[method]
+    save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), loss=options.loss)
+    figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
+    if options.begin is not None:
+        figures["begun"] = json.loads((options.begin / FOLDERS[method] / "training.json").read_text())
+    (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
+    write_card(out)
+    return figures
+
+
+FOLDERS = {"eagle-vlm": "vision-eagle", "msd": "vision-msd", "specvlm": "vision-specvlm", "flash": "vision-flash"}
+"""Names of the bundled drafters by method."""
+
+
+def prepared(
+    options: VisionHeadOptions, target: Any, tokenizer: Any, report: Report
+) -> tuple[Features, list[list[Dialogue]]]:
+    """The target's dialogues for training, and batches of those of other scenes for measuring."""
+    paths = {part: options.features.with_stem(f"{options.features.stem}-{part}") for part in ("train", "held")}
+    newest = max(path.stat().st_mtime for path in options.target.glob("*.safetensors"))
+    if not all(path.exists() and path.stat().st_mtime > newest for path in paths.values()):
+        if not (options.own.exists() and options.own.stat().st_mtime > newest):
+            source = VisionDrafterOptions(
+                target=options.target,
+                own=options.own,
+                own_scenes=options.own_scenes,
+                own_questions=options.questions,
+            )
+            (write_right_answers if options.truth else write_own_answers)(source, report)
+        begun, read = time.monotonic(), {part: Features() for part in paths}
+        for part, dialogues in read_scenes(options, target, tokenizer):
+            read[part].dialogues += dialogues
+            n = sum(len(d.ids) for features in read.values() for d in features.dialogues)
+            report(f"features: {n:,} tokens read, {time.monotonic() - begun:.0f} s")
+        for part, path in paths.items():
+            read[part].save(path)
+    loaded = {part: Features.load(path) for part, path in paths.items()}
+    groups: list[list[Dialogue]] = []
+    for one in sorted(loaded["held"].dialogues, key=lambda d: (d.kind, len(d.ids))):
+        if not groups or groups[-1][0].kind != one.kind or len(groups[-1]) == 16:
+            groups.append([])
+        groups[-1].append(one)
+    return loaded["train"], [group for group in groups if group[0].vision is not None]
+
+
+def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
+    """Write questions with the answers that the scenes' geometry gives, in the form of the target's own answers."""
+    rng = random.Random(f"truth/{options.seed}")
+    turns = [
+        [(worded(a.question, rng), a.answer) for a in ask_some(scene, options.own_questions, rng)]
+        for scene in own_scenes(options.own_scenes)
+    ]
+    options.own.parent.mkdir(parents=True, exist_ok=True)
+    options.own.write_text(json.dumps(turns))
+    report(f"right answers: {len(turns)} scenes")
+
+
+def read_scenes(
+    options: VisionHeadOptions, target: Any, tokenizer: Any, rows: int = 16
+) -> Iterator[tuple[str, list[Dialogue]]]:
+    """What the target made of its own answers, as ("train" or "held", dialogues)."""
+    turns = json.loads(options.own.read_text())[: options.used]
+    drawn = own_scenes(len(turns))
+    packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)
+    for start in range(0, len(turns), rows):
+        chosen = range(start, min(start + rows, len(turns)))
+        said = [[(question, answer) for question, answer in turns[i][: options.questions + 1]] for i in chosen]
+        part = "held" if start >= len(turns) - HELD else "train"
+        images = torch.from_numpy(normalised(np.stack([paint(drawn[i])[0] for i in chosen])))
+        plain = [False] * len(said)
+        yield part, read_dialogues(target, packer.pack(said, plain, [True] * len(said)), images, reply)
+        if start // rows % UNSEEN == 0:
+            yield part, read_dialogues(target, packer.pack(said, plain, plain), None, reply)

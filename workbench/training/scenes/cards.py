@@ -1,0 +1,141 @@
+"""Model cards of the vision models, written from measured figures only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workbench.training.scenes.scene import COLOURS, SHAPES, WORDS
+
+Figures = dict[str, Any]
+
+AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
+
+_TARGET = """# vision-target
+
+The bundled vision-language target of the Speculative Decoding Workbench: {parameters:,} parameters in the layout of
+LLaVA, trained from scratch by `workbench train vision-tower` and `workbench train vision-target`. It is a teaching
+aid: it knows pictures of coloured shapes and nothing else.
+
+- **Picture**: 64 × 64 pixels, 8 × 8 patches of 8 × 8 pixels, 64 vision tokens; SigLIP-type tower of {tower_layers}
+  layers × {tower_hidden}, without pooling; projector of two layers.
+- **Language model**: Llama type, {layers} layers × {hidden}, tied embeddings, the tokenizer of `text-target`.
+- **Format**: `<|user|><|image|>question<|assistant|>answer<|endoftext|>`; the processor makes 64 tokens of the
+  placeholder. `apply_chat_template` writes it, pictures first.
+- **What it knows**: up to six shapes ({shapes}), small or large, in {colours}; nine positions; above, below, beside,
+  overlapping; one number up to 99 or one of the words {words}. Ruled or drawn by hand: filled, outlined, scribbled.
+"""
+
+_DATA = """
+## Data
+
+Scenes drawn by `workbench/training/scenes`, with answers from their geometry. The tower learned first, from what every
+patch shows (colour, shape, size, place, rank from the left, relation to the shape before, writing, centre, pixels). A
+scene belongs to the held-out ones by a hash of its contents. No picture or text from elsewhere was used.
+"""
+
+_LIMITS = """
+## Known limits
+
+- Colours, shapes and words outside the lists above are called by the nearest one inside.
+- White, grey and brown shapes, thick frames, photographs and more than six shapes were never seen.
+- Answers have one style; questions in other words than the generators' are often answered as if they were others.
+- Captions are its strength. Asked about one object that the question names (its place, its neighbour, whether it is
+  there, how it lies to another), it often looks at the wrong one or guesses: see `place`, `neighbour`, `exists` and
+  `relation` in the table.
+- The last shapes of crowded scenes are sometimes forgotten; thin pens (under one pixel of the 64) mislead it.
+"""
+
+_DRAFTERS = {
+    "vision-text-drafter": """# vision-text-drafter
+
+The blind drafter of `vision-target` (Gagrani et al. 2024, arXiv 2404.08856): a Llama-type language model of
+{parameters:,} parameters that gets the text of the prompt and never the picture; its tokenizer is the target's. It
+read questions and answers of three styles first (ground truth) and was then tuned on answers that the target wrote
+itself, by `workbench train vision-text-drafter`.
+""",
+    "vision-drafter": """# vision-drafter
+
+The seeing drafter of `vision-target` (MASSV, Ganesan et al. 2025, arXiv 2505.10526), {parameters:,} parameters in the
+layout of LLaVA: the target's own vision tower, unchanged, a new projector and a small language model, the one that the
+blind drafter started from. First the projector alone learned from captions of three styles (ground truth), then
+projector and language model from answers that the target wrote itself, by `workbench train vision-drafter`.
+""",
+}
+
+
+def _run(figures: Figures, hardware: str) -> str:
+    losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
+    return (
+        "\n## Training run\n\n"
+        f"- {figures['steps']:,} steps, {figures['tokens']:,} tokens (vision tokens and padding included),"
+        f" {figures['seconds'] / 60:.0f} minutes by the clock on {hardware}.\n"
+        f"- Training figures at the end (smoothed): {losses}.\n"
+        + "".join(f"- {note}\n" for note in figures.get("notes", []))
+    )
+
+
+def _target_table(results: Figures) -> str:
+    ruled, sketch = results["exact_match"]["rendered"], results["exact_match"]["sketch"]
+    rows = [
+        f"| {name} | {ruled.get(name, float('nan')):.1%} | {sketch.get(name, float('nan')):.1%} |"
+        f" {f'{AIMS[name]:.0%}' if name in AIMS else ''} |"
+        for name in sorted(ruled)
+    ]
+    return (
+        f"\n## Measured on held-out scenes\n\nGreedy decoding, float32, {results['count']} ruled scenes and as many"
+        " sketches. Captions are compared object by object from the left (a missing object is wrong in everything);"
+        " `caption: caption` is the whole text to the letter, `caption: objects` the number of objects; all other rows"
+        " are exact match of a short answer.\n\n| what | ruled | sketch | aim |\n|---|---:|---:|---:|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
+    rows = [f"| {kind} | {rate:.3f} |" for kind, rate in results["acceptance"][name].items()]
+    text = (
+        "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy answers about"
+        f" {results['drafter_count']} held-out scenes at which the drafter's best token is the target's.\n\n"
+        "| question | acceptance |\n|---|---:|\n" + "\n".join(rows) + "\n"
+    )
+    phases = {key: value for key, value in figures.get("held", {}).items() if key.endswith((": caption", ": all"))}
+    if phases:
+        text += "\nBy phase, measured during training on fewer scenes:\n\n| phase | acceptance |\n|---|---:|\n"
+        text += "\n".join(f"| {key} | {value:.3f} |" for key, value in phases.items()) + "\n"
+    return text
+
+
+def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
+    """Write `README.md` into the folders of the bundled vision models.
+
+    Args:
+        models: Folder with `vision-target` and its drafters.
+        results: What the `vision-evaluate` recipe measured.
+        hardware: Description of the machine.
+    """
+    for name in ("vision-target", *_DRAFTERS):
+        folder = models / name
+        if not (folder / "training.json").exists() or name not in results["parameters"]:
+            continue
+        config = json.loads((folder / "config.json").read_text())
+        figures = json.loads((folder / "training.json").read_text())
+        parameters = results["parameters"][name]
+        if name == "vision-target":
+            text = _TARGET.format(
+                parameters=parameters,
+                tower_layers=config["vision_config"]["num_hidden_layers"],
+                tower_hidden=config["vision_config"]["hidden_size"],
+                layers=config["text_config"]["num_hidden_layers"],
+                hidden=config["text_config"]["hidden_size"],
+                shapes=", ".join(SHAPES),
+                colours=", ".join(COLOURS),
+                words=", ".join(WORDS),
+            )
+            text += _run(figures, hardware) + _DATA + _target_table(results) + _LIMITS
+        else:
+            text = _DRAFTERS[name].format(parameters=parameters) + _run(figures, hardware)
+            text += _drafter_table(figures, results, name)
+            text += "\nMade to draft for `vision-target`; its own answers are poor.\n"
+        (folder / "README.md").write_text(text)

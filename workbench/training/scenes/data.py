@@ -1,0 +1,229 @@
+"""Rendered scenes on disk, in shards that are drawn when they are first needed, and what each patch shows."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from workbench.training.scenes.draw import WRITING, paint
+from workbench.training.scenes.scene import (
+    COLOURS,
+    SHAPES,
+    SIDE,
+    SIZES,
+    WORDS,
+    Scene,
+    relation,
+    scenes,
+)
+
+SHARD = 4096
+VERSION = 2  # of the scenes that a seed draws; pictures of another version are not used
+PATCH = 8
+GRID = SIDE // PATCH
+RELATIONS = ("first", "above", "below", "beside", "overlapping")
+ASPECTS = {
+    "kind": 3,
+    "colour": len(COLOURS),
+    "shape": len(SHAPES),
+    "size": len(SIZES),
+    "rank": 6,
+    "relation": len(RELATIONS),
+    "touched": 2,
+    "place": 9,
+    "glyph": len(WORDS) + 10,
+    "second": 11,
+}
+"""What each patch is asked about, and the number of answers; `kind` is background, shape or writing."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Scenes and their pictures.
+
+    Attributes:
+        scenes: The scenes.
+        pixels: Pictures, uint8 [n, 64, 64, 3].
+        shown: What each pixel shows, see `draw.paint`, uint8 [n, 64, 64].
+    """
+
+    scenes: Sequence[Scene]
+    pixels: np.ndarray
+    shown: np.ndarray
+
+
+class Shards:
+    """Training scenes by shard; shard k is the same on every machine.
+
+    Args:
+        folder: Where the pictures are kept.
+        seed: Seed of all shards.
+        size: Scenes per shard.
+        keep: Shards held in memory.
+    """
+
+    def __init__(self, folder: Path, seed: int = 0, size: int = SHARD, keep: int = 2) -> None:
+        self.folder, self.seed, self.size, self.keep = folder, seed, size, keep
+        self._held: OrderedDict[int, Shard] = OrderedDict()
+
+    def get(self, index: int) -> Shard:
+        """Return a shard, drawn and written to disk if it is not there."""
+        if index not in self._held:
+            path = self.folder / f"scenes-{VERSION}-{self.seed}-{self.size}-{index:04d}.npz"
+            drawn = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
+            if path.exists():
+                with np.load(path) as arrays:
+                    pixels, shown = arrays["pixels"], arrays["shown"]
+            else:
+                pairs = [paint(scene) for scene in drawn]
+                pixels, shown = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
+                self.folder.mkdir(parents=True, exist_ok=True)
+                part = path.with_suffix(f".{os.getpid()}.npz")
+                np.savez(part, pixels=pixels, shown=shown)
+                part.replace(path)
+            self._held[index] = Shard(drawn, pixels, shown)
+            while len(self._held) > self.keep:
+                self._held.popitem(last=False)
+        self._held.move_to_end(index)
+        return self._held[index]
+
+    def batch(self, step: int, rows: int, count: int) -> tuple[list[Scene], np.ndarray, np.ndarray]:
+        """Return the scenes, pictures and maps of one step.
+
+        A step has its scenes whatever came before, so that a resumed run goes on as if it had not stopped.
+
+        Args:
+            step: Step number.
+            rows: Scenes.
+            count: Number of shards in use; afterwards they come again in another order.
+        """
+        per_shard = self.size // rows
+        turn, within = divmod(step, per_shard)
+        shard = self.get(turn % count)
+        chosen = np.random.default_rng([self.seed, turn]).permutation(self.size)[within * rows : (within + 1) * rows]
+        return [shard.scenes[i] for i in chosen], shard.pixels[chosen], shard.shown[chosen]
+
+
+def normalised(pixels: np.ndarray) -> np.ndarray:
+    """Return pictures as the model reads them: float32 [n, 3, 64, 64], from -1 to 1."""
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), dtype=np.float32) / 127.5 - 1.0
+
+
+def jittered(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+    """Change brightness and contrast of pictures a little, float32 [n, 3, 64, 64]."""
+    rng = np.random.default_rng(seed)
+    gain = rng.uniform(0.9, 1.03, size=(len(images), 1, 1, 1)).astype(np.float32)
+    tint = rng.uniform(-0.05, 0.03, size=(len(images), 3, 1, 1)).astype(np.float32)
+    return np.clip(images * gain + tint, -1, 1)
+
+
+def silhouettes(images: np.ndarray, shown: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
+    """Replace a share of the pictures by black silhouettes of their objects, float32 [n, 3, 64, 64].
+
+    Shapes are hard to tell for a tower that cannot yet separate them from colours and pens; writing stays as it is.
+
+    Args:
+        images: Normalised pictures.
+        shown: Their maps, uint8 [n, 64, 64].
+        share: Probability for each picture.
+        seed: Seed of the choice.
+    """
+    chosen = np.random.default_rng(seed).random(len(images)) < share
+    item = ((shown > 0) & (shown < WRITING))[:, None]
+    writing = (shown == WRITING)[:, None]
+    flat = np.where(item, np.float32(-1), np.where(writing, images, np.float32(1)))
+    return np.where(chosen[:, None, None, None], flat, images)
+
+
+def _facts(scene: Scene) -> np.ndarray:
+    """Return the answers of every item and, last, of the writing, int64 [items + 1, aspects]; -1 is not asked."""
+    names = list(ASPECTS)
+    table = np.full((len(scene.items) + 1, len(names)), -1, dtype=np.int64)
+    for i, item in enumerate(scene.items):
+        before = scene.items[i - 1] if i else None
+        link = relation(item, before, (i - 1, i) in scene.overlaps) if before else "first"
+        facts = {
+            "kind": 1,
+            "colour": COLOURS.index(item.colour),
+            "shape": SHAPES.index(item.shape),
+            "size": SIZES.index(item.size),
+            "rank": i,
+            "relation": RELATIONS.index(link),
+            "touched": int(bool(scene.overlapping(i))),
+            "place": _cell(item.x, item.y),
+        }
+        for name, value in facts.items():
+            table[i, names.index(name)] = value
+    if scene.writing:
+        text = scene.writing.text
+        number = text.isdigit()
+        facts = {
+            "kind": 2,
+            "colour": COLOURS.index(scene.writing.colour),
+            "place": _cell(scene.writing.x, scene.writing.y),
+            "glyph": int(text[0]) if number else 10 + WORDS.index(text),
+            "second": int(text[1]) if number and len(text) == 2 else 10,
+        }
+        for name, value in facts.items():
+            table[-1, names.index(name)] = value
+    return table
+
+
+def _cell(x: float, y: float) -> int:
+    third = SIDE / 3
+    return 3 * min(2, int(y // third)) + min(2, int(x // third))
+
+
+@dataclass(frozen=True)
+class PatchLabels:
+    """What each patch shows.
+
+    Attributes:
+        answers: int64 [n, 64, aspects], -1 where there is none.
+        weights: Such that every item of a scene counts the same, float32 [n, 64].
+        toward: From the patch to the item's centre, in halves of the picture, float32 [n, 64, 2].
+        mask: Which of its pixels belong to the item, float32 [n, 64, 64].
+    """
+
+    answers: np.ndarray
+    weights: np.ndarray
+    toward: np.ndarray
+    mask: np.ndarray
+
+
+def patch_labels(drawn: Sequence[Scene], shown: np.ndarray) -> PatchLabels:
+    """Return what each patch shows.
+
+    Args:
+        drawn: Scenes.
+        shown: Their maps, uint8 [n, 64, 64].
+    """
+    n = len(drawn)
+    blocks = shown.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)
+    numbers = np.array([*range(1, 7), WRITING], dtype=np.uint8)
+    counts = (blocks[..., None] == numbers).sum(2)  # [n, 64, 7]
+    best, most = counts.argmax(-1), counts.max(-1)
+    some = most >= 6
+    labels = np.full((n, GRID * GRID, len(ASPECTS)), -1, dtype=np.int64)
+    labels[..., 0] = 0
+    weights = np.full((n, GRID * GRID), 1 / 40, dtype=np.float32)
+    toward = np.zeros((n, GRID * GRID, 2), dtype=np.float32)
+    centres = np.stack(np.meshgrid(np.arange(GRID), np.arange(GRID)), -1).reshape(-1, 2) * PATCH + PATCH / 2
+    for i, scene in enumerate(drawn):
+        facts = _facts(scene)
+        where = np.flatnonzero(some[i])
+        index = np.where(best[i, where] == 6, len(scene.items), best[i, where])
+        labels[i, where] = facts[index]
+        share = np.bincount(index, minlength=len(facts))
+        weights[i, where] = 1 / share[index]
+        spots = [(item.x, item.y) for item in scene.items]
+        spots.append((scene.writing.x, scene.writing.y) if scene.writing else (0.0, 0.0))
+        toward[i, where] = (np.array(spots)[index] - centres[where]) / (SIDE / 2)
+    mask = (blocks == numbers[best][..., None]) & some[..., None]
+    return PatchLabels(labels, weights, toward, mask.astype(np.float32))

@@ -1,0 +1,146 @@
+"""What a vision-language model says about held-out scenes, compared with what is there."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
+
+from workbench.training.generators import ASSISTANT, END, USER
+from workbench.training.scenes.data import normalised
+from workbench.training.scenes.draw import paint
+from workbench.training.scenes.model import VISION_TOKENS
+from workbench.training.scenes.scene import Scene, scenes
+from workbench.training.scenes.tasks import QUESTIONS, Ask, ask, read_caption
+from workbench.training.tokenizer import IMAGE, PAD, token_id
+
+HELD_SEED = 9
+CAPTION_TOKENS = 136
+
+
+def answer(
+    model: LlavaForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    pictures: torch.Tensor,
+    questions: Sequence[str],
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """Return the model's greedy answers, as token ids without padding, the end included where it was reached.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        pictures: Normalised pictures, one per question, float32 [n, 3, 64, 64].
+        questions: What the user says.
+        max_new_tokens: Longest answer.
+    """
+    user, reply, end, image, pad = (token_id(tokenizer, t) for t in (USER, ASSISTANT, END, IMAGE, PAD))
+    rows = [
+        [user, *[image] * VISION_TOKENS, *tokenizer.encode(text, add_special_tokens=False), reply] for text in questions
+    ]
+    size = max(map(len, rows))
+    ids = torch.tensor([[pad] * (size - len(row)) + row for row in rows])
+    with torch.inference_mode():
+        output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]  # from a mixin
+            input_ids=ids,
+            attention_mask=(ids != pad).long(),
+            pixel_values=pictures.to(model.dtype),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=end,
+            pad_token_id=pad,
+        )
+    answers = output[:, size:].tolist()
+    return [said[: said.index(end) + 1] if end in said else said for said in answers]
+
+
+def answer_texts(
+    model: LlavaForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    drawn: Sequence[Scene],
+    asked: Sequence[Ask],
+    rows: int = 50,
+) -> list[str]:
+    """Return the model's answers to one question about each scene."""
+    texts: list[str] = []
+    for start in range(0, len(drawn), rows):
+        part, questions = drawn[start : start + rows], asked[start : start + rows]
+        longest = CAPTION_TOKENS if any(a.kind == "caption" for a in questions) else 40
+        said = answer(model, tokenizer, pictures_of(part), [a.question for a in questions], longest)
+        texts += [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in said]
+    return texts
+
+
+def pictures_of(drawn: Sequence[Scene]) -> torch.Tensor:
+    """Return the pictures of scenes as the model reads them, float32 [n, 3, 64, 64]."""
+    return torch.from_numpy(normalised(np.stack([paint(scene)[0] for scene in drawn])))
+
+
+def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float]:
+    """Compare captions with the right ones, object by object from the left.
+
+    An object that is missing counts as wrong in everything; what is said beyond the last object, too.
+
+    Returns:
+        Share of right answers by attribute, of captions with the right number of objects, and of captions that are
+        right to the letter.
+    """
+    right: dict[str, int] = defaultdict(int)
+    total: dict[str, int] = defaultdict(int)
+    for text, question in zip(said, asked, strict=True):
+        got, want = read_caption(text), read_caption(question.answer)
+        right["caption"] += text == question.answer
+        right["objects"] += len(got) == len(want)
+        total["caption"] += 1
+        total["objects"] += 1
+        for i in range(max(len(got), len(want))):
+            for attribute in ("colour", "shape", "size", "place", "relation"):
+                if attribute == "relation" and i == 0:
+                    continue
+                total[attribute] += 1
+                if i < len(got) and i < len(want):
+                    right[attribute] += getattr(got[i], attribute) == getattr(want[i], attribute)
+    return {name: right[name] / total[name] for name in sorted(total)}
+
+
+def held_scenes(count: int, sketch: bool | None = None) -> list[Scene]:
+    """Return the first held-out scenes."""
+    return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch), count))
+
+
+def ask_all(drawn: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:
+    """Ask one kind of question about every scene that it fits; returns those scenes and the questions."""
+    rng = random.Random(f"{kind}/{seed}")
+    pairs = [(scene, question) for scene in drawn if (question := ask(kind, scene, rng))]
+    return [scene for scene, _ in pairs], [question for _, question in pairs]
+
+
+def evaluate_scenes(
+    model: LlavaForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    drawn: Sequence[Scene],
+    kinds: Sequence[str] = tuple(QUESTIONS),
+) -> dict[str, float]:
+    """Return the share of right answers: per attribute in captions, and of the whole answer for each other kind."""
+    results: dict[str, float] = {}
+    for kind in kinds:
+        fitting, asked = ask_all(drawn, kind)
+        said = answer_texts(model, tokenizer, fitting, asked)
+        if kind == "caption":
+            results |= {f"caption: {name}": value for name, value in caption_scores(said, asked).items()}
+        elif asked:
+            results[kind] = sum(a == b.answer for a, b in zip(said, asked, strict=True)) / len(asked)
+    return results
+
+
+def quick_check(
+    model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, count: int
+) -> dict[str, float]:
+    """Return caption scores on a few held-out scenes."""
+    found = evaluate_scenes(model, tokenizer, held_scenes(count), ("caption", "count", "reading", "relation"))
+    return found

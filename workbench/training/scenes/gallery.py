@@ -1,0 +1,116 @@
+"""The gallery of held-out scenes that comes with the app: pictures, questions, and the words that state facts."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.training.loop import Report
+from workbench.training.scenes.draw import picture
+from workbench.training.scenes.scene import Scene, scenes
+from workbench.training.scenes.tasks import LEXICON, QUESTIONS, Ask, ask
+
+GALLERY_SEED = 31
+QUESTION = "Describe every object, left to right."
+HARD = {"place", "relation", "neighbour", "exists", "colour"}
+"""Kinds that the bundled target often gets wrong (see its card); they come last."""
+ANY_PICTURE = (
+    QUESTION,
+    "How many shapes are there?",
+    "List the colours from left to right.",
+    "List the shapes from left to right.",
+    "Do any shapes overlap?",
+    "What is written?",
+)
+"""Questions that fit every picture."""
+
+
+@dataclass
+class GalleryOptions:
+    """Options of the `vision-gallery` recipe.
+
+    Attributes:
+        out: Folder of the gallery.
+        scale: Pictures are enlarged by this factor, every pixel a block, so that they look sharp on screens.
+    """
+
+    out: Path = Path("assets/scenes")
+    scale: int = 4
+
+
+WANTED: dict[str, dict[str, Any]] = {
+    "four-shapes": {"count": 4, "sketch": False, "writing": None, "overlap": False},
+    "six-shapes": {"count": 6, "sketch": False, "writing": None, "overlap": False},
+    "overlap": {"count": 3, "sketch": False, "writing": None, "overlap": True},
+    "sketch": {"count": 4, "sketch": True, "writing": None, "overlap": False},
+    "sketch-overlap": {"count": 3, "sketch": True, "writing": None, "overlap": True},
+    "number": {"count": 3, "sketch": False, "writing": "number", "overlap": False},
+    "word": {"count": 3, "sketch": True, "writing": "word", "overlap": False},
+    "dark": {"count": 4, "sketch": False, "writing": None, "overlap": False},
+    "alike": {"count": 5, "sketch": False, "writing": None, "overlap": False},
+    "one": {"count": 1, "sketch": True, "writing": None, "overlap": False},
+    "only-a-number": {"count": 0, "sketch": False, "writing": "number", "overlap": False},
+    "crowd": {"count": 6, "sketch": True, "writing": "number", "overlap": False},
+}
+"""The scenes of the gallery and what they must have."""
+
+
+def _fits(name: str, scene: Scene, wanted: dict[str, Any]) -> bool:
+    dark = sum(scene.background) < 330
+    shapes = [item.shape for item in scene.items]
+    return (
+        (scene.writing.kind if scene.writing else None) == wanted["writing"]
+        and bool(scene.overlaps) == wanted["overlap"]
+        and dark == (name == "dark")
+        and (name != "alike" or max(map(shapes.count, shapes)) >= 3)
+    )
+
+
+def gallery_scenes() -> dict[str, Scene]:
+    """Return the scenes of the gallery by name, all kept out of training."""
+    return {
+        name: next(
+            scene
+            for scene in scenes(GALLERY_SEED, held_out=True, sketch=wanted["sketch"], count=wanted["count"])
+            if _fits(name, scene, wanted)
+        )
+        for name, wanted in WANTED.items()
+    }
+
+
+def presets(scene: Scene, name: str) -> list[Ask]:
+    """Return questions about a scene, one of each kind that fits, the caption first."""
+    rng = random.Random(f"gallery/{name}")
+    asked = [question for kind in QUESTIONS if (question := ask(kind, scene, rng))]
+    asked.sort(key=lambda question: question.kind in HARD)
+    caption = asked[0]
+    return [Ask("caption", QUESTION, caption.answers), *asked[1:]]
+
+
+def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
+    """Write the pictures, `index.json` with alternative texts, questions and right answers, and `lexicon.json`."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for name, scene in gallery_scenes().items():
+        shown = picture(scene)
+        large = shown.resize((shown.width * options.scale, shown.height * options.scale), resample=0)
+        large.save(options.out / f"{name}.png", optimize=True)
+        asked = presets(scene, name)
+        entries.append(
+            {
+                "name": name,
+                "title": name.replace("-", " ").capitalize(),
+                "file": f"{name}.png",
+                "alt": f"{'Sketch' if scene.sketch else 'Picture'}. {asked[0].answer}",
+                "questions": [a.question for a in asked],
+                "answers": [a.answer for a in asked],
+            }
+        )
+    index = {"questions": list(ANY_PICTURE), "scenes": entries}
+    (options.out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+    (options.out / "lexicon.json").write_text(json.dumps(LEXICON, indent=1) + "\n")
+    report(f"vision-gallery: {len(entries)} scenes in {options.out}")
+    return {"scenes": len(entries), "out": str(options.out)}

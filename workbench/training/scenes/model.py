@@ -1,0 +1,131 @@
+"""Shapes of the bundled vision-language models, and how they are written and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+    SiglipImageProcessorPil,
+    SiglipVisionConfig,
+)
+
+from workbench.training.generators import END
+from workbench.training.models import SHARD_SIZE
+from workbench.training.scenes.data import GRID, PATCH
+from workbench.training.scenes.scene import SIDE
+from workbench.training.tokenizer import CONTEXT, IMAGE, PAD, token_id
+
+VISION_TOKENS = GRID * GRID
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}<|assistant|>{% elif message['role'] != 'system' %}<|user|>{% endif %}"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<|image|>{% endif %}{% endfor %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "{% endif %}"
+    "{% if message['role'] == 'assistant' %}<|endoftext|>{% elif message['role'] == 'system' %}\n{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def language_config(
+    tokenizer: PreTrainedTokenizerFast, hidden: int = 256, layers: int = 5, inner: int = 512
+) -> LlamaConfig:
+    """Return the shape of a language model that answers about scenes."""
+    end, pad = (token_id(tokenizer, token) for token in (END, PAD))
+    heads = max(2, hidden // 64)
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=pad,
+    )
+
+
+def vision_language_config(
+    tokenizer: PreTrainedTokenizerFast, vision: SiglipVisionConfig, language: LlamaConfig
+) -> LlavaConfig:
+    """Return the LLaVA configuration that joins a tower and a language model by a projector of two layers."""
+    ends: dict[str, Any] = {name: getattr(language, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return LlavaConfig(
+        vision_config=vision,
+        text_config=language,
+        image_token_index=token_id(tokenizer, IMAGE),
+        image_seq_length=VISION_TOKENS,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=True,
+        **ends,
+    )
+
+
+def make_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
+    """Return the processor: pictures of any size become 64 × 64, a placeholder becomes 64 vision tokens."""
+    image_processor = SiglipImageProcessorPil(
+        size={"height": SIDE, "width": SIDE},
+        resample=3,
+        do_convert_rgb=True,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    return LlavaProcessor(
+        image_processor=image_processor,
+        tokenizer=tokenizer,
+        patch_size=PATCH,
+        vision_feature_select_strategy="full",
+        chat_template=CHAT_TEMPLATE,
+        image_token=IMAGE,
+        num_additional_image_tokens=0,
+    )
+
+
+def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write a model in the Hugging Face layout: float16 shards of at most 9 MB, configurations and processor.
+
+    Args:
+        model: The float32 model; it is left as it is.
+        tokenizer: Its tokenizer.
+        out: Folder.
+    """
+    half = LlavaForConditionalGeneration(model.config)
+    half.load_state_dict(model.state_dict())
+    half.half()
+    half.config.dtype = "float16"
+    half.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("model*.safetensors*"):
+        old.unlink()
+    half.save_pretrained(out, max_shard_size=SHARD_SIZE)
+    for shard in out.glob("model*.safetensors"):
+        shard.chmod(0o644)
+    tokenizer.backend_tokenizer.no_padding()
+    make_processor(tokenizer).save_pretrained(out)
+
+
+def load_vision_model(
+    folder: Path, dtype: torch.dtype = torch.float32
+) -> tuple[LlavaForConditionalGeneration, LlavaProcessor]:
+    """Load a model for inference, its weights frozen, and its processor."""
+    model = LlavaForConditionalGeneration.from_pretrained(str(folder), dtype=dtype).eval().requires_grad_(False)
+    processor: Any = LlavaProcessor.from_pretrained(str(folder))
+    return model, cast(LlavaProcessor, processor)

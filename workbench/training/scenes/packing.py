@@ -1,0 +1,150 @@
+"""Several questions about one picture in one row of a batch.
+
+A row is the picture followed by turns that see the picture and themselves but not each other, so that the vision
+tokens are read once for all questions and no answer can be copied from another. Some rows are conversations instead:
+there every turn sees the turns before it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from workbench.training.generators import ASSISTANT, END, USER
+from workbench.training.scenes.model import VISION_TOKENS
+from workbench.training.tokenizer import IMAGE, token_id
+
+NO_PICTURE = "There is no picture."
+Turn = tuple[str, str | list[int]]
+"""A question and its answer; an answer of token ids is taken as it is, to a text the end is added."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch of rows.
+
+    Attributes:
+        ids: Token ids, int64 [B, T]; vision tokens have the placeholder's id.
+        positions: Position of every token in its own conversation, int64 [B, T].
+        mask: Which tokens each token sees, bool [B, 1, T, T].
+        labels: The next token where it belongs to an answer, else -100, int64 [B, T].
+        weights: Weight of each label, float32 [B, T].
+        image: Which tokens are vision tokens, bool [B, T].
+    """
+
+    ids: Tensor
+    positions: Tensor
+    mask: Tensor
+    labels: Tensor
+    weights: Tensor
+    image: Tensor
+
+
+class Packer:
+    """Turns questions and answers into batches.
+
+    Args:
+        tokenizer: The tokenizer.
+        vision_tokens: Vision tokens per picture; 0 leaves the picture out, for a blind model.
+        short_weight: Weight of the tokens of short answers; those of captions count 1.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        vision_tokens: int = VISION_TOKENS,
+        short_weight: float = 2.0,
+    ) -> None:
+        self.vision_tokens, self.short_weight = vision_tokens, short_weight
+        self._tokenizer = tokenizer
+        self._user, self._answer, self._end, self._image = (
+            token_id(tokenizer, token) for token in (USER, ASSISTANT, END, IMAGE)
+        )
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text; short texts are remembered."""
+        known = self._cache.get(text)
+        if known is None:
+            known = self._tokenizer.encode(text, add_special_tokens=False)
+            if len(text) < 60:
+                self._cache[text] = known
+        return known
+
+    def pack(self, rows: Sequence[Sequence[Turn]], chained: Sequence[bool], seen: Sequence[bool]) -> Packed:
+        """Return a batch.
+
+        Args:
+            rows: Questions and answers of each row.
+            chained: For each row, whether its turns are one conversation.
+            seen: For each row, whether there is a picture.
+        """
+        parts = [self._row(turns, chain, see) for turns, chain, see in zip(rows, chained, seen, strict=True)]
+        size = -(-max(len(part[0]) for part in parts) // 8) * 8
+        shape = (len(parts), size)
+        ids, positions = np.ones(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        labels, weights = np.full(shape, -100, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        blocks = np.full(shape, -1, dtype=np.int64)
+        for i, (row, place, label, weight, block) in enumerate(parts):
+            n = len(row)
+            ids[i, :n], positions[i, :n], blocks[i, :n] = row, place, block
+            labels[i, : n - 1], weights[i, : n - 1] = label[1:], weight[1:]
+        same = blocks[:, :, None] == blocks[:, None, :]
+        common = (blocks == 0)[:, None, :]
+        mask = (same | common) & np.tril(np.ones((size, size), dtype=bool))
+        return Packed(
+            torch.from_numpy(ids),
+            torch.from_numpy(positions),
+            torch.from_numpy(mask[:, None]),
+            torch.from_numpy(labels),
+            torch.from_numpy(weights),
+            torch.from_numpy(ids == self._image),
+        )
+
+    def agree(self, turns: Sequence[Turn], differs: Sequence[bool]) -> list[bool]:
+        """Return for each turn of an unchained row that shows a picture whether none of its tokens differs.
+
+        Args:
+            turns: The row's questions and answers.
+            differs: For each of its tokens, whether the next one differs from what a model would say.
+        """
+        blocks = self._row(turns, False, True)[-1]
+        wrong = {block for block, different in zip(blocks, differs, strict=False) if different}
+        return [number not in wrong for number in range(1, len(turns) + 1)]
+
+    def _row(
+        self, turns: Sequence[Turn], chained: bool, seen: bool
+    ) -> tuple[list[int], list[int], list[int], list[float], list[int]]:
+        ids = [self._user] + [self._image] * (self.vision_tokens if seen else 0)
+        places, labels, weights, blocks = list(range(len(ids))), [-100] * len(ids), [0.0] * len(ids), [0] * len(ids)
+        first = len(ids)
+        for number, (question, answer) in enumerate(turns, 1):
+            asked = [*self.encode(question), self._answer]
+            if chained and number > 1:
+                asked = [self._user, *asked]
+            said = answer if isinstance(answer, list) else [*self.encode(answer), self._end]
+            start = len(ids) if chained else first
+            ids += asked + said
+            places += range(start, start + len(asked) + len(said))
+            labels += [-100] * len(asked) + said
+            heavy = self.short_weight if len(said) < 16 else 1.0
+            weights += [0.0] * len(asked) + [heavy] * len(said)
+            blocks += [0 if chained else number] * (len(asked) + len(said))
+        return ids, places, labels, weights, blocks
+
+
+def worded(question: str, rng: random.Random) -> str:
+    """Return a question as some people type it: on a new line, in small letters, without its mark."""
+    if rng.random() < 0.12:
+        question = "\n" + question
+    if rng.random() < 0.08:
+        question = question.rstrip("?.")
+    if rng.random() < 0.08:
+        question = question[:1].lower() + question[1:]
+    return question

@@ -1,0 +1,72 @@
+"""The recipe that measures the bundled vision models and writes their cards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM
+
+from workbench.training.loop import Report
+from workbench.training.scenes.cards import write_vision_cards
+from workbench.training.scenes.drafters import acceptance
+from workbench.training.scenes.evaluate import evaluate_scenes, held_scenes
+from workbench.training.scenes.model import load_vision_model
+
+
+@dataclass
+class VisionEvaluateOptions:
+    """Options of the `vision-evaluate` recipe.
+
+    Attributes:
+        models: Folder with `vision-target` and its drafters; those that are missing are skipped.
+        out: JSON file for the results.
+        count: Held-out scenes, half of them sketches.
+        drafter_count: Held-out scenes on which drafters are measured.
+        threads: CPU threads.
+        hardware: Description of the machine on which the models were trained, for their cards.
+    """
+
+    models: Path = Path("assets/models")
+    out: Path = Path(".cache/train/vision-evaluation.json")
+    count: int = 200
+    drafter_count: int = 50
+    threads: int = 1
+    hardware: str = "one core of an AMD EPYC processor (AVX-512 BF16), shared with other work"
+
+
+def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str, Any]:
+    """Measure the models, write the results and the cards."""
+    torch.set_num_threads(options.threads)
+    folder = options.models / "vision-target"
+    model, processor = load_vision_model(folder)
+    half = options.count // 2
+    results: dict[str, Any] = {
+        "count": half,
+        "drafter_count": options.drafter_count,
+        "parameters": {"vision-target": sum(p.numel() for p in model.parameters())},
+        "exact_match": {},
+        "acceptance": {},
+    }
+    for name, sketch in (("rendered", False), ("sketch", True)):
+        found = evaluate_scenes(model, processor.tokenizer, held_scenes(half, sketch))
+        results["exact_match"][name] = found
+        report(f"{name}: " + " · ".join(f"{key} {value:.1%}" for key, value in found.items()))
+    for name in ("vision-text-drafter", "vision-drafter"):
+        if not (options.models / name / "config.json").exists():
+            continue
+        if name == "vision-drafter":
+            drafter = load_vision_model(options.models / name)[0]
+        else:
+            drafter = LlamaForCausalLM.from_pretrained(str(options.models / name), dtype=torch.float32).eval()
+        results["parameters"][name] = sum(p.numel() for p in drafter.parameters())
+        found = acceptance(folder, drafter, options.drafter_count)
+        results["acceptance"][name] = found
+        report(f"{name}: acceptance " + " · ".join(f"{key} {value:.1%}" for key, value in found.items()))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=2) + "\n")
+    write_vision_cards(options.models, results, options.hardware)
+    return results

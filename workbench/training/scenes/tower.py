@@ -1,0 +1,189 @@
+"""Training of the vision tower before there is a language model: every patch says what it shows.
+
+The renderer knows which object covers each patch, so the tower learns from 64 answers per picture rather than from
+a few words: colour, shape, size and place of the object, its rank from left to right, how it lies to the one before,
+what is written, where its centre is, and which pixels belong to it. One linear layer reads all of it from the features
+that the language model will see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import SiglipVisionConfig, SiglipVisionModel
+
+from workbench.training.clock import RunClock
+from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.models import build_optimizers
+from workbench.training.scenes.data import (
+    ASPECTS,
+    PATCH,
+    PatchLabels,
+    Shards,
+    jittered,
+    normalised,
+    patch_labels,
+    silhouettes,
+)
+from workbench.training.scenes.scene import SIDE
+
+
+@dataclass
+class TowerOptions:
+    """Options of the `vision-tower` recipe.
+
+    Attributes:
+        scenes: Folder of rendered scenes; missing ones are drawn.
+        out: File with the finished tower.
+        checkpoint: Checkpoint file.
+        minutes: Length of the run by the clock.
+        steps: Length of the run in steps; wins over `minutes`.
+        resume: Go on from the checkpoint.
+        hidden: Hidden size.
+        layers: Number of layers.
+        inner: Size of the feed-forward layers.
+        rows: Pictures per step.
+        shards: Shards of 4,096 scenes in use.
+        shard_size: Scenes per shard.
+        silhouette_steps: First steps, in which half of the pictures are mere silhouettes.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
+        seed: Seed of weights and scenes.
+        threads: CPU threads.
+        checkpoint_seconds: Time between checkpoints.
+    """
+
+    scenes: Path = Path(".cache/train/scenes")
+    out: Path = Path(".cache/train/vision-tower.pt")
+    checkpoint: Path | None = Path(".cache/train/vision-tower-run.pt")
+    minutes: float | None = 12.0
+    steps: int | None = None
+    resume: bool = False
+    hidden: int = 128
+    layers: int = 4
+    inner: int = 384
+    rows: int = 64
+    shards: int = 24
+    shard_size: int = 4096
+    silhouette_steps: int = 500
+    matrix_rate: float = 0.02
+    other_rate: float = 0.003
+    seed: int = 0
+    threads: int = 1
+    checkpoint_seconds: float = 120.0
+
+
+def tower_config(hidden: int = 128, layers: int = 4, inner: int = 384) -> SiglipVisionConfig:
+    """Return the shape of the vision tower: 64 patches of 8 × 8 pixels, no pooled output."""
+    return SiglipVisionConfig(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, hidden // 32),
+        image_size=SIDE,
+        patch_size=PATCH,
+        vision_use_head=False,
+    )
+
+
+class PatchReader(nn.Module):
+    """A vision tower and one linear layer that reads every aspect from each patch.
+
+    Args:
+        config: Shape of the tower.
+    """
+
+    def __init__(self, config: SiglipVisionConfig) -> None:
+        super().__init__()
+        self.tower = SiglipVisionModel(config)
+        self.tower.set_attn_implementation("eager")  # in bfloat16 far faster on CPUs, at 64 tokens
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.read = nn.Linear(config.hidden_size, sum(ASPECTS.values()) + 2 + PATCH**2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return scores of all answers, the vector to the centre and scores of the pixels, [n, 64, answers + 66]."""
+        states = self.tower(images, output_hidden_states=True).hidden_states[-1]
+        return self.read(self.norm(states))
+
+
+def seeded_weights(model: nn.Module, seed: int) -> None:
+    """Fill a module with small random weights from a generator of its own, in place."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2:
+                scale = 0.02 if "embed" in name else parameter[0].numel() ** -0.5
+                scale *= 0.3 if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")) else 1.0
+                parameter.normal_(0.0, scale, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str, float]]:
+    """Return the loss of all aspects and, for each, the weighted share of right answers.
+
+    Args:
+        scores: What `PatchReader` said, [n, 64, answers + 66].
+        labels: What the patches show.
+    """
+    losses, right = [], {}
+    answers, weights = torch.from_numpy(labels.answers), torch.from_numpy(labels.weights)
+    pieces = scores.float().split([*ASPECTS.values(), 2, PATCH**2], dim=-1)
+    for i, (name, given) in enumerate(zip(ASPECTS, pieces, strict=False)):
+        asked = answers[..., i] >= 0
+        answer, weight = answers[..., i][asked], weights[asked]
+        if len(answer) == 0:
+            continue
+        total = weight.sum()
+        heavy = 2.0 if name == "shape" else 1.0
+        losses.append(heavy * (F.cross_entropy(given[asked], answer, reduction="none") * weight).sum() / total)
+        right[name] = float(((given[asked].argmax(-1) == answer) * weight).sum() / total)
+    some = answers[..., 0] > 0
+    off = (pieces[-2] - torch.from_numpy(labels.toward)).abs().sum(-1)
+    losses.append(4.0 * (off * weights)[some].sum() / weights[some].sum().clamp(min=1e-6))
+    pixels = F.binary_cross_entropy_with_logits(pieces[-1], torch.from_numpy(labels.mask), reduction="none").mean(-1)
+    losses.append(4.0 * pixels[some].mean())
+    return torch.stack(losses).sum(), right
+
+
+def train_tower(options: TowerOptions, report: Report) -> RunResult:
+    """Train the tower and write it to `options.out`."""
+    torch.set_num_threads(options.threads)
+    reader = PatchReader(tower_config(options.hidden, options.layers, options.inner))
+    seeded_weights(reader, options.seed)
+    report(f"vision-tower: {sum(p.numel() for p in reader.tower.parameters()):,} parameters")
+    shards = Shards(options.scenes, options.seed, options.shard_size)
+    optimizers = build_optimizers(reader, options.matrix_rate, options.other_rate)
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        drawn, pixels, shown = shards.batch(step, options.rows, options.shards)
+        labels = patch_labels(drawn, shown)
+        images = jittered(normalised(pixels), (options.seed, step))
+        if step < options.silhouette_steps:
+            images = silhouettes(images, shown, 0.5, (options.seed, step, 1))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = reader(torch.from_numpy(images))
+        loss, right = reading_loss(scores, labels)
+        loss.backward()
+        return images.shape[0] * labels.weights.shape[1], {"loss": float(loss.detach()), **right}
+
+    def on_checkpoint(result: RunResult) -> str:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"config": reader.tower.config.to_dict(), "model": reader.tower.state_dict()}, options.out)
+        return f"vision-tower: written to {options.out} at step {result.steps}"
+
+    clock = RunClock(options.minutes, options.steps)
+    loop = LoopOptions("vision-tower", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    return run_loop(loop, reader, optimizers, step_losses, report, on_checkpoint)
+
+
+def load_tower(path: Path) -> SiglipVisionModel:
+    """Load a tower written by `train_tower`."""
+    saved = torch.load(str(path), weights_only=True)
+    tower = SiglipVisionModel(SiglipVisionConfig(**saved["config"]))
+    tower.load_state_dict(saved["model"])
+    return tower

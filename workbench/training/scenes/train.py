@@ -1,0 +1,192 @@
+"""Training of the bundled vision-language model on rendered scenes, end to end from a pretrained tower."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlavaForConditionalGeneration
+
+from workbench.training.clock import RunClock
+from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.models import build_optimizers
+from workbench.training.scenes.data import Shards, jittered, normalised
+from workbench.training.scenes.evaluate import quick_check
+from workbench.training.scenes.model import language_config, save_vision_model, vision_language_config
+from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, Turn, worded
+from workbench.training.scenes.scene import Scene
+from workbench.training.scenes.tasks import ask_some
+from workbench.training.scenes.tower import load_tower, seeded_weights
+from workbench.training.tokenizer import load_tokenizer
+
+
+@dataclass
+class VisionOptions:
+    """Options of the `vision-target` recipe.
+
+    Attributes:
+        tower: File written by the `vision-tower` recipe.
+        tokenizer: Folder with the tokenizer of the text family.
+        scenes: Folder of rendered scenes; missing ones are drawn.
+        out: Folder of the finished model; also written at every checkpoint.
+        checkpoint: Checkpoint file.
+        minutes: Length of the run by the clock.
+        steps: Length of the run in steps; wins over `minutes`.
+        resume: Go on from the checkpoint.
+        hidden: Hidden size of the language model.
+        layers: Its number of layers.
+        inner: Size of its feed-forward layers.
+        rows: Pictures per step.
+        questions: Questions about each picture, next to its caption.
+        favoured: Kinds of question asked for five times as often as others, separated by commas.
+        shards: Shards of scenes in use.
+        shard_size: Scenes per shard.
+        chained: Share of the rows that are conversations.
+        unseen: Share of the rows without a picture.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
+        tower_rate: Factor on both in the tower.
+        seed: Seed of weights and scenes.
+        threads: CPU threads.
+        checkpoint_seconds: Time between checkpoints.
+        decay: Share of the run in which the learning rate falls.
+        check_scenes: Held-out scenes described at every checkpoint.
+    """
+
+    tower: Path = Path(".cache/train/vision-tower.pt")
+    tokenizer: Path = Path("assets/models/text-target")
+    scenes: Path = Path(".cache/train/scenes")
+    out: Path = Path(".cache/models/vision-target")
+    checkpoint: Path | None = Path(".cache/train/vision-target.pt")
+    minutes: float | None = 40.0
+    steps: int | None = None
+    resume: bool = False
+    hidden: int = 256
+    layers: int = 5
+    inner: int = 512
+    rows: int = 16
+    questions: int = 6
+    favoured: tuple[str, ...] = ()
+    shards: int = 24
+    shard_size: int = 4096
+    chained: float = 0.1
+    unseen: float = 0.02
+    matrix_rate: float = 0.02
+    other_rate: float = 0.003
+    tower_rate: float = 0.2
+    seed: int = 1
+    threads: int = 1
+    checkpoint_seconds: float = 240.0
+    decay: float = 0.4
+    check_scenes: int = 32
+
+
+def scene_rows(
+    drawn: Sequence[Scene], options: VisionOptions, seed: str
+) -> tuple[list[list[Turn]], list[bool], list[bool]]:
+    """Ask about scenes.
+
+    Returns:
+        For each scene the questions with their plain answers, whether they are one conversation, and whether the
+        picture is shown at all.
+    """
+    rng = random.Random(seed)
+    rows, chains, seen = [], [], []
+    for scene in drawn:
+        asked = ask_some(scene, options.questions, rng, options.favoured)
+        chain, see = rng.random() < options.chained, rng.random() >= options.unseen
+        if chain:
+            rng.shuffle(asked)
+        rows.append([(worded(a.question, rng), a.answer if see else NO_PICTURE) for a in asked])
+        chains.append(chain)
+        seen.append(see)
+    return rows, chains, seen
+
+
+def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: Tensor | None) -> Tensor:
+    """Return the language model's last states for a batch, [B, T, D].
+
+    Args:
+        model: The model.
+        packed: The batch.
+        images: Pictures of the rows that show one, float32 [n, 3, 64, 64].
+    """
+    trunk = model.model
+    embeds = trunk.language_model.embed_tokens(packed.ids)
+    if images is not None and len(images):
+        states = trunk.vision_tower(images, output_hidden_states=True).hidden_states[-1]
+        features = trunk.multi_modal_projector(states)
+        embeds = embeds.masked_scatter(packed.image[..., None], features.to(embeds.dtype))
+    bias = torch.zeros(packed.mask.shape).masked_fill(~packed.mask, torch.finfo(torch.float32).min)
+    return trunk.language_model(
+        inputs_embeds=embeds, attention_mask=bias, position_ids=packed.positions, use_cache=False
+    ).last_hidden_state
+
+
+def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
+    """Build the model with the pretrained tower and a new projector and language model."""
+    tokenizer = load_tokenizer(options.tokenizer)
+    tower = load_tower(options.tower)
+    language = language_config(tokenizer, options.hidden, options.layers, options.inner)
+    model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))
+    seeded_weights(model, options.seed)
+    model.model.vision_tower.load_state_dict(tower.state_dict())
+    model.set_attn_implementation("eager")  # in bfloat16 faster on CPUs than the fused kernel, for rows this short
+    return model
+
+
+def vision_optimizers(model: LlavaForConditionalGeneration, options: VisionOptions) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of the language model and projector, and slower ones of the tower."""
+    trunk = model.model
+    rest = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
+    slow = options.tower_rate
+    return [
+        *build_optimizers(rest, options.matrix_rate, options.other_rate),
+        *build_optimizers(trunk.vision_tower, slow * options.matrix_rate, slow * options.other_rate),
+    ]
+
+
+def train_vision(options: VisionOptions, report: Report) -> RunResult:
+    """Train the model and write it to `options.out`."""
+    torch.set_num_threads(options.threads)
+    tokenizer = load_tokenizer(options.tokenizer)
+    model = build_vision_model(options)
+    report(f"vision-target: {sum(p.numel() for p in model.parameters()):,} parameters")
+    optimizers = vision_optimizers(model, options)
+    shards = Shards(options.scenes, 0, options.shard_size)
+    packer = Packer(tokenizer)
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        drawn, pixels, _ = shards.batch(step, options.rows, options.shards)
+        rows, chains, seen = scene_rows(drawn, options, f"{options.seed}/{step}")
+        packed = packer.pack(rows, chains, seen)
+        images = torch.from_numpy(jittered(normalised(pixels), (options.seed, step, 2)))[torch.tensor(seen)]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            states = answer_states(model, packed, images)
+            asked = packed.labels >= 0
+            logits = model.lm_head(states[asked])
+        labels, weights = packed.labels[asked], packed.weights[asked]
+        each = F.cross_entropy(logits.float(), labels, reduction="none")
+        loss = (each * weights).sum() / weights.sum()
+        loss.backward()
+        short = weights > 1
+        shown = {"loss": float(loss.detach()), "caption": float(each[~short].detach().mean())}
+        return packed.ids.numel(), shown | {"short": float(each[short].detach().mean())}
+
+    def on_checkpoint(result: RunResult) -> str:
+        model.eval()
+        save_vision_model(model, tokenizer, options.out)
+        result.held = quick_check(model, tokenizer, options.check_scenes)
+        model.train()
+        return "vision-target: held-out " + " ".join(f"{name} {value:.2f}" for name, value in result.held.items())
+
+    clock = RunClock(options.minutes, options.steps)
+    loop = LoopOptions(
+        "vision-target", clock, options.checkpoint, options.resume, options.checkpoint_seconds, decay=options.decay
+    )
+    return run_loop(loop, model, optimizers, step_losses, report, on_checkpoint)
