@@ -7,14 +7,18 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from workbench.bench.contenders import Sample
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.report import BenchReport, build_groups, build_rows
+from workbench.bench.report import BenchReport, build_groups, build_rows, build_runs, ratio_of_rates
 from workbench.bench.runner import WARM_UP_RUNS, measure
+from workbench.bench.saved import read_report, to_parquet
+from workbench.core.errors import WorkbenchError
 
 
 @dataclass
@@ -30,6 +34,7 @@ class Scripted:
     parameters: dict[str, Any] = field(default_factory=dict)
     interrupt_at: int | None = None
     calls: list[int] = field(default_factory=list)
+    weights_bytes: int = 50 << 20
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         if len(self.calls) == self.interrupt_at:
@@ -42,7 +47,8 @@ class Scripted:
         }  # fmt: skip
         decode = self.seconds * slow if self.kind == "workbench" else None
         seconds = self.seconds * slow + (0.5 if self.kind == "workbench" else 0)
-        return Sample(self.name, prompt, repeat, [1] * 20, seconds, decode, self.rounds, figures)
+        depths = [(1, 10, 8), (2, 8, 2)]
+        return Sample(self.name, prompt, repeat, [1] * 20, seconds, decode, self.rounds, figures, [], [2] * 10, depths)
 
 
 def measured(contenders: Sequence[Scripted], n_prompts: int = 2) -> tuple[list[Sample], bool]:
@@ -64,6 +70,8 @@ def test_ratios_are_taken_within_a_prompt_and_repetition() -> None:
     assert fast.overhead_share == pytest.approx(0.02)
     assert fast.overhead_ms_per_round == pytest.approx(3.0)
     assert fast.identical_to_autoregressive == 1.0
+    assert fast.acceptance_by_position == [(1, 40, 32), (2, 32, 8)]
+    assert fast.weights_mib == 50
 
 
 def test_hugging_face_is_met_by_its_counterpart_on_whole_calls() -> None:
@@ -83,6 +91,26 @@ def test_hugging_face_is_met_by_its_counterpart_on_whole_calls() -> None:
     assert assisted.overhead_share is None
 
 
+def test_the_speed_up_in_total_weighs_prompts_by_their_length() -> None:
+    """Total tokens / total time: a long prompt counts for more than a short one, and the interval covers both."""
+
+    def runs(*times: tuple[int, float]) -> dict[tuple[int, int], Sample]:
+        return {(i, 0): Sample("x", i, 0, [1] * n, s, None, n) for i, (n, s) in enumerate(times)}
+
+    base = runs((10, 1.0), (10, 1.0), (80, 8.0), (20, 2.0))
+    fast = runs((10, 1.0), (10, 1.0), (80, 4.0), (20, 2.0))
+    found = ratio_of_rates(fast, base)
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.value == pytest.approx(12 / 8)
+    assert (found.low, found.high) == (pytest.approx(1.0), pytest.approx(2.0, abs=0.15))
+    assert found.n == 4
+    assert str(ratio_of_rates(runs((10, 1.0)), runs((10, 2.0)))) == "2.00", "one prompt has no interval"
+    assert str(ratio_of_rates(base, base)) == "1.00 [1.00–1.00]"
+    assert ratio_of_rates(fast, {}) is None
+
+
 def test_every_contender_is_warmed_up_and_the_order_changes() -> None:
     contenders = [Scripted("autoregressive", 1.0), Scripted("draft-model", 1.0)]
     samples, _ = measured(contenders)
@@ -98,7 +126,7 @@ def test_ctrl_c_keeps_the_prompts_that_are_complete() -> None:
     assert len(samples) == 4
 
 
-def test_a_report_is_written_in_three_forms() -> None:
+def test_a_report_is_written_in_all_forms_and_read_back(tmp_path: Path) -> None:
     contenders = [Scripted("autoregressive", 2.0), Scripted("draft-model", 1.0)]
     samples, _ = measured(contenders)
     prompts = [BenchPrompt("x", "x", "first"), BenchPrompt("y", "y", "second")]
@@ -107,6 +135,8 @@ def test_a_report_is_written_in_three_forms() -> None:
         machine={"cpu": "c", "cores": 2, "torch": "2", "transformers": "5", "date": "d", "load": 0.0},
         rows=build_rows(samples, contenders, True),
         groups=build_groups(samples, contenders, prompts, True),
+        runs=build_runs(samples, prompts),
+        left_out={"second, too long": 3},
     )
     wire = json.loads(report.to_json())
     assert wire["rows"][1]["speedup_vs_autoregressive"]["median"] == pytest.approx(2.0)
@@ -118,3 +148,19 @@ def test_a_report_is_written_in_three_forms() -> None:
     assert "| `draft-model` | 2.00 | 0.50 |" in markdown
     assert "**second**" in markdown
     assert "Measured on c, 2 cores" in markdown
+    assert "Left out 3 of second, too long." in markdown
+    for path, data in ((tmp_path / "r.json", report.to_json().encode()), (tmp_path / "r.parquet", to_parquet(report))):
+        path.write_bytes(data)
+        assert read_report(path) == report
+    runs = pl.read_parquet(tmp_path / "r.parquet")
+    assert runs.select("contender", "name", "tokens", "steps").row(0) == ("autoregressive", "x", 20, [2] * 10)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [(b"nothing", "no saved report"), (b"PAR1 junk", "no saved report"), (b'{"schema": 99}', "reads up to")],
+)
+def test_what_is_no_report_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "report").write_bytes(data)
+    with pytest.raises(WorkbenchError, match=says):
+        read_report(tmp_path / "report")

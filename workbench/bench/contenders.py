@@ -13,7 +13,8 @@ import torch
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.engine.method import Configured
-from workbench.trace.metrics import summary
+from workbench.trace.events import Trace
+from workbench.trace.metrics import acceptance_by_depth, summary
 
 
 @dataclass(slots=True)
@@ -32,6 +33,9 @@ class Sample:
             decode_s, and overhead_s: everything between prefill and the last token that is in no model forward, be it
             inside a round or between two.
         warnings: what the run's self-checks said.
+        steps: tokens that each round emitted, corrected and bonus included; [] where the other side does not say.
+        depths: (depth, rounds that tested it, rounds that accepted there), as `metrics.acceptance_by_depth`.
+        growth_bytes: how far memory rose during the run; None where it cannot be measured.
     """
 
     contender: str
@@ -43,6 +47,9 @@ class Sample:
     rounds: int
     figures: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    depths: list[tuple[int, int, int]] = field(default_factory=list)
+    growth_bytes: int | None = None
 
     @property
     def call_rate(self) -> float:
@@ -71,7 +78,7 @@ class Contender(Protocol):
 
     @property
     def kind(self) -> str:
-        """Whose implementation: "workbench" or "hugging-face"."""
+        """Whose implementation: "workbench", "hugging-face" or "llama.cpp"."""
         ...
 
     @property
@@ -84,9 +91,20 @@ class Contender(Protocol):
         """What else decides the work of a round."""
         ...
 
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the weights it needs, without rearranged copies."""
+        ...
+
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         """Generate once; `prompt` and `repeat` label the sample."""
         ...
+
+
+def weights_of(*models: Any) -> int:
+    """Bytes of the parameters of models; what they share counts once."""
+    tensors = {p.data_ptr(): p.numel() * p.element_size() for m in models if m is not None for p in m.parameters()}
+    return sum(tensors.values())
 
 
 @dataclass
@@ -128,6 +146,15 @@ class EngineContender:
         """Values of the method's parameters."""
         return dict(self.configured.values)
 
+    @property
+    def weights_bytes(self) -> int:
+        """The target, and what the method needs besides: the drafter, the files of trained heads."""
+        models, needs = self.engine.models, self.configured.method.needs
+        drafter = models.drafter.model if models.drafter is not None and "drafter" in needs else None
+        heads = [models.heads[need].folder for need in needs if need in models.heads]
+        files = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
+        return weights_of(models.target.model, drafter) + sum(files)
+
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         request = Request(
             list(prompt_ids),
@@ -139,24 +166,31 @@ class EngineContender:
         start = time.perf_counter()
         trace = self.engine.generate(request)
         seconds = time.perf_counter() - start
-        figures = summary(trace)
-        kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
-        decode = trace.footer.seconds
-        kept["decode_s"] = decode
-        kept["draft_s"] = figures["draft_seconds"]
-        kept["verify_s"] = figures["verify_seconds"]
-        kept["overhead_s"] = max(0.0, decode - kept["draft_s"] - kept["verify_s"])
-        return Sample(
-            contender=self.name,
-            prompt=prompt,
-            repeat=repeat,
-            token_ids=trace.token_ids,
-            seconds=seconds,
-            decode_seconds=decode or None,
-            rounds=figures["rounds"],
-            figures=kept,
-            warnings=list(trace.footer.warnings),
-        )
+        return sample_of(trace, self.name, prompt, repeat, seconds)
+
+
+def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
+    """A sample from what our engine recorded; `seconds` is the time of the whole call."""
+    figures = summary(trace)
+    kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
+    decode = trace.footer.seconds
+    kept["decode_s"] = decode
+    kept["draft_s"] = figures["draft_seconds"]
+    kept["verify_s"] = figures["verify_seconds"]
+    kept["overhead_s"] = max(0.0, decode - kept["draft_s"] - kept["verify_s"])
+    return Sample(
+        contender=contender,
+        prompt=prompt,
+        repeat=repeat,
+        token_ids=trace.token_ids,
+        seconds=seconds,
+        decode_seconds=decode or None,
+        rounds=figures["rounds"],
+        figures=kept,
+        warnings=list(trace.footer.warnings),
+        steps=[len(r.emitted) for r in trace.rounds],
+        depths=acceptance_by_depth(trace.rounds),
+    )
 
 
 @dataclass
@@ -206,6 +240,11 @@ class HuggingFaceContender:
         """The draft length, and what else decides the work of a round."""
         found = {"draft_tokens": self.draft_tokens, "ngram": self.ngram}
         return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def weights_bytes(self) -> int:
+        """Target and assistant."""
+        return weights_of(self.model, self.assistant)
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         ids = torch.tensor([list(prompt_ids)], device=self.model.device)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 MIN_EXPECTED = 5.0
@@ -54,10 +55,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
         >>> round(chi_square_tail(3.841458820694124, 1), 6)
         0.05
     """
-    if freedom <= 0:
-        return 1.0
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
+    return float(stats.chi2.sf(statistic, freedom)) if freedom > 0 else 1.0
 
 
 def chi_square(counts: Mapping[Any, int], law: Mapping[Any, float]) -> Fit:
@@ -104,7 +102,11 @@ def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tup
 
 
 def joint_law(
-    model: Any, prompt: Sequence[int], n_tokens: int, warp: Callable[[Float[Tensor, " V"]], Float[Tensor, " V"]]
+    model: Any,
+    prompt: Sequence[int],
+    n_tokens: int,
+    warp: Callable[[Float[Tensor, " V"]], Float[Tensor, " V"]],
+    extra: Mapping[str, Tensor] | None = None,
 ) -> dict[tuple[int, ...], float]:
     """The exact law of the next `n_tokens`, by one plain forward of the model for each beginning.
 
@@ -113,6 +115,7 @@ def joint_law(
         prompt: token ids.
         n_tokens: how far; the law has up to V**n_tokens cells.
         warp: turns the logits [V] after a beginning into the probabilities [V] that sampling uses.
+        extra: what the model takes besides token ids: pixels.
     """
     law: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n_tokens):
@@ -120,7 +123,7 @@ def joint_law(
         for beginning, mass in law.items():
             ids = torch.tensor([[*prompt, *beginning]], device=model.device)
             with torch.inference_mode():
-                p = warp(model(ids).logits[0, -1].double())
+                p = warp(model(ids, **(extra or {})).logits[0, -1].double())
             for token in p.nonzero().flatten().tolist():
                 longer[(*beginning, token)] = mass * float(p[token])
         law = longer

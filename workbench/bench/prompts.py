@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,53 @@ class BenchPrompt:
         group: what kind of text it asks for; rows are also reported by group.
         prompt: the text.
         chat: whether it is a user's message, to be put through the tokenizer's chat template where there is one.
+        follow_ups: the user's later messages of the same conversation, for `with_follow_ups`.
+        before: the conversation before the prompt, user and assistant by turns, user first.
+        question: number of the question it belongs to, where its suite numbers them.
+        turn: which message of the conversation it is, from 0.
+        category: what its suite calls its kind, where that is finer than `group`.
     """
 
     name: str
     prompt: str
     group: str = "all"
     chat: bool = False
+    follow_ups: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    question: int | None = None
+    turn: int = 0
+    category: str = ""
 
     def encode(self, tokenizer: Any) -> list[int]:
         """Token ids, in the chat format if the prompt is a message and the tokenizer knows such a format."""
+        said = [*self.before, self.prompt]
         if self.chat and getattr(tokenizer, "chat_template", None):
-            message = [{"role": "user", "content": self.prompt}]
-            text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+            messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        return list(tokenizer(self.prompt)["input_ids"])
+        return list(tokenizer("\n".join(said))["input_ids"])
+
+
+def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:
+    """Every message of every conversation as a prompt of its own, behind the answers before it.
+
+    The answers come from one method, so that all methods continue the same conversation.
+
+    Args:
+        prompts: some with `follow_ups`.
+        answer: writes the assistant's part; None ends the conversation there.
+    """
+    found = []
+    for prompt in prompts:
+        found.append(dataclasses.replace(prompt, follow_ups=()))
+        for turn, text in enumerate(prompt.follow_ups, 1):
+            last, answered = found[-1], answer(found[-1])
+            if answered is None:
+                break
+            before = (*last.before, last.prompt, answered)
+            name = f"{prompt.name}/{turn + 1}"
+            found.append(dataclasses.replace(last, name=name, prompt=text, before=before, turn=turn))
+    return found
 
 
 def load_prompts(path: Path | None = None) -> list[BenchPrompt]:

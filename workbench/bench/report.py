@@ -6,18 +6,25 @@ import csv
 import io
 import json
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 from workbench.bench.contenders import Contender, Sample
 from workbench.bench.machine import describe
 from workbench.bench.prompts import BenchPrompt, groups_of
 
+SCHEMA_VERSION = 1
+"""Of saved reports."""
 BASELINE = "autoregressive"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """What a method is compared with on the side of Hugging Face; every other method meets plain `generate`."""
+FEWEST = 3
+"""Prompts below which an interval says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +55,36 @@ class Spread:
         return f"{self.median:.2f} ({self.q1:.2f}–{self.q3:.2f})"
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its 95 % interval over prompts; None where there are too few prompts for one."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}" + ("" if self.low is None else f" [{self.low:.2f}–{self.high:.2f}]")
+
+
 @dataclass(slots=True)
 class BenchRow:
     """One line of the table. Rates are 0 to 1, times in the unit of their name, speed-ups are ratios.
 
     Attributes:
-        method: registry name, or `hf-…`.
+        method: registry name, or `hf-…`, `llama.cpp…`.
         title: name for people.
-        kind: "workbench" or "hugging-face".
+        kind: "workbench", "hugging-face" or "llama.cpp".
         promise: what the method promises.
         parameters: values of its parameters.
         prompts: prompts measured.
         tau: tokens emitted / target verification passes, over all prompts.
         acceptance_rate: accepted / tested drafted tokens; None without drafts or where the other side does not say.
-        tokens_per_second: median over prompts, prefill left out (of the whole call for Hugging Face).
+        tokens_per_second: median over prompts, prefill left out (of the whole call for other engines).
         speedup_vs_autoregressive: ratio of rates within a repetition.
+        speedup_in_total: total tokens / total time over the same of plain decoding (`ratio_of_rates`); for all by whole
+            calls, prefill included, with token ids counted as they came out of the model.
         speedup_per_tau: median speed-up / τ: the share of the ideal that arrives.
         speedup_vs_hf: ratio of the rates of whole calls, prefill included; None unless measured against it.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
@@ -71,6 +93,9 @@ class BenchRow:
         draft_ms_per_round: time in drafting.
         verify_ms_per_round: time in the target's verification.
         identical_to_autoregressive: share of prompts whose tokens equal the baseline's; None when sampling.
+        acceptance_by_position: (depth, rounds that tested it, rounds that accepted there); [] where nobody says.
+        weights_mib: weights of the models it uses, without rearranged copies.
+        growth_mib: largest rise of memory during one of its runs.
         warnings: what the self-checks said.
     """
 
@@ -84,6 +109,7 @@ class BenchRow:
     acceptance_rate: float | None
     tokens_per_second: float
     speedup_vs_autoregressive: Spread | None
+    speedup_in_total: Interval | None
     speedup_per_tau: float | None
     speedup_vs_hf: Spread | None
     hf_counterpart: str | None
@@ -92,26 +118,41 @@ class BenchRow:
     draft_ms_per_round: float | None
     verify_ms_per_round: float | None
     identical_to_autoregressive: float | None
+    acceptance_by_position: list[tuple[int, int, int]] = field(default_factory=list)
+    weights_mib: float | None = None
+    growth_mib: float | None = None
     warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class BenchReport:
-    """Rows over all prompts and by group, with what is needed to read them."""
+    """Rows over all prompts and by group, with what is needed to read them.
+
+    Attributes:
+        settings: what was asked for.
+        machine: where it was measured (`machine_facts`).
+        rows: over all prompts.
+        groups: the same by group of prompts; empty where there is one group only.
+        complete: False where it was stopped.
+        runs: every timed run as plain values (`SAVED`), for comparisons with other reports and for answer files.
+        left_out: prompts that were not run, by the reason.
+    """
 
     settings: dict[str, Any]
     machine: dict[str, Any]
     rows: list[BenchRow]
     groups: dict[str, list[BenchRow]]
     complete: bool = True
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
-        return asdict(self)
+        return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """Indented JSON."""
-        return json.dumps(self.to_wire(), indent=2, ensure_ascii=False)
+        """JSON; `saved.read_report` reads it back."""
+        return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:
         """One line a row and group; spreads become three columns."""
@@ -130,6 +171,7 @@ class BenchReport:
             parts += [f"**{name}**\n\n{_markdown_table(rows)}" for name, rows in self.groups.items()]
         note = ", ".join(f"{name} {value}" for name, value in self.settings.items() if value not in (None, ""))
         ended = "" if self.complete else "Stopped before the end. "
+        ended += "".join(f"Left out {n} of {why}. " for why, n in self.left_out.items())
         parts.append(f"{ended}Measured on {describe(self.machine)}. {note}.")
         return "\n\n".join(parts) + "\n"
 
@@ -169,6 +211,7 @@ def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], g
             sums[name] += value
     rounds = sum(s.rounds for s in own.values())
     same = [own[k].token_ids == base[k].token_ids for k in own if k in base]
+    growth = [s.growth_bytes for s in own.values() if s.growth_bytes is not None]
     return BenchRow(
         method=contender.name,
         title=contender.title,
@@ -180,6 +223,7 @@ def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], g
         acceptance_rate=_share(sums["accepted"], sums["tested"]) if is_ours else None,
         tokens_per_second=statistics.median(_by_prompt({k: rate(s) for k, s in own.items()})),
         speedup_vs_autoregressive=speedup,
+        speedup_in_total=ratio_of_rates(own, base) if base else None,
         speedup_per_tau=_share(speedup.median, tau) if speedup and tau else None,
         speedup_vs_hf=(
             Spread.of(_ratios(own, runs[counterpart], lambda s: s.call_rate)) if is_ours and counterpart else None
@@ -190,6 +234,9 @@ def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], g
         draft_ms_per_round=_share(1e3 * sums["draft_s"], rounds) if is_ours else None,
         verify_ms_per_round=_share(1e3 * sums["verify_s"], rounds) if is_ours else None,
         identical_to_autoregressive=_share(sum(same), len(same)) if greedy and same else None,
+        acceptance_by_position=_by_position(own.values()),
+        weights_mib=contender.weights_bytes / 2**20,
+        growth_mib=max(growth) / 2**20 if growth else None,
         warnings=sorted({w for s in own.values() for w in s.warnings}),
     )
 
@@ -200,6 +247,74 @@ def _ratios(
     """Ratio of rates within each repetition, then the median over the repetitions of each prompt."""
     pairs = {k: rate(ours[k]) / rate(theirs[k]) for k in ours if k in theirs and theirs[k].token_ids}
     return _by_prompt(pairs)
+
+
+def ratio_of_rates(ours: dict[tuple[int, int], Sample], theirs: dict[tuple[int, int], Sample]) -> Interval | None:
+    """Total tokens / total time of ours over the same of theirs, on the prompts that both have, prefill included.
+
+    The interval is scipy's percentile bootstrap over prompts, each drawn with both its sides. Source of the figure:
+    Spec-Bench (Xia et al. 2024, arXiv:2401.07851), which counts the baseline's tokens anew from its text; here both
+    sides are counted as the ids they generated.
+    """
+    prompts = sorted({prompt for prompt, repeat in ours if (prompt, repeat) in theirs})
+    totals = np.array([[*_totals(ours, prompt), *_totals(theirs, prompt)] for prompt in prompts], dtype=float)
+    if not prompts or not totals[:, 2].any():
+        return None
+
+    def ratio(*columns: Any, axis: int = -1) -> Any:
+        tokens, seconds, their_tokens, their_seconds = (np.sum(c, axis=axis) for c in columns)
+        with np.errstate(all="ignore"):  # a resample may draw only prompts without a token
+            return (tokens / seconds) / (their_tokens / their_seconds)
+
+    value = float(ratio(*totals.T))
+    if len(prompts) < FEWEST:
+        return Interval(value, None, None, len(prompts))
+    if len({ratio(*line) for line in totals[:, :, None]}) == 1:
+        return Interval(value, value, value, len(prompts))
+    found = stats.bootstrap(
+        tuple(totals.T), ratio, paired=True, n_resamples=2000, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    return Interval(value, float(found.low), float(found.high), len(prompts))
+
+
+def _totals(runs: dict[tuple[int, int], Sample], prompt: int) -> tuple[int, float]:
+    own = [sample for (index, _), sample in runs.items() if index == prompt]
+    return sum(len(s.token_ids) for s in own), sum(s.seconds for s in own)
+
+
+def _by_position(samples: Iterable[Sample]) -> list[tuple[int, int, int]]:
+    tested: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    for sample in samples:
+        tested.update({depth: n for depth, n, _ in sample.depths})
+        accepted.update({depth: n for depth, _, n in sample.depths})
+    return [(depth, tested[depth], accepted[depth]) for depth in sorted(tested)]
+
+
+SAVED = (
+    "contender", "prompt", "name", "group", "category", "question", "turn", "repeat", "tokens", "seconds",
+    "decode_seconds", "rounds", "accepted", "tested", "drafted", "draft_s", "verify_s", "overhead_s", "growth_bytes",
+    "steps", "token_ids",
+)  # fmt: skip
+"""Columns of a report's runs: what is known of the prompt, `figures` of the sample; `steps`."""
+
+
+def build_runs(samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> list[dict[str, Any]]:
+    """Every sample as plain values."""
+    return [_run(sample, prompts[sample.prompt]) for sample in samples]
+
+
+def _run(sample: Sample, prompt: BenchPrompt) -> dict[str, Any]:
+    known = {name: getattr(sample, name) for name in SAVED if name in Sample.__dataclass_fields__}
+    about = {
+        "name": prompt.name,
+        "group": prompt.group,
+        "category": prompt.category,
+        "question": prompt.question,
+        "turn": prompt.turn,
+    }
+    known |= {"tokens": len(sample.token_ids), **about, **sample.figures}
+    return {name: known.get(name) for name in SAVED}
 
 
 def _by_prompt(values: dict[tuple[int, int], float]) -> list[float]:
@@ -216,9 +331,11 @@ def _share(part: float, whole: float) -> float | None:
 def _flat(row: BenchRow) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in asdict(row).items():
-        if name in ("speedup_vs_autoregressive", "speedup_vs_hf"):
-            for part in ("median", "q1", "q3"):
+        if name in ("speedup_vs_autoregressive", "speedup_vs_hf", "speedup_in_total"):
+            for part in ("value", "low", "high") if name == "speedup_in_total" else ("median", "q1", "q3"):
                 flat[f"{name}_{part}"] = value[part] if value else None
+        elif name == "acceptance_by_position":
+            flat[name] = " ".join(f"{depth}:{accepted}/{tested}" for depth, tested, accepted in value)
         elif name == "parameters":
             flat[name] = " ".join(f"{k}={v}" for k, v in value.items())
         elif name == "warnings":
@@ -234,13 +351,21 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     "accepted / tested": lambda r: _number(r.acceptance_rate, 2),
     "tokens/s": lambda r: _number(r.tokens_per_second, 0),
     "× autoregressive": lambda r: str(r.speedup_vs_autoregressive or "–"),
+    "× in total [95 %]": lambda r: str(r.speedup_in_total or "–"),
     "speed-up / τ": lambda r: _number(r.speedup_per_tau, 2),
     "× Hugging Face": lambda r: f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–",
     "overhead": lambda r: "–" if r.overhead_share is None else f"{r.overhead_share:.0%}",
     "ms/round outside models": lambda r: _number(r.overhead_ms_per_round, 2),
+    "memory, MiB": lambda r: _memory(r),
     "same text": lambda r: "–" if r.identical_to_autoregressive is None else f"{r.identical_to_autoregressive:.0%}",
 }
 """Columns of tables for people: title and how a row fills it."""
+
+
+def _memory(row: BenchRow) -> str:
+    if row.weights_mib is None:
+        return "–"
+    return f"{row.weights_mib:.0f}" + ("" if row.growth_mib is None else f" + {row.growth_mib:.0f}")
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 
 from workbench.bench.contenders import Contender, Sample
+from workbench.bench.memory import growth
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (runs done, runs in all, what runs now)."""
@@ -53,7 +54,10 @@ def measure(
                 shift = (index + repeat) % len(contenders)
                 for contender in [*contenders[shift:], *contenders[:shift]]:
                     _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
-                    samples.append(contender.run(ids, prompt=index, repeat=repeat))
+                    with growth() as grown:
+                        sample = contender.run(ids, prompt=index, repeat=repeat)
+                    sample.growth_bytes = grown[0]
+                    samples.append(sample)
                     done += 1
             finished = index + 1
     except KeyboardInterrupt:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from workbench.bench import llamacpp
 from workbench.bench.contenders import Contender, EngineContender, HuggingFaceContender, Sample
+from workbench.bench.datasets import first_of_each_group
 from workbench.bench.forced import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
 from workbench.bench.machine import machine_facts
-from workbench.bench.prompts import BenchPrompt
-from workbench.bench.report import BASELINE, BenchReport, BenchRow, build_groups, build_rows
+from workbench.bench.prompts import BenchPrompt, with_follow_ups
+from workbench.bench.report import BASELINE, BenchReport, BenchRow, build_groups, build_rows, build_runs
 from workbench.bench.runner import Progress, measure
-from workbench.core.errors import MethodUnavailableError
+from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Configured, Engine, Models, Runner
+from workbench.engine import Configured, Engine, Models, Request, Runner
 from workbench.methods import registry
 
 FORCED = (0.0, 0.5, 0.8, 1.0)
@@ -32,6 +37,9 @@ class Plan:
         against_hf: measure Hugging Face's `generate` too.
         stock: let Hugging Face run on transformers' own linear layers, as its users have them, instead of on the same
             model objects, whose linear layers are packed on a CPU.
+        against_llama: measure llama.cpp too, where it is installed.
+        suite: name of the suite, for the report.
+        per_group: take only the first so many prompts of each group that fit the context; 0 takes all.
     """
 
     max_new_tokens: int = 128
@@ -40,6 +48,9 @@ class Plan:
     seed: int = 0
     against_hf: bool = False
     stock: bool = False
+    against_llama: bool = False
+    suite: str = ""
+    per_group: int = 0
 
 
 def bench_methods(
@@ -58,18 +69,71 @@ def bench_methods(
         reason = models.why_not(configured.method.needs)
         if reason:
             raise MethodUnavailableError(f"{configured.name} cannot run: {reason}", "Leave it out with --method.")
-    contenders = _contenders(models, methods, plan)
-    ids = [p.encode(models.tokenizer) for p in prompts]
+    prompts, ids, left_out = _fitting(models, prompts, plan, progress)
+    settings = _settings(models, plan, len(prompts))
     facts = machine_facts()
-    samples, complete = measure(contenders, ids, plan.repeats, progress)
+    with tempfile.TemporaryDirectory(prefix="workbench-gguf-") as folder:
+        contenders = _contenders(models, methods, plan)
+        if plan.against_llama:
+            why = llamacpp.why_not(models)
+            settings["llama.cpp"] = f"left out: {why}" if why else "llama-cpp-python, float32 keys and values"
+            if not why:
+                contenders += llamacpp.contenders(
+                    models, methods, plan.max_new_tokens, plan.sampling, plan.seed, Path(folder)
+                )
+        samples, complete = measure(contenders, ids, plan.repeats, progress)
     greedy = plan.sampling.greedy
     return BenchReport(
-        settings=_settings(models, plan, len(prompts)),
+        settings=settings,
         machine=facts,
         rows=build_rows(samples, contenders, greedy),
         groups=build_groups(samples, contenders, prompts, greedy),
         complete=complete,
+        runs=build_runs(samples, prompts),
+        left_out=left_out,
     )
+
+
+def _fitting(
+    models: Models, prompts: Sequence[BenchPrompt], plan: Plan, progress: Progress | None
+) -> tuple[list[BenchPrompt], list[list[int]], dict[str, int]]:
+    """The prompts that the context holds with their answers, their token ids, and how many do not fit, by group.
+
+    Raises:
+        PromptError: none fits.
+    """
+    engine = Engine(models, record=False)
+    room = models.target.context - plan.max_new_tokens
+
+    def answer(prompt: BenchPrompt) -> str | None:
+        ids = prompt.encode(models.tokenizer)
+        if len(ids) > room:
+            return None
+        if progress is not None:
+            progress(len(answered), n_answers, "answers that follow-ups need")
+        answered.append(prompt.name)
+        request = Request(ids, registry.get(BASELINE).with_params(), plan.sampling, plan.max_new_tokens, plan.seed)
+        return engine.generate(request).text.strip()
+
+    fitting = [prompt for prompt in prompts if len(prompt.encode(models.tokenizer)) <= room]
+    if not fitting:
+        raise PromptError(
+            f"No prompt of the suite fits {models.target_name}: its context holds {models.target.context} tokens, "
+            f"{plan.max_new_tokens} of which are for the answer.",
+            "Lower --max-new-tokens, or take another target.",
+        )
+    too_long = Counter(p.group for p in prompts) - Counter(p.group for p in fitting)
+    chosen = first_of_each_group(fitting, plan.per_group) if plan.per_group else fitting
+    n_answers = sum(len(prompt.follow_ups) for prompt in chosen)
+    answered: list[str] = []
+    turns = with_follow_ups(chosen, answer)
+    too_long += Counter(p.group for p in chosen for _ in range(1 + len(p.follow_ups))) - Counter(p.group for p in turns)
+    encoded = [(prompt, prompt.encode(models.tokenizer)) for prompt in turns]
+    too_long += Counter(prompt.group for prompt, ids in encoded if len(ids) > room)
+    encoded = [(prompt, ids) for prompt, ids in encoded if len(ids) <= room]
+    why = f"longer than the {room} tokens that the context leaves"
+    left_out = {f"{group}, {why}": n for group, n in too_long.items()}
+    return [prompt for prompt, _ in encoded], [ids for _, ids in encoded], left_out
 
 
 def bench_forced_acceptance(
@@ -161,6 +225,7 @@ def _drafter_of(models: Models, level: float, texts: Sequence[tuple[list[int], l
 def _settings(models: Models, plan: Plan, n_prompts: int) -> dict[str, Any]:
     drafter = models.drafter
     return {
+        "suite": plan.suite or None,
         "target": models.target_name,
         "drafter": models.drafter_name,
         "dtype": str(models.target.dtype).removeprefix("torch."),

@@ -1,0 +1,87 @@
+"""Boards: no evidence is no proof, one failure breaks a promise, rows outlive a stopped run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workbench.bench import board
+from workbench.bench.check import FAIL, MEASURED, PASS, SKIPPED, Finding
+from workbench.core.errors import WorkbenchError
+from workbench.methods import registry
+
+GREEDY = {"equal": 9, "tried": 9, "prompts": 3, "tokens": 24}
+LAW = {"statistic": 20.5, "freedom": 19, "p_value": 0.36, "runs": 1000, "total_variation": 0.02, "impossible": 0}
+
+
+def finding(kind: str, verdict: str = PASS, **figures: object) -> Finding:
+    known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "law": LAW}
+    return Finding("m", "exact", f"sampling law ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures)
+
+
+def wire(*findings: Finding) -> list[dict]:
+    return json.loads(json.dumps([{name: getattr(f, name) for name in f.__slots__} for f in findings]))
+
+
+@pytest.fixture(autouse=True)
+def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path / "boards"))
+    return tmp_path / "boards"
+
+
+@pytest.mark.parametrize(
+    ("promise", "findings", "standing"),
+    [
+        ("exact", [], board.UNPROVEN),
+        ("exact", [finding("greedy")], board.UNPROVEN),
+        ("exact", [finding("law")], board.UNPROVEN),
+        ("exact", [finding("greedy"), finding("law")], board.SHOWN),
+        ("exact", [finding("greedy"), finding("law"), finding("families", FAIL)], board.BROKEN),
+        ("exact", [finding("availability", SKIPPED)], board.UNPROVEN),
+        ("greedy-exact", [finding("greedy")], board.SHOWN),
+        ("greedy-exact", [finding("greedy", FAIL)], board.BROKEN),
+        ("approximate", [finding("law", MEASURED)], board.NO_PROMISE),
+        ("simulation", [], board.UNPROVEN),
+    ],
+)
+def test_standing_follows_from_the_evidence(promise: str, findings: list[Finding], standing: str) -> None:
+    assert board.standing(promise, wire(*findings)) == standing
+
+
+def test_every_registered_method_has_a_row_and_is_unproven_before_evidence(boards: Path) -> None:
+    rows = board.exactness()
+    assert [row["method"] for row in rows] == registry.names()
+    assert {row["standing"] for row in rows} == {board.UNPROVEN}
+    assert "**unproven**" in board.exactness_markdown(rows)
+    assert not boards.exists()
+
+
+def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None:
+    for name in ("prompt-lookup", "draft-model"):
+        board.save_exactness(registry.get(name), "t", [finding("greedy"), finding("families"), finding("law")])
+    rows = {row["method"]: row for row in board.exactness()}
+    row = rows["prompt-lookup"]
+    assert row["standing"] == rows["draft-model"]["standing"] == board.SHOWN
+    assert (row["greedy"]["equal"], row["greedy"]["tried"]) == (11, 11)
+    assert (row["greedy"]["prompts"], row["greedy"]["families"]) == (3, 3)
+    assert row["date"].endswith("UTC")
+    assert row["commit"]
+    text = (boards / "exactness.md").read_text()
+    assert "| `prompt-lookup` | exact | **shown** | 11 / 11 | 3 · 3 | 20.5 (19), p = 0.36, n = 1000 |" in text
+    assert text.count("**unproven**") == len(registry.names()) - 2
+
+
+def test_evidence_for_another_promise_does_not_count() -> None:
+    board.save_exactness(registry.get("draft-model"), "t", [finding("greedy"), finding("law")])
+    rows = board.exactness([("draft-model", "Draft model", "greedy-exact")])
+    assert rows[0]["standing"] == board.UNPROVEN
+    assert rows[0]["date"] == ""
+
+
+def test_a_damaged_board_is_said_in_words(boards: Path) -> None:
+    boards.mkdir()
+    (boards / "exactness.json").write_text("{")
+    with pytest.raises(WorkbenchError, match="cannot be read"):
+        board.exactness()

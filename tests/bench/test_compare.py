@@ -1,0 +1,196 @@
+"""Comparisons over the bundled models, as a library: alone, interleaved, paired, and honest about the text."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from workbench import Workbench
+from workbench.bench.compare import Comparison
+from workbench.bench.estimates import estimate
+from workbench.bench.lanes import Lane
+from workbench.bench.paired import divergence
+from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
+from workbench.engine import load_models
+from workbench.trace.metrics import summary
+
+PROMPTS = ["Once upon a time there was a fox", "The fox and the hare, the fox and the"]
+TYPICAL = "medusa-typical:epsilon=0.0"
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Workbench]:
+    with Workbench(dtype="float64", device="cpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def made(bench: Workbench) -> Comparison:
+    """Three lanes, one of which cannot run here, on two prompts, twice."""
+    lanes = ["draft-model:depth=3", "prompt-lookup", "eagle-vlm"]
+    return bench.compare(PROMPTS, lanes, max_new_tokens=20, repeats=2)
+
+
+def test_every_lane_runs_alone_in_turn_and_the_order_rotates(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[tuple[str, str]] = []
+    backend = bench._backend
+    told = backend._on_round
+
+    def on_round(run: Any, record: Any) -> None:
+        if not order or order[-1] != (run.id, run.method):
+            order.append((run.id, run.method))
+        told(run, record)
+
+    monkeypatch.setattr(backend, "_on_round", on_round)
+    bench.compare(PROMPTS[0], ["draft-model", "prompt-lookup"], max_new_tokens=4, repeats=2)
+    assert len({run for run, _ in order}) == len(order), "no run was taken up again after another"
+    plain, draft, lookup = "autoregressive", "draft-model", "prompt-lookup"
+    assert [method for _, method in order] == [plain, draft, lookup] * 2 + [draft, lookup, plain]
+    assert len(backend._book) == 0, "nothing is kept of the runs"
+
+
+def test_figures_are_those_of_the_runs_and_ratios_are_paired(made: Comparison) -> None:
+    draft, plain = made["draft-model"], made.reference
+    assert plain is not None
+    assert plain.added
+    figures = made.figures[draft.name]
+    assert sorted(draft.samples) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    found = [summary(trace) for trace in draft.traces.values()]
+    assert figures["tau"] == pytest.approx(sum(f["tokens"] for f in found) / sum(f["rounds"] for f in found))
+    assert figures["accepted"] == 2 * sum(f["accepted"] for f in found)
+    ratios = sorted(s.decode_rate / plain.samples[key].decode_rate for key, s in draft.samples.items())
+    assert figures["speedup"]["median"] == pytest.approx((ratios[1] + ratios[2]) / 2)
+    assert figures["speedup"]["n"] == 4
+    parts = figures["ms_per_token"]
+    assert 0 < parts["draft"] < parts["decode"]
+    assert made.figures[plain.name]["speedup"]["median"] == 1.0
+
+
+def test_a_lane_that_fails_says_why_and_the_others_go_on(made: Comparison) -> None:
+    failed = made["eagle-vlm"]
+    assert "cannot run" in failed.error
+    assert not failed.samples
+    assert made.complete
+    wire = made.to_wire()["lanes"][3]
+    assert wire["error"] == failed.error
+    assert wire["figures"]["speedup"] is None
+
+
+def test_greedy_texts_of_exact_lanes_are_identical(made: Comparison) -> None:
+    lanes = made.to_wire()["lanes"]
+    assert [lane["exact"]["kind"] for lane in lanes[:3]] == ["reference", "identical", "identical"]
+    assert [lane["exact"]["identical"] for lane in lanes[:3]] == [4, 4, 4]
+    assert [piece[0] for piece in lanes[1]["differences"][0]] == ["same"]
+
+
+def test_the_race_ends_with_the_recorded_text_at_the_recorded_time(made: Comparison) -> None:
+    lane, wire = made["draft-model"], made.to_wire()["lanes"][1]
+    race, trace = wire["race"][1], lane.traces[1]
+    assert "".join(text for _, emitted in race["rounds"] for text, _ in emitted) == trace.text
+    ends = [end for end, _ in race["rounds"]]
+    assert ends == sorted(ends)
+    assert ends[-1] <= trace.footer.seconds <= ends[-1] + 0.5
+
+
+def test_break_even_follows_from_the_measured_costs(made: Comparison) -> None:
+    pays = made.to_wire()["lanes"][1]["pays"]
+    cost = pays["plain_ms"] / pays["round_ms"]
+    curve = dict(pays["curve"])
+    assert curve[0.0] == pytest.approx(cost)
+    assert curve[1.0] == pytest.approx((1 + pays["depth"]) * cost)
+    rounds = [r for trace in made["draft-model"].traces.values() for r in trace.rounds]
+    half = sum(sum(0.5**i for i in range(max(r.nodes.depth, default=0) + 1)) for r in rounds) / len(rounds)
+    assert curve[0.5] == pytest.approx(half * cost)
+    if pays["break_even"] is not None:
+        below, above = (curve[round(math.floor(20 * pays["break_even"] + k) / 20, 2)] for k in (0, 1))
+        assert below <= 1 <= above
+    else:
+        assert pays["always"] == (cost >= 1)
+
+
+def test_an_approximate_method_diverges_and_the_margin_is_the_targets(bench: Workbench) -> None:
+    """The margin is checked against a plain forward of the model."""
+    found = bench.compare(PROMPTS[0], [TYPICAL], max_new_tokens=24, repeats=1, sampling={"temperature": 0.4}, seed=3)
+    wire = found.to_wire()["lanes"][1]
+    exact = wire["exact"]
+    assert (exact["kind"], exact["promise"], exact["identical"]) == ("distribution", "approximate", 0)
+    first, plain = exact["first"], found.reference
+    assert plain is not None
+    ids = plain.traces[0].header.prompt_tokens + plain.traces[0].token_ids[: first["at"]]
+    models = load_models("text-target", None, "cpu", "float64")
+    with torch.inference_mode():
+        logits = models.target.model(torch.tensor([ids])).logits[0, -1]
+    x, y = first["plain"]["token"], first["other"]["token"]
+    assert first["margin"] == pytest.approx(float(logits[x] - logits[y]) / 0.4, abs=1e-5)
+    kinds = {piece[0] for piece in wire["differences"][0]}
+    assert kinds >= {"plain", "lane"}
+    assert divergence(plain.traces[0], plain.traces[0]) is None
+
+
+def test_a_comparison_crosses_the_wire_whole(made: Comparison) -> None:
+    back = Comparison.from_wire(json.loads(json.dumps(made.to_wire(traces=True))))
+    assert json.loads(json.dumps(back.to_wire())) == json.loads(json.dumps(made.to_wire()))
+    assert back.rows() == made.rows()
+
+
+def test_stopping_keeps_what_was_measured(bench: Workbench) -> None:
+    enough, last = threading.Event(), None
+    for last in bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=8, repeats=3, stopped=enough.is_set):
+        if last.comparison is not None:
+            enough.set()
+    assert last is not None
+    assert last.last
+    assert not last.comparison.complete
+    assert sorted(last.comparison["draft-model"].samples) == [(0, 0)]
+    assert last.comparison.figures["Draft model"]["speedup"]["n"] == 1
+
+
+def test_who_leaves_ends_the_run(bench: Workbench) -> None:
+    steps = bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=4000)
+    next(steps)
+    steps.close()
+    assert len(bench._backend._book.active()) == 0
+
+
+@pytest.mark.parametrize(
+    ("lanes", "settings", "error"),
+    [
+        (["draft-model", "draft-model:depth=4"], {}, ParameterError),  # 4 is the default
+        (["draft-model:dept=3"], {}, UnknownNameError),
+        (["draft-model:depth=99"], {}, ParameterError),
+        (["draft-model:depth"], {}, ParameterError),
+        (["autoregresive"], {}, UnknownNameError),
+        ([f"draft-model:depth={i}" for i in range(1, 6)], {}, ParameterError),
+        (["draft-model"], {"sampling": {"depth": 3}}, ParameterError),
+        (["draft-model"], {"sampling": {"temperature": -1}}, ParameterError),
+        (["draft-model"], {"repeats": 0}, ParameterError),
+        ([{"params": {}}], {}, ParameterError),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    bench: Workbench, lanes: list[Any], settings: dict[str, Any], error: type[WorkbenchError]
+) -> None:
+    with pytest.raises(error):
+        bench.comparing(PROMPTS[0], lanes, **settings)
+    with pytest.raises(PromptError):
+        bench.comparing([" "], ["draft-model"])
+
+
+def test_a_lane_is_its_line_of_text() -> None:
+    for text in ("autoregressive", "draft-model:depth=3,drafter=owner/name", "draft-model:policy=confidence"):
+        assert str(Lane.parse(text)) == text
+    assert Lane.parse("draft-model:depth=4") == Lane.parse("draft-model"), "a default says nothing"
+
+
+def test_an_interval_holds_the_mean_and_one_value_has_none() -> None:
+    found = estimate([1.0, 2.0, 3.0, 4.0])
+    assert found is not None
+    assert found["low"] < found["value"] == 2.5 < found["high"]
+    assert estimate([2.0]) == {"value": 2.0, "low": None, "high": None, "n": 1}
+    assert estimate([]) is None

@@ -1,0 +1,240 @@
+"""Sweeps over the bundled models: cells, what is kept of them, and what a kill leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench import Workbench
+from workbench.bench.sweep import DONE, FAILED, WAITING, Axis, Cell, Event, Kept, Sweep, here, run
+from workbench.bench.tables import as_bytes
+from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
+from workbench.trace.store import RunStore
+
+SHORT: dict[str, Any] = {"prompts": ["Once upon a time"], "max_new_tokens": 6, "repeats": 1}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Workbench]:
+    with Workbench(dtype="float64", device="cpu") as made:
+        yield made
+
+
+def nobody(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    """A crew that must not be given anything."""
+    assert not cells, "a finished cell was to be measured again"
+    yield from ()
+
+
+# -- what a sweep is --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("depth=1,2, 4", ("1", "2", "4")),
+        ("depth=1..3,6", ("1", "2", "3", "6")),
+        (
+            "method=draft-model:depth=2,policy=fixed;prompt-lookup",
+            ("draft-model:depth=2,policy=fixed", "prompt-lookup"),
+        ),
+    ],
+)
+def test_an_axis_is_read_from_a_line(text: str, values: tuple[str, ...]) -> None:
+    assert Axis.parse(text).values == values
+
+
+def test_values_have_the_types_of_their_parameters() -> None:
+    sweep = Sweep.of(["depth=1,2", "temperature=0,0.7"], **SHORT)
+    assert [axis.values for axis in sweep.axes] == [(1, 2), (0.0, 0.7)]
+    cells = sweep.cells()
+    assert [cell.at for cell in cells] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert str(cells[3].lane) == "draft-model:depth=2"
+    assert cells[3].plan.sampling == {"temperature": 0.7}
+    assert Sweep.of({"depth": [1, 2], "temperature": [0, 0.7]}, **SHORT) == sweep
+    assert Sweep.from_wire(json.loads(json.dumps(sweep.to_wire()))) == sweep
+
+
+def test_names_are_axes_too_and_a_method_takes_the_parameters_that_it_has() -> None:
+    axes = {"method": ["draft-model", "prompt-lookup", "autoregressive"], "prompts": ["stories", "copy"]}
+    cells = Sweep.of(axes, params={"ngram": 2}, limit=1, repeats=1).cells()
+    assert [str(cell.lane) for cell in cells[::2]] == ["draft-model", "prompt-lookup:ngram=2", "autoregressive"]
+    assert [cell.prompts[0].group for cell in cells[:2]] == ["stories", "copy"]
+
+
+def test_a_cell_is_the_same_in_any_sweep_and_differs_with_any_setting() -> None:
+    few, more = (Sweep.of({"depth": depths}, **SHORT).cells() for depths in ([1, 2], [4, 2, 1]))
+    assert [cell.id for cell in few] == [more[2].id, more[1].id]
+    changed = [SHORT | change for change in ({"repeats": 2}, {"seed": 1}, {"max_new_tokens": 7}, {"drafter": "x"})]
+    ids = {Sweep.of({"depth": [1]}, **settings).cells()[0].id for settings in [SHORT, *changed]}
+    assert len(ids) == 5
+
+
+@pytest.mark.parametrize(
+    ("axes", "settings", "error"),
+    [
+        (["dept=1"], {}, UnknownNameError),
+        (["depth=1,99"], {}, ParameterError),
+        (["depth=1,1"], {}, ParameterError),
+        (["depth=1", "depth=2"], {}, ParameterError),
+        (["depth=1", "seed=1", "temperature=0"], {}, ParameterError),
+        (["depth"], {}, ParameterError),
+        ([], {}, ParameterError),
+        (["depth=1..12", "seed=0..40"], {}, CapacityError),
+        (["prompts=nonsense"], {}, UnknownNameError),
+        (["method=draft-model,nonsense"], {}, UnknownNameError),
+        (["depth=1"], {"params": {"nonsense": 1}}, UnknownNameError),
+        (["depth=1"], {"repeats": 0}, ParameterError),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    axes: list[str], settings: dict[str, Any], error: type[WorkbenchError]
+) -> None:
+    with pytest.raises(error):
+        Sweep.of(axes, **SHORT | settings)
+
+
+def test_the_code_and_the_command_say_the_same_sweep() -> None:
+    axes = {"method": ["draft-model:depth=2,policy=fixed", "prompt-lookup"], "temperature": [0.0, 0.5]}
+    sweep = Sweep.of(axes, params={"top_k": 5}, **SHORT | {"prompts": ["It's a 'test'"]})
+    line = next(line for line in sweep.code().splitlines() if line.startswith("sweep ="))
+    assert eval(line.removeprefix("sweep = "), {"Sweep": Sweep}) == sweep
+    words = shlex.split(sweep.command())
+    assert words[:2] == ["workbench", "sweep"]
+    pairs = list(zip(words[2::2], words[3::2], strict=True))
+    assert Sweep.of([v for n, v in pairs if n == "--axis"], params={"top_k": 5}, **SHORT | {
+        "prompts": [v for n, v in pairs if n == "--prompt"]}) == sweep  # fmt: skip
+    assert ("--set", "top_k=5") in pairs
+    assert ("--repeats", "1") in pairs
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench, tmp_path: Path) -> None:
+    sweep = Sweep.of({"method": ["draft-model", "autoregressive", "eagle-vlm"]}, **SHORT)
+    [*_, last] = run(sweep, here(bench), tmp_path)
+    assert last.complete
+    good, plain, bad = (last.at(value) for value in ("draft-model", "autoregressive", "eagle-vlm"))
+    assert (good.state, plain.state, bad.state) == (DONE, DONE, FAILED)
+    assert "cannot run" in bad.error
+    assert good.figures["speedup"]["n"] == 1
+    assert plain.figures["speedup"]["value"] == 1.0
+    assert plain.figures["tau"]["value"] == 1.0
+    trace = Kept(tmp_path).trace(good)
+    assert trace is not None
+    assert trace.header.method == "draft-model"
+    assert len(trace.token_ids) == 6
+    assert RunStore(tmp_path).find(tags=["sweep"]).collect().height == 2
+    rows = last.rows()
+    assert [row["state"] for row in rows] == [DONE, DONE, FAILED]
+    assert as_bytes(rows, "csv").decode().splitlines()[0].startswith("method,setting,state")
+    again = [
+        update.done
+        for update in run(Sweep.of({"method": ["draft-model", "autoregressive"]}, **SHORT), nobody, tmp_path)
+    ]
+    assert again == [2, 2]
+
+
+def test_stopping_leaves_finished_cells_and_the_others_waiting(bench: Workbench, tmp_path: Path) -> None:
+    sweep = Sweep.of({"depth": [1, 2, 3]}, **SHORT)
+    updates: list[int] = []
+    last = None
+    for last in run(sweep, here(bench), tmp_path, stopped=lambda: 1 in updates):
+        updates.append(last.done)
+    assert last is not None
+    assert last.last
+    assert last.done == 1
+    assert not last.complete
+    assert [result.state for result in last.results.values()] == [DONE, WAITING, WAITING]
+    assert len(bench._backend._book.active()) == 0
+
+
+def test_a_damaged_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> None:
+    sweep = Sweep.of({"depth": [1]}, **SHORT)
+    [*_, first] = run(sweep, here(bench), tmp_path)
+    [cell] = (tmp_path / "cells").iterdir()
+    cell.write_text(cell.read_text()[:40])
+    [*_, last] = run(sweep, here(bench), tmp_path)
+    assert last.kept == 0
+    assert last.complete
+    assert last.at(1).figures["tau"] == first.at(1).figures["tau"]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> None:
+    """First a worker is killed, whose cell is then done by another; then the sweep itself."""
+    words = ["--axis", "depth=1..4", "--prompt", "Once upon a time", "--max-new-tokens", "6", "--repeats", "1"]
+    code = "import sys; from workbench.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "sweep", *words, "--dtype", "float64", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        first = wait_for_cells(tmp_path, 1, process)
+        worker = int(json.loads(next(iter(first.values())))["worker"].removeprefix("process "))
+        os.kill(worker, signal.SIGKILL)
+        before = wait_for_cells(tmp_path, 2, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    before = cells_in(tmp_path)
+    workers = {json.loads(text)["worker"] for text in before.values()}
+    assert len(workers) == 2, "another worker took over"
+    assert 2 <= len(before) <= 4
+    sweep = Kept(tmp_path).sweep
+    measured: list[str] = []
+    last = None
+    for last in run(sweep, here(bench), tmp_path):
+        measured += [i for i in last.changed if last.results[i].state == DONE and i not in before and i not in measured]
+    assert last is not None
+    assert last.complete
+    assert last.kept == len(before)
+    assert len(measured) == 4 - len(before)
+    after = cells_in(tmp_path)
+    assert {name: after[name] for name in before} == before, "a finished cell was touched"
+    assert all(Kept(tmp_path).trace(result) is not None for result in last.results.values())
+
+
+def cells_in(folder: Path) -> dict[str, str]:
+    """Finished cells by id. Whatever was killed, each of them can be read."""
+    found = {path.stem: path.read_text() for path in (folder / "cells").glob("*.json")}
+    assert all(json.loads(text)["id"] == name for name, text in found.items())
+    return found
+
+
+def wait_for_cells(folder: Path, n: int, process: subprocess.Popen[bytes]) -> dict[str, str]:
+    deadline = time.monotonic() + 240
+    while len(found := cells_in(folder)) < n:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_sweep_on_a_ray_cluster_ends_complete_though_one_of_two_machines_is_killed() -> None:
+    """In processes of their own: Ray changes signal handlers and starts servers."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'speculative-decoding-workbench[ray]'")
+    command = [sys.executable, str(Path(__file__).with_name("ray_cluster.py"))]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=840)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, err[-3000:]
+    said = json.loads(out.splitlines()[-1])
+    assert said["states"] == [DONE] * 4
+    assert said["nodes"] == [2, 1], "one of the two was there, and is gone"
+    assert said["left_at_kill"] > 0, "it was killed in mid-run"

@@ -1,0 +1,88 @@
+"""The vision suite: its questions are of held-out scenes, its rows say what traces say, its tables hold them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import worlds
+
+from workbench.bench import board, vision_claims, vision_suite
+from workbench.bench.claims import judge
+from workbench.bench.vision_suite import CAPTION, SHORT, Setting
+from workbench.bench.worlds import tiny_vision_models
+from workbench.engine import Models
+from workbench.methods import registry
+from workbench.training.scenes.evaluate import held_scenes
+from workbench.training.scenes.tasks import QUESTIONS
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    found = tiny_vision_models(12)
+    found.heads = worlds.random_features(tmp_path_factory.mktemp("features"), found)
+    return found
+
+
+@pytest.mark.slow
+def test_questions_are_about_held_out_scenes_and_the_same_each_time() -> None:
+    asked = vision_suite.questions(6, 2)
+    assert {one.kind for one in asked} == set(QUESTIONS)
+    assert sum(one.kind == "caption" for one in asked) == 6
+    assert all(sum(one.kind == kind for one in asked) == 2 for kind in QUESTIONS if kind != "caption")
+    assert all(scene.held_out for scene in held_scenes(6))
+    again = vision_suite.questions(6, 2)
+    assert [(a.kind, a.question, a.image.tobytes()) for a in asked] == [
+        (a.kind, a.question, a.image.tobytes()) for a in again
+    ]
+
+
+@pytest.mark.slow
+def test_a_row_counts_what_its_runs_did(models: Models) -> None:
+    asked = [one for one in vision_suite.questions(2, 1) if one.kind in ("caption", "count")]
+    plain = vision_suite.plain_texts(models, asked)
+    rows = {}
+    for name, params in (("SpecVLM, all", {"compressor": "all"}), ("SpecVLM, prune 4×", {"compressor": "prune"})):
+        row = vision_suite.measure(Setting(name, "specvlm", params), models, asked, plain)
+        assert row is not None
+        rows[name] = row
+    whole, pruned = rows.values()
+    assert (whole["vision_tokens"]["value"], pruned["vision_tokens"]["value"], whole["of"]) == (4.0, 1.0, 4)
+    assert whole["same_text"] == [3, 3]
+    assert whole["groups"]["all"]["tau"]["n"] == 3
+    assert whole["groups"][CAPTION]["tau"]["n"] == 2
+    assert whole["groups"][SHORT]["tau"]["n"] == 1
+    assert all(1 <= row["groups"][CAPTION]["tau"]["value"] <= vision_suite.DEPTH + 1 for row in rows.values())
+    text = vision_suite.markdown(rows)
+    assert text.index("| all |") < text.index("| prune 4× |")  # most tokens first
+    shown = vision_suite.figure(rows)
+    assert {line.name for line in shown.data} == {"all", "prune"}
+    json.dumps(rows)
+
+
+def test_models_that_lack_what_a_setting_needs_give_no_row(models: Models) -> None:
+    asked = vision_suite.questions(1, 0)
+    assert vision_suite.measure(Setting("chain", "vlm-draft", {}, "no-such-drafter"), models, asked, [[]]) is None
+    headless = dataclasses.replace(models, heads={})
+    assert vision_suite.measure(Setting("FLASH", "flash"), headless, asked, [[]]) is None
+
+
+def test_every_setting_is_a_setting_of_its_method() -> None:
+    names = [s.name for s in vision_suite.settings()]
+    assert len(names) == len(set(names))
+    for setting in vision_suite.settings():
+        registry.get(setting.method).with_params(depth=vision_suite.DEPTH, **setting.params)
+    assert {s.method for s in vision_suite.settings()} == {
+        m.name for m in registry.methods() if "pictures" in m.needs or m.name in worlds.NETS
+    }
+    for claim in vision_claims.CLAIMS:
+        assert claim.method in {s.method for s in vision_suite.settings()}
+        assert judge(claim, None) == "not measured yet"
+
+
+def test_the_committed_board_is_what_its_markdown_says() -> None:
+    rows = board.read(vision_suite.BOARD)
+    assert rows, "run: workbench bench --suite vision"
+    assert (board.folder() / "vision.md").read_text(encoding="utf-8") == vision_suite.markdown(rows)
+    assert all(row["same_text"][0] == row["same_text"][1] for row in rows.values())

@@ -1,0 +1,264 @@
+"""The boards: every method's promise beside its evidence, every paper's claim beside what was measured. Generated.
+
+A board is a JSON file and the Markdown made from it, in `assets/boards`. Rows are replaced one by one, as soon as their
+evidence is there, so that a run that is stopped loses nothing; each carries its date, commit and machine.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from workbench.bench.check import FAIL, MEASURED, PASS, Finding
+from workbench.bench.claims import Claim, Measured, judge
+from workbench.bench.claims import claims as all_claims
+from workbench.bench.machine import describe, machine_facts
+from workbench.core.errors import WorkbenchError
+from workbench.engine.method import Method, Promise
+from workbench.trace.files import write_whole
+
+SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def folder() -> Path:
+    """Where the boards are; `WORKBENCH_BOARDS` names another folder."""
+    return Path(os.environ.get("WORKBENCH_BOARDS", _ROOT / "assets" / "boards"))
+
+
+def read(name: str) -> dict[str, Any]:
+    """The saved rows of a board by their names; empty where nothing was saved.
+
+    Raises:
+        WorkbenchError: the file is damaged.
+    """
+    path = folder() / f"{name}.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WorkbenchError(f"{path} cannot be read: {error}", "Delete it and make the board anew.") from None
+
+
+def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
+    """Put one row into a board, with date, commit and machine, and write the board's Markdown anew.
+
+    Args:
+        name: of the board.
+        key: of the row.
+        row: plain JSON.
+        markdown: makes the text of the whole board from its saved rows.
+    """
+    rows = read(name)
+    rows[key] = row | {"date": _now(), "commit": commit(), "machine": machine_facts()}
+    folder().mkdir(parents=True, exist_ok=True)
+    data = json.dumps({"board": name, "rows": rows}, ensure_ascii=False, indent=1)
+    write_whole(folder() / f"{name}.json", f"{data}\n".encode())
+    write_whole(folder() / f"{name}.md", markdown(rows).encode())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def commit() -> str:
+    """Short hash of the checkout, "+" behind it where the package's code differs from it; empty outside git."""
+    run = lambda *args: subprocess.run(  # noqa: E731
+        ["git", "-C", str(_ROOT), *args], capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()
+    try:
+        return run("rev-parse", "--short", "HEAD") + ("+" if run("status", "--porcelain", "--", "workbench") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+# -- Exactness ---------------------------------------------------------------------------------------------------------
+
+
+def standing(promise: str, findings: Sequence[dict[str, Any]]) -> str:
+    """What the evidence makes of a promise.
+
+    - broken: a test of it failed.
+    - shown: every kind of test that the promise calls for passed: greedy text, and for "exact" a sampling law too.
+    - no promise: an approximate method or a simulation; its figures are reported.
+    - unproven: anything less.
+    """
+    if any(f["verdict"] == FAIL for f in findings):
+        return BROKEN
+    if promise not in (Promise.EXACT.value, Promise.GREEDY_EXACT.value):
+        return NO_PROMISE if any(f["verdict"] == MEASURED for f in findings) else UNPROVEN
+    passed = {f["kind"] for f in findings if f["verdict"] == PASS}
+    needed = {"greedy", "law"} if promise == Promise.EXACT.value else {"greedy"}
+    return SHOWN if needed <= passed else UNPROVEN
+
+
+def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> None:
+    """Put a method's evidence onto the board."""
+    row = {"promise": method.promise.value, "target": target, "findings": [asdict(f) for f in findings]}
+    save("exactness", method.name, row, lambda rows: exactness_markdown(exactness(known(), rows)))
+
+
+def known() -> list[tuple[str, str, str]]:
+    """(name, title, promise) of every registered method."""
+    from workbench.methods import registry
+
+    return [(m.name, m.title, m.promise.value) for m in registry.methods()]
+
+
+def exactness(
+    methods: Iterable[tuple[str, str, str]] | None = None, rows: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The board: a row for every method, in the order of the catalogue; without evidence its standing is "unproven".
+
+    Args:
+        methods: (name, title, promise); by default the registered ones.
+        rows: saved rows; by default those of the repository.
+    """
+    saved = read("exactness") if rows is None else rows
+    found = []
+    for name, title, promise in known() if methods is None else methods:
+        row = saved.get(name, {})
+        evidence = row.get("findings", []) if row.get("promise") == promise else []
+        found.append(
+            {
+                "method": name,
+                "title": title,
+                "promise": promise,
+                "standing": standing(promise, evidence),
+                "target": row.get("target", ""),
+                "greedy": _greedy(evidence),
+                "laws": [_law(f) for f in evidence if f["kind"] == "law"],
+                "lacks": next((f["detail"] for f in evidence if f["kind"] == "availability"), ""),
+                "date": row.get("date", "") if evidence else "",
+                "commit": row.get("commit", "") if evidence else "",
+                "command": f"workbench check --report --fresh {name}",
+            }
+        )
+    return found
+
+
+def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Equal and tried texts, prompts and families, over all greedy tests."""
+    texts = [f for f in findings if f["kind"] in ("greedy", "families")]
+    if not texts:
+        return None
+    families = sum(len(f["figures"].get("families", [])) for f in texts)
+    own = [f for f in texts if f["kind"] == "greedy"]
+    return {
+        "equal": sum(f["figures"]["equal"] for f in texts),
+        "tried": sum(f["figures"]["tried"] for f in texts),
+        "prompts": sum(f["figures"]["prompts"] for f in own),
+        "families": families + len(own),
+        "detail": "; ".join(f["detail"] for f in texts),
+    }
+
+
+def _law(finding: dict[str, Any]) -> dict[str, Any]:
+    name = finding["claim"].removeprefix("sampling law (").removesuffix(")")
+    return {"name": name, "verdict": finding["verdict"], **finding["figures"]}
+
+
+def exactness_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The board as a table for people."""
+    lines = [
+        "# Exactness board",
+        "",
+        "Every registered method, what it promises, and the evidence: greedy text compared with Hugging Face's own "
+        "`generate`, token for token in float64 (for the defaults and at both ends of every parameter, on the target "
+        "named and on tiny random models of other families); sampled tokens compared with the target's exact joint law "
+        "by Pearson's χ² (a promise counts as broken below p = 0.0001). A method without evidence is *unproven*. "
+        "Generated by `workbench check --report`.",
+        "",
+        "| method | promise | standing | greedy texts equal | prompts · families | sampling: χ² (degrees), p | made |",
+        "|---|---|---|--:|--:|---|---|",
+    ]
+    for row in rows:
+        greedy = row["greedy"]
+        equal = f"{greedy['equal']} / {greedy['tried']}" if greedy else "–"
+        over = f"{greedy['prompts']} · {greedy['families']}" if greedy else "–"
+        laws = "<br>".join(law_words(law) for law in row["laws"]) or row["lacks"] or "–"
+        made = f"{row['date']}, {row['commit']}" if row["date"] else "–"
+        lines.append(
+            f"| `{row['method']}` | {row['promise']} | **{row['standing']}** | {equal} | {over} | {laws} | {made} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def law_words(law: dict[str, Any]) -> str:
+    """A goodness-of-fit test in one line."""
+    apart = f", total variation {law['total_variation']:.3f}" if law["verdict"] == MEASURED else ""
+    return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}, n = {law['runs']}{apart}"
+
+
+# -- Claims ------------------------------------------------------------------------------------------------------------
+
+
+def save_claim(claim: Claim, measured: Measured | None) -> None:
+    """Put a measured figure onto the board."""
+    row = {"measured": asdict(measured) if measured else None}
+    save("claims", claim.name, row, lambda rows: claims_markdown(claims_board(rows)))
+
+
+def claim_row(claim: Claim, measured: Measured | None, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A claim beside its figure, with the verdict that follows from both."""
+    return claim.to_wire() | {
+        "verdict": judge(claim, measured),
+        "measured": asdict(measured) if measured else None,
+        "date": (saved or {}).get("date", ""),
+        "commit": (saved or {}).get("commit", ""),
+        "machine": describe(saved["machine"]) if saved else "",
+    }
+
+
+def claims_board(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The board: every claim, with the figure that was saved for it, and the verdict computed now."""
+    saved = read("claims") if rows is None else rows
+    found = []
+    for claim in all_claims():
+        row = saved.get(claim.name)
+        figure = row and row["measured"]
+        found.append(claim_row(claim, Measured(**figure) if figure else None, row if figure else None))
+    return found
+
+
+def paper_figure(low: float | None, high: float | None, neutral: float) -> str:
+    """A figure or a range of a paper in words."""
+    if low is None or high is None:
+        return f"more than {neutral:g} (no figure)"
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
+
+
+def claims_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The board as a table for people."""
+    lines = [
+        "# Claims board",
+        "",
+        "What each paper claims, beside what this workbench measures at its own scale: small bundled models on the "
+        "machine named. The verdict follows from the two figures by a rule (`workbench.bench.claims.judge`): *in size* "
+        "within a quarter of the paper's range unless a closed form is held to less, *in direction* if the whole 95 % "
+        "interval lies on the paper's side, else *not reproduced*. Generated by `workbench claims --all --report`.",
+        "",
+        "| method | claim | the paper: setting, figure, source | here | verdict | measure it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        figure = row["measured"]
+        here = row["lacks"] and f"lacks {row['lacks']}"
+        if figure:
+            value = f"{figure['value']:.3g} ({figure['low']:.3g}–{figure['high']:.3g}, n = {figure['n']})"
+            here = "; ".join(filter(None, [f"**{value}** {figure['setting']}; {row['date']}, {row['commit']}", here]))
+        paper = f"{row['setting']}: **{paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
+        lines.append(
+            f"| `{row['method']}` | {row['quantity']} | {paper} | {here or '–'} | **{row['verdict']}** | "
+            f"`{row['command']}` |"
+        )
+    machines = sorted({row["machine"] for row in rows if row["machine"]})
+    lines += ["", *(f"Measured on {machine}." for machine in machines[-1:])]
+    return "\n".join(lines) + "\n"

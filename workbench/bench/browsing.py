@@ -1,0 +1,132 @@
+"""How fast a store of many kept runs is searched."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from workbench.bench.machine import describe, machine_facts
+from workbench.bench.runner import Progress
+from workbench.trace import export, store
+from workbench.trace.events import Emitted, Footer, Header, Nodes, Round, Trace
+from workbench.trace.store import RunStore
+
+PAGE = 50
+SETTLED_S = 2.5
+"""After this time without a change, a store trusts its index again."""
+_SYLLABLES = ("dra", "gon", "light", "house", "ri", "ver", "bo", "at", "sto", "ry", "se", "ven")
+_WORDS = [a + b for a in _SYLLABLES for b in _SYLLABLES]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query and how long it took: seconds of each repetition; rows: how many runs it found."""
+
+    name: str
+    rows: int
+    seconds: list[float]
+
+
+def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None) -> list[Query]:
+    """Fill a store in a temporary folder with runs and search it.
+
+    Every run is a real file; only their texts, methods, tags, figures and dates are made up. A query ends with the rows
+    of a page (`PAGE`) in memory; the first has to make the index, and one finds a run that was kept since.
+    """
+    with tempfile.TemporaryDirectory(prefix="workbench-runs-") as folder:
+        kept = RunStore(folder)
+        for i in range(n_runs):
+            if progress is not None and i % 100 == 0:
+                progress(i, n_runs, "writing runs")
+            _write_run(Path(folder), i)
+        day = datetime.date(2026, 6, 1)
+        queries: dict[str, Callable[[], pl.LazyFrame]] = {
+            "newest": kept.find,
+            "one method": lambda: kept.find(method="draft-tree"),
+            "a tag": lambda: kept.find(tags=["tag-3"]),
+            "three words of the text": lambda: kept.find(text="Dragon lighthouse river"),
+            "a word that is nowhere": lambda: kept.find(text="submarine"),
+            "a month": lambda: kept.find(since=day, until=day + datetime.timedelta(days=30)),
+            "a figure": lambda: kept.find(where=["tau>=3.5"]),
+            "all of these": lambda: kept.find(
+                method="draft-tree", tags=["tag-6"], text="dragon", since=day, where=["tau>=1.5"]
+            ),
+        }
+        found = [_timed("first (makes the index)", kept.find, 1)]
+        found += [_timed(name, query, repeats) for name, query in queries.items()]
+        trace = _trace(n_runs)
+        keeping, finding = [], []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            kept.save(trace)
+            keeping.append(time.perf_counter() - start)
+            finding += _timed("", kept.find, 1).seconds
+        time.sleep(SETTLED_S)
+        later = _timed("the next, seconds later (renews the index)", kept.find, 1)
+        return [
+            *found, Query("newest, right after one more was kept", n_runs + repeats, finding), later,
+            Query("keep a run", 1, keeping),
+        ]  # fmt: skip
+
+
+def report(found: list[Query], n_runs: int) -> str:
+    """The times as a table for people."""
+    lines = ["| query | runs found | median ms | slowest ms |", "|---|--:|--:|--:|"]
+    for query in found:
+        median, slowest = statistics.median(query.seconds), max(query.seconds)
+        lines.append(f"| {query.name} | {query.rows:,} | {1e3 * median:.1f} | {1e3 * slowest:.1f} |")
+    note = f"Store of {n_runs:,} runs, pages of {PAGE}. Measured on {describe(machine_facts())}."
+    return "\n".join([*lines, "", note])
+
+
+def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        query().head(PAGE).collect()
+        seconds.append(time.perf_counter() - start)
+    return Query(name, query().select(pl.len()).collect().item(), seconds)
+
+
+def _write_run(folder: Path, i: int) -> None:
+    """As `RunStore.save` writes it, without waiting for the disk and with a date of its own."""
+    trace = _trace(i)
+    run = f"{20260101 + i % 28:08d}-{i % 10**6:06d}-{i:08x}"
+    entry = store.entry_of_trace(trace, run, [f"tag-{i % 20}"], "")
+    path = folder / "runs" / f"{run}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(export.parquet(trace, {store.ENTRY: json.dumps(entry)}))
+
+
+def _trace(i: int) -> Trace:
+    words = random.Random(i).choices(_WORDS, k=190)
+    created = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(minutes=40 * i)
+    header = Header(
+        target=f"target-{i % 3}",
+        drafter="text-drafter",
+        method=("autoregressive", "draft-model", "draft-tree", "prompt-lookup")[i % 4],
+        params={"temperature": 0.0, "depth": 4},
+        promise="exact",
+        seed=i,
+        prompt=" ".join(words[:30]),
+        prompt_tokens=[1, 2, 3],
+        prompt_text=["a", "b", "c"],
+        max_new_tokens=128,
+        dtype="float32",
+        device="cpu",
+        created=created.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    )
+    nodes = Nodes([7] * 4, [-1, 0, 1, 2], [1, 2, 3, 4], [3, 4, 5, 6], ["x"] * 4, [0.5] * 4, [0.5] * 4, [1.0] * 4,
+                  [None] * 4, ["accepted"] * (i % 5) + ["discarded"] * (4 - i % 5), ["draft-model"] * 4)  # fmt: skip
+    emitted = [Emitted(7, "x", k, k + 1, "accepted", k, 3 + k, 0.5) for k in range(1 + i % 5)]
+    rounds = [Round(0, "draft-model", {}, nodes, list(range(i % 5)), 7, "bonus", emitted, seconds=0.01)]
+    return Trace(header, rounds, Footer("length", " ".join(words[30:]), 0.01))

@@ -1,0 +1,163 @@
+"""Suites of prompts that others made, read from a folder: they are not part of the repository.
+
+Each entry says which file it wants, how a row becomes a prompt, and where the file comes from. The texts are asked as
+Spec-Bench and the data sets' own papers ask them, without examples before the question.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.bench.prompts import BenchPrompt, load_prompts
+from workbench.core.errors import PromptError, UnknownNameError
+
+Row = dict[str, Any]
+
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+"""Categories of MT-bench; in Spec-Bench they are one of its six, `mt_bench`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A file of questions.
+
+    Attributes:
+        file: its name in the folder, without `.gz`.
+        read: a row of it as a prompt; the number counts rows from 1.
+        source: repository and path it can be had from.
+        licence: of the file.
+    """
+
+    file: str
+    read: Callable[[Row, int], BenchPrompt]
+    source: str
+    licence: str
+
+
+def _spec_bench(row: Row, number: int) -> BenchPrompt:
+    """{"question_id": 81, "category": "writing", "turns": ["Compose a blog post …", "Rewrite it …"]}."""
+    group = "mt_bench" if row["category"] in MT_BENCH else row["category"]
+    return _question(row, group)
+
+
+def _mt_bench(row: Row, number: int) -> BenchPrompt:
+    """{"question_id": 81, "category": "writing", "turns": ["…", "…"]}: every category is a group."""
+    return _question(row, row["category"])
+
+
+def _question(row: Row, group: str) -> BenchPrompt:
+    first, *rest = (str(turn) for turn in row["turns"])
+    number = int(row["question_id"])
+    return BenchPrompt(f"q{number}", first, group, True, tuple(rest), question=number, category=str(row["category"]))
+
+
+def _human_eval(row: Row, number: int) -> BenchPrompt:
+    """{"task_id": "HumanEval/0", "prompt": "def has_close_elements(…"}: the function is continued, not discussed."""
+    return BenchPrompt(row["task_id"], row["prompt"], "humaneval", chat=False, question=number)
+
+
+def _gsm8k(row: Row, number: int) -> BenchPrompt:
+    """{"question": "Janet’s ducks lay 16 eggs …", "answer": "… #### 18"}."""
+    return BenchPrompt(f"gsm8k-{number}", row["question"], "gsm8k", chat=True, question=number)
+
+
+def _mbpp(row: Row, number: int) -> BenchPrompt:
+    """{"text": "Write a function to …", "test_list": ["assert min_cost(…) == 8", …]}, asked as its paper asks it."""
+    tests = "\n".join(row["test_list"])
+    task = f"You are an expert Python programmer, and here is your task: {row['text']}"
+    text = f"{task} Your code should pass these tests:\n\n{tests}"
+    return BenchPrompt(f"mbpp-{row['task_id']}", text, "mbpp", chat=True, question=int(row["task_id"]))
+
+
+DATASETS = {
+    "spec-bench": Dataset(
+        "spec_bench.jsonl", _spec_bench, "github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl", "Apache-2.0"
+    ),
+    "mt-bench": Dataset(
+        "mt_bench.jsonl", _mt_bench, "github.com/lm-sys/FastChat, fastchat/llm_judge/data/mt_bench/question.jsonl",
+        "Apache-2.0",
+    ),
+    "humaneval": Dataset(
+        "humaneval.jsonl", _human_eval, "github.com/openai/human-eval, data/HumanEval.jsonl.gz", "MIT"
+    ),
+    "gsm8k": Dataset(
+        "gsm8k_test.jsonl", _gsm8k, "github.com/openai/grade-school-math, grade_school_math/data/test.jsonl", "MIT"
+    ),
+    "mbpp": Dataset("mbpp.jsonl", _mbpp, "github.com/google-research/google-research, mbpp/mbpp.jsonl", "CC-BY-4.0"),
+}  # fmt: skip
+BUNDLED = "bundled"
+NAMES = (BUNDLED, *DATASETS)
+
+
+def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
+    """The prompts of a suite.
+
+    Args:
+        name: one of `NAMES`; "bundled" needs no data.
+        data: folder with the data sets' files, plain or gzipped, or one such file under any name.
+
+    Raises:
+        UnknownNameError: there is no such suite.
+        PromptError: the file is missing, or a row is not what it should be.
+    """
+    if name == BUNDLED:
+        return load_prompts()
+    if name not in DATASETS:
+        raise UnknownNameError.of("suite", name, NAMES)
+    dataset = DATASETS[name]
+    if data is None:
+        raise PromptError(
+            f"The suite {name} reads {dataset.file}, which is not part of the workbench.",
+            f"Give its folder with --data. It comes from {dataset.source} ({dataset.licence}).",
+        )
+    places = [data] if data.is_file() else [data / dataset.file, data / f"{dataset.file}.gz"]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise PromptError(
+            f"There is no {dataset.file} in {data}.",
+            f"Put it there from {dataset.source} ({dataset.licence}), or name another folder with --data.",
+        )
+    prompts = list(_read(path, dataset))
+    if not prompts:
+        raise PromptError(f"{path} holds no questions.", f"It comes from {dataset.source}.")
+    return prompts
+
+
+def _read(path: Path, dataset: Dataset) -> Iterator[BenchPrompt]:
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        lines = data.decode("utf-8").split("\n")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged or not UTF-8 text"
+        raise PromptError(f"{path} cannot be read: {reason}.", f"It comes from {dataset.source}.") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _parse(line, number, path, dataset)
+
+
+def _parse(line: str, number: int, path: Path, dataset: Dataset) -> BenchPrompt:
+    try:
+        prompt = dataset.read(json.loads(line), number)
+    except (ValueError, KeyError, TypeError, IndexError):
+        prompt = None
+    if prompt is None or not isinstance(prompt.prompt, str) or not prompt.prompt.strip():
+        form = " ".join((dataset.read.__doc__ or "").split())
+        raise PromptError(f"Line {number} of {path} is no question of this suite.", f"A row looks like {form}")
+    return prompt
+
+
+def first_of_each_group(prompts: Iterable[BenchPrompt], n: int) -> list[BenchPrompt]:
+    """The first `n` prompts of every group, in the order of the suite."""
+    taken: Counter[str] = Counter()
+    chosen = []
+    for prompt in prompts:
+        taken[prompt.group] += 1
+        if taken[prompt.group] <= n:
+            chosen.append(prompt)
+    return chosen

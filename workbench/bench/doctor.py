@@ -1,0 +1,235 @@
+"""Where a greedy run differs from plain decoding: rounding, or a bug?
+
+In half precision two ways of computing the same logits can round differently, and where two tokens are almost equally
+likely the texts part. The doctor walks along the text that speculation wrote, decodes plainly at every place, and
+wherever plain decoding would have written another token, decodes plainly again from that prefix in other ways: all at
+once, and in forwards as long as those of the run. Neither drafts nor verdicts take part. If one of them writes its
+token, rounding explains it. If none does, it is a bug, unless the two tokens are closer than what rounding moves here.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.engine import Engine, Request
+from workbench.engine.method import Configured
+from workbench.engine.models import Models
+from workbench.engine.runner import Segment
+from workbench.trace.events import Trace
+
+IDENTICAL, NUMERICS, BUG = "identical", "numerics", "bug"
+
+STEPWISE, AT_ONCE, AS_ROUNDS = "token by token", "the prefix at once", "in forwards as long as the run's"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Plain decoding of the next token, in one way of computing it.
+
+    Attributes:
+        how: the way.
+        token: the token it writes.
+        gap: logit of that way's token less the logit of the run's token; 0 when they are the same.
+        lead: logit of plain decoding's token less the logit of the run's token: comparable between ways.
+    """
+
+    how: str
+    token: int
+    gap: float
+    lead: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A place where plain decoding would not have written what the run wrote.
+
+    Attributes:
+        at: number of the token in the text, from 0.
+        round: round of the run that wrote it.
+        run: token of the run.
+        run_text: its text.
+        plain: token of plain decoding.
+        plain_text: its text.
+        readings: plain decoding from this prefix, in several ways.
+        rounding: what rounding alone does here, in logits: the largest difference between the leads of the ways, and at
+            least one step of the number format at this size of logit.
+        verdict: "numerics" or "bug".
+    """
+
+    at: int
+    round: int
+    run: int
+    run_text: str
+    plain: int
+    plain_text: str
+    readings: tuple[Reading, ...]
+    rounding: float
+    verdict: str
+
+    @property
+    def gap(self) -> float:
+        """Logit of plain decoding's token less that of the run's, token by token."""
+        return self.readings[0].gap
+
+    def words(self) -> str:
+        """The finding in a sentence."""
+        where = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
+        gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
+        same = [r.how for r in self.readings if r.token == self.run]
+        if self.verdict == NUMERICS and same:
+            why = f"Decoded plainly {' and '.join(same)}, it is {self.run_text!r} too: numerics."
+        elif self.verdict == NUMERICS:
+            why = f"Rounding alone moves this difference by {self.rounding:.4g} here: numerics."
+        else:
+            why = (
+                f"Plain decoding from this prefix never writes {self.run_text!r}, and rounding moves the difference by "
+                f"{self.rounding:.4g} only: a bug."
+            )
+        return f"{where}{gap}. {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the doctor found.
+
+    Attributes:
+        verdict: "identical", "numerics" or "bug" (one such place is enough).
+        method: registry name of the run.
+        dtype: number format of the target.
+        tokens: tokens of the run.
+        differences: every place that differs, in order.
+    """
+
+    verdict: str
+    method: str
+    dtype: str
+    tokens: int
+    differences: tuple[Difference, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self) | {"words": self.words()}
+
+    def words(self) -> list[str]:
+        """The finding, a sentence a place."""
+        if not self.differences:
+            return [f"All {self.tokens} tokens are those of plain decoding."]
+        return [d.words() for d in self.differences]
+
+
+def diagnose(
+    models: Models, method: Configured, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
+) -> Diagnosis:
+    """Run a method greedily, and examine what it wrote."""
+    request = Request(prompt, method, max_new_tokens=max_new_tokens, images=images)
+    return examine(models, Engine(models).generate(request), images)
+
+
+def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
+    """Compare a greedy run with plain decoding by the same target, place by place.
+
+    Args:
+        models: with the run's target, in its number format.
+        trace: the run.
+        images: what the processor returned for its prompt, if it had pictures.
+
+    Raises:
+        ParameterError: the run sampled, or its law depended on the history: then there is no one text to compare.
+        WorkbenchError: the run was of another target or format, its prompt is not recorded, or it needs its pictures.
+    """
+    header = trace.header
+    for name, neutral in (("temperature", 0.0), ("repetition_penalty", 1.0)):
+        if header.params.get(name, neutral) != neutral:
+            raise ParameterError(
+                f"The run has {name} {header.params[name]}: plain decoding would not have to write the same text.",
+                "Examine a greedy run without penalties.",
+            )
+    dtype = str(models.target.dtype).removeprefix("torch.")
+    if (header.target, header.dtype) != (models.target_name, dtype):
+        raise WorkbenchError(
+            f"The run is of {header.target} in {header.dtype}, the models given are {models.target_name} in {dtype}.",
+            "Load the same target in the same number format.",
+        )
+    if not header.prompt_tokens:
+        raise WorkbenchError("The trace does not hold its prompt's tokens.", "Examine a run recorded with its prompt.")
+    if getattr(header, "pictures", None) and images is None:
+        raise WorkbenchError("The run's prompt has pictures, which a trace does not hold whole.", "Run it again here.")
+    tokens = trace.token_ids
+    stepwise = _read(models, header.prompt_tokens, tokens, [(1, 1)] * len(tokens), images)
+    found = [
+        _difference(models, trace, at, stepwise[at], images)
+        for at, token in enumerate(tokens)
+        if int(stepwise[at].argmax()) != token
+    ]
+    verdict = BUG if any(d.verdict == BUG for d in found) else NUMERICS if found else IDENTICAL
+    return Diagnosis(verdict, header.method, dtype, len(tokens), tuple(found))
+
+
+def _difference(models: Models, trace: Trace, at: int, stepwise: Tensor, images: Any) -> Difference:
+    prompt, tokens = trace.header.prompt_tokens, trace.token_ids
+    run, plain = tokens[at], int(stepwise.argmax())
+    ends = list(accumulate(len(r.emitted) for r in trace.rounds))
+    rounds = [(len(r.nodes) + 1, len(r.emitted)) for r in trace.rounds]
+    index = bisect_right(ends, at)
+    ways = {
+        STEPWISE: stepwise,
+        AT_ONCE: _read(models, prompt, tokens, [(at + 1, at + 1)], images)[at],
+        AS_ROUNDS: _read(models, prompt, tokens, rounds[: index + 1], images)[at],
+    }
+    readings = tuple(
+        Reading(how, int(x.argmax()), float(x.max() - x[run]), float(x[plain] - x[run])) for how, x in ways.items()
+    )
+    leads = [r.lead for r in readings]
+    step = torch.finfo(models.target.dtype).eps * 2.0 ** math.floor(math.log2(max(float(stepwise.max().abs()), 1e-30)))
+    rounding = max(max(leads) - min(leads), step)
+    explained = any(r.token == run for r in readings) or readings[0].lead <= rounding
+    text = models.tokenizer.decode
+    return Difference(
+        at, index, run, text([run]), plain, text([plain]), readings, rounding, NUMERICS if explained else BUG
+    )
+
+
+@torch.inference_mode()
+def _read(
+    models: Models, prompt: Sequence[int], tokens: Sequence[int], forwards: Sequence[tuple[int, int]], images: Any
+) -> list[Float[Tensor, " V"]]:
+    """Logits that each of `tokens` would be chosen from by plain decoding, computed in forwards of the given sizes.
+
+    Args:
+        models: the target is used; no drafter takes part.
+        prompt: token ids.
+        tokens: of the text, fed as they stand.
+        forwards: (tokens in the forward, tokens of them that belong to the text); what is longer is filled up, which
+            the tokens before cannot see.
+        images: what the processor returned, or None.
+    """
+    target = models.target
+    slot = target.open()
+    rows: list[Tensor] = []
+    try:
+        if images is not None:
+            target.prefill_multimodal(slot, images)
+        else:
+            target.prefill(slot, prompt[:-1])
+        fed = [prompt[-1], *tokens]
+        for size, kept in forwards:
+            piece = fed[len(rows) : len(rows) + kept]
+            if not piece:
+                break
+            ids = torch.tensor(piece + piece[-1:] * (size - len(piece)), device=target.device)
+            logits = target.forward([Segment(slot, ids)]).logits[0, : len(piece)]
+            rows += [row.float().clone() for row in logits]
+            target.commit(slot, range(len(piece)))
+        return rows
+    finally:
+        target.close(slot)

@@ -1,0 +1,65 @@
+"""Figures of a cell with their 95 % intervals, by the bootstrap of scipy."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+
+from workbench.bench.contenders import Sample
+from workbench.bench.paired import speedups
+
+if TYPE_CHECKING:
+    from workbench.bench.compare import Measured
+
+METRICS = {
+    "speedup": "speed-up against plain decoding",
+    "tau": "mean accepted length τ",
+    "acceptance_rate": "accepted / tested",
+    "tokens_per_second": "tokens per second",
+}
+"""What a cell shows, with its words."""
+CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
+
+
+def estimate(values: Sequence[float]) -> dict[str, Any] | None:
+    """The mean with its percentile bootstrap interval: value, low, high, n. One value has no interval.
+
+    Example:
+        >>> estimate([2.0, 2.0])
+        {'value': 2.0, 'low': 2.0, 'high': 2.0, 'n': 2}
+    """
+    if not values:
+        return None
+    mean = statistics.fmean(values)
+    if len(values) == 1 or min(values) == max(values):
+        edge = None if len(values) == 1 else mean
+        return {"value": mean, "low": edge, "high": edge, "n": len(values)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that few values make few means is shown by n
+        found = stats.bootstrap(
+            (np.asarray(values),), np.mean, confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile",
+            rng=np.random.default_rng(SEED),
+        ).confidence_interval  # fmt: skip
+    return {"value": mean, "low": float(found.low), "high": float(found.high), "n": len(values)}
+
+
+def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
+    """Each metric of a lane. Times vary, so every run counts for them; what a seed decides counts once a prompt."""
+    runs = list(lane.samples.values())
+    first = {s.prompt: s for s in reversed(runs)}
+    ratios = [1.0] * len(runs) if lane is plain else speedups(lane, plain)
+    return {
+        "speedup": estimate(ratios),
+        "tau": estimate([len(s.token_ids) / s.rounds for s in first.values() if s.rounds]),
+        "acceptance_rate": estimate([a for s in first.values() if (a := _acceptance(s)) is not None]),
+        "tokens_per_second": estimate([s.decode_rate for s in runs if s.token_ids]),
+    }
+
+
+def _acceptance(sample: Sample) -> float | None:
+    return sample.figures["accepted"] / sample.figures["tested"] if sample.figures["tested"] else None

@@ -1,0 +1,110 @@
+"""What is compared: a method with its parameters and its draft model, in words and in one line of text."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Configured
+from workbench.methods import registry
+
+BASELINE = "autoregressive"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A method with its parameters and its draft model.
+
+    Attributes:
+        method: registry name.
+        params: of the method, those that are not the default.
+        drafter: draft model; None: the one that belongs to the target.
+    """
+
+    method: str
+    params: dict[str, Any] = field(default_factory=dict)
+    drafter: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Lane:
+        """Read `METHOD`, or `METHOD:NAME=VALUE,…`; `drafter` is the draft model's name.
+
+        Raises:
+            WorkbenchError: it is not written so, or the registry knows no such method, parameter or value.
+
+        Example:
+            >>> Lane.parse("draft-model:depth=3").params
+            {'depth': 3}
+        """
+        method, _, rest = text.strip().partition(":")
+        pairs = shlex.shlex(rest, posix=True)
+        pairs.whitespace, pairs.whitespace_split, pairs.commenters = ",", True, ""
+        values: dict[str, Any] = {}
+        for pair in pairs:
+            name, equals, value = pair.partition("=")
+            if not equals:
+                raise ParameterError(
+                    f"{pair!r} is not NAME=VALUE.", "Write a lane as in draft-model:depth=3,drafter=x."
+                )
+            values[name.strip()] = value.strip()
+        drafter = values.pop("drafter", None)
+        return cls(method.strip(), values, drafter).checked()
+
+    @classmethod
+    def of(cls, given: Lane | str | dict[str, Any]) -> Lane:
+        """A lane from itself, from its line of text, or from plain data as `to_wire` writes it.
+
+        Raises:
+            WorkbenchError: it is something else, or wrong.
+        """
+        if isinstance(given, Lane):
+            return given.checked()
+        if isinstance(given, str):
+            return cls.parse(given)
+        if not isinstance(given, dict) or not isinstance(given.get("method"), str):
+            raise ParameterError(
+                "A lane has no method.", 'For example: {"method": "draft-model"}, or draft-model:depth=3.'
+            )
+        params, drafter = given.get("params") or {}, given.get("drafter") or None
+        if not isinstance(params, dict) or not (drafter is None or isinstance(drafter, str)):
+            raise ParameterError("The parameters of a lane are not given by name.", 'For example: {"depth": 4}.')
+        return cls(given["method"], params, drafter).checked()
+
+    def checked(self) -> Lane:
+        """The same lane with its values in their types and without those that are the default.
+
+        Raises:
+            WorkbenchError: the registry knows no such method, parameter or value.
+        """
+        method = registry.get(self.method)
+        values, specs = method.with_params(**self.params).values, method.params
+        return Lane(self.method, {n: values[n] for n in self.params if values[n] != specs[n].default}, self.drafter)
+
+    @property
+    def configured(self) -> Configured:
+        """The method with all its parameters decided."""
+        return registry.get(self.method).with_params(**self.params)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is plain decoding."""
+        return self.method == BASELINE
+
+    @property
+    def title(self) -> str:
+        """For people: the method's title, and what is not its default."""
+        said = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
+        said += [self.drafter] if self.drafter else []
+        title = registry.get(self.method).title
+        return f"{title} ({', '.join(said)})" if said else title
+
+    def __str__(self) -> str:
+        """The line of text that `parse` reads."""
+        pairs = self.params | ({"drafter": self.drafter} if self.drafter else {})
+        return self.method + (":" if pairs else "") + ",".join(f"{n}={shlex.quote(str(v))}" for n, v in pairs.items())
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"method": self.method, "params": self.params, "drafter": self.drafter}

@@ -1,0 +1,256 @@
+"""Two saved reports compared: which differences are beyond noise.
+
+Both reports ran the same prompts, so each prompt is its own control: for every method and figure the prompts' changes
+are put to Wilcoxon's signed-rank test, which asks nothing of their distribution. All tests of a comparison together
+keep the share of false alarms among what is reported (Benjamini–Hochberg). A change also has to be as large as the
+tolerance: with many prompts the test sees changes that matter to nobody.
+
+Speed is compared twice. As speed-up against plain decoding within the same session, a slower machine or a busy minute
+falls out; tokens per second show it, for plain decoding as for all others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from workbench.bench.machine import describe
+from workbench.bench.report import BASELINE, BenchReport
+from workbench.core.errors import WorkbenchError
+
+ALPHA = 0.05
+"""Share of false alarms among the changes that are reported."""
+TOLERANCE = 0.02
+"""Smallest relative change that is reported."""
+FEWEST = 6
+"""Prompts below which the signed-rank test cannot reach ALPHA, whatever they say (2 / 2⁶ = 0.03)."""
+UNCHANGED = 1.0
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is compared, prompt by prompt.
+
+    Attributes:
+        title: in words.
+        value: of the runs of one prompt by one method, and of plain decoding's in the same session; None: not defined.
+        bigger_is_better: so that a change can be called better or worse.
+    """
+
+    title: str
+    value: Callable[[Sequence[Run], Sequence[Run]], float | None]
+    bigger_is_better: bool = True
+
+
+def _rate(runs: Sequence[Run]) -> float | None:
+    rates = [run["tokens"] / (run["decode_seconds"] or run["seconds"]) for run in runs if run["tokens"]]
+    return statistics.median(rates) if rates else None
+
+
+def _speedup(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
+    by_repeat = {run["repeat"]: run for run in plain}
+    ratios = []
+    for run in runs:
+        mine, theirs = _rate([run]), _rate([by_repeat[run["repeat"]]]) if run["repeat"] in by_repeat else None
+        if mine and theirs:
+            ratios.append(mine / theirs)
+    return statistics.median(ratios) if ratios else None
+
+
+def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
+    total = sum(run[whole] or 0 for run in runs)
+    return sum(run[part] or 0 for run in runs) / total if total else None
+
+
+FIGURES = {
+    "speedup": Figure("speed-up against plain decoding", _speedup),
+    "tokens_per_second": Figure("tokens per second", lambda runs, _: _rate(runs)),
+    "tau": Figure("τ", lambda runs, _: _share(runs, "tokens", "rounds")),
+    "acceptance_rate": Figure("accepted / tested", lambda runs, _: _share(runs, "accepted", "tested")),
+    "overhead_share": Figure(
+        "overhead", lambda runs, _: _share(runs, "overhead_s", "decode_seconds"), bigger_is_better=False
+    ),
+}
+
+
+@dataclass(slots=True)
+class Change:
+    """One figure of one method, then and now.
+
+    Attributes:
+        method: name of the contender.
+        figure: key of `FIGURES`.
+        old: median over prompts.
+        new: the same.
+        change: median relative change of a prompt: 0.1 is a tenth more.
+        prompts: how many have the figure in both reports.
+        p: adjusted for all tests of the comparison; None with too few prompts.
+        verdict: "better", "worse", "within noise", "too few prompts".
+    """
+
+    method: str
+    figure: str
+    old: float
+    new: float
+    change: float
+    prompts: int
+    p: float | None
+    verdict: str
+
+
+@dataclass(slots=True)
+class Regression:
+    """What a comparison found.
+
+    Attributes:
+        changes: every method and figure that both reports have.
+        differences: settings and machine facts that are not the same, as (name, old, new).
+        missing: methods that only one report has.
+        machines: old and new, in words.
+    """
+
+    changes: list[Change]
+    differences: list[tuple[str, Any, Any]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    machines: tuple[str, str] = ("", "")
+
+    @property
+    def worse(self) -> list[Change]:
+        """What has become worse."""
+        return [change for change in self.changes if change.verdict == "worse"]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+    def to_markdown(self) -> str:
+        """For people: what changed first, then everything."""
+        beyond = [change for change in self.changes if change.verdict in ("better", "worse")]
+        lines = [f"**{len(beyond)} of {len(self.changes)} figures differ beyond noise.**", ""]
+        lines += [_sentence(change) for change in beyond] + [""] * bool(beyond)
+        lines += ["| method | figure | old | new | change | p | prompts | verdict |"]
+        lines += ["|---|---|--:|--:|--:|--:|--:|---|"]
+        lines += [
+            f"| `{c.method}` | {FIGURES[c.figure].title} | {c.old:.4g} | {c.new:.4g} | {c.change:+.1%} | "
+            f"{'–' if c.p is None else f'{c.p:.2g}'} | {c.prompts} | {c.verdict} |"
+            for c in self.changes
+        ]
+        lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
+        if self.differences:
+            lines.append("Not the same: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")
+        if self.missing:
+            lines.append(f"In one report only: {', '.join(self.missing)}.")
+        lines.append(
+            f"Wilcoxon's signed-rank test over prompts, Benjamini–Hochberg over all figures at {ALPHA:.0%}; "
+            f"changes under {TOLERANCE:.0%} count as none."
+        )
+        return "\n".join(lines) + "\n"
+
+
+def compare_reports(old: BenchReport, new: BenchReport, tolerance: float = TOLERANCE) -> Regression:
+    """Compare two reports, prompt by prompt.
+
+    Raises:
+        WorkbenchError: a report has no runs, or they share no prompt and method.
+    """
+    for which, report in (("old", old), ("new", new)):
+        if not report.runs:
+            raise WorkbenchError(f"The {which} report has no runs in it.", "`workbench bench --out` writes them.")
+    before, after = _by_method(old.runs), _by_method(new.runs)
+    shared = [method for method in before if method in after]
+    found, tested = [], []
+    for method in shared:
+        for name, figure in FIGURES.items():
+            if name == "speedup" and method == BASELINE:
+                continue
+            pairs = _pairs(before, after, method, figure)
+            if pairs:
+                found.append((method, name, pairs))
+                tested.append(_p_value(pairs))
+    if not found:
+        raise WorkbenchError("The reports share no prompt and method.", "Compare runs of the same suite.")
+    known = [p for p in tested if p is not None and p != UNCHANGED]
+    adjusted = iter(stats.false_discovery_control(known) if known else [])
+    changes = [
+        _change(method, name, pairs, p if p in (None, UNCHANGED) else float(next(adjusted)), tolerance)
+        for (method, name, pairs), p in zip(found, tested, strict=True)
+    ]
+    return Regression(
+        changes,
+        _differences(old, new),
+        sorted(set(before) ^ set(after)),
+        (describe(old.machine), describe(new.machine)),
+    )
+
+
+def _by_method(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
+    """Runs by method and prompt. Prompts are told apart by name, so that reports may have them in another order."""
+    found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        found[run["contender"]][run["name"]].append(run)
+    return found
+
+
+def _pairs(before: Any, after: Any, method: str, figure: Figure) -> list[tuple[float, float]]:
+    pairs = []
+    for prompt, runs in before[method].items():
+        if prompt in after[method]:
+            old = figure.value(runs, before.get(BASELINE, {}).get(prompt, []))
+            new = figure.value(after[method][prompt], after.get(BASELINE, {}).get(prompt, []))
+            if old is not None and new is not None:
+                pairs.append((old, new))
+    return pairs
+
+
+def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Of the prompts' changes being symmetric about none; None with too few prompts.
+
+    `UNCHANGED` where no prompt differs, as τ of greedy runs does not: that is no test, and corrects for none.
+    """
+    if len(pairs) < FEWEST:
+        return None
+    steps = [math.log(new / old) if old > 0 and new > 0 else new - old for old, new in pairs]
+    if not any(steps):
+        return UNCHANGED
+    method = "exact" if len(steps) <= 50 and all(steps) and len(set(map(abs, steps))) == len(steps) else "asymptotic"
+    found: Any = stats.wilcoxon(np.asarray(steps), zero_method="zsplit", method=method)
+    return min(float(found.pvalue), 1 - 1e-9)
+
+
+def _change(method: str, name: str, pairs: Sequence[tuple[float, float]], p: float | None, tolerance: float) -> Change:
+    old, new = (statistics.median(side) for side in zip(*pairs, strict=True))
+    change = statistics.median((b - a) / a if a else float(b != a) for a, b in pairs)
+    verdict = "within noise"
+    if p is None:
+        verdict = "too few prompts"
+    elif p < ALPHA and abs(change) >= tolerance:
+        verdict = "better" if (change > 0) == FIGURES[name].bigger_is_better else "worse"
+    return Change(method, name, old, new, change, len(pairs), p, verdict)
+
+
+def _differences(old: BenchReport, new: BenchReport) -> list[tuple[str, Any, Any]]:
+    passing = {"date", "load"}
+    both = [(old.settings, new.settings), (old.machine, new.machine)]
+    return [
+        (name, before.get(name), after.get(name))
+        for before, after in both
+        for name in dict.fromkeys([*before, *after])
+        if name not in passing and before.get(name) != after.get(name)
+    ]
+
+
+def _sentence(change: Change) -> str:
+    figure = FIGURES[change.figure]
+    return (
+        f"- `{change.method}`: {figure.title} is {change.verdict} by {abs(change.change):.1%} "
+        f"({change.old:.4g} → {change.new:.4g}, p = {change.p:.2g})"
+    )

@@ -1,0 +1,73 @@
+"""Reports as files: JSON and Parquet, both read back."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from workbench.bench.report import SAVED, SCHEMA_VERSION, BenchReport, BenchRow, Interval, Spread
+from workbench.core.errors import WorkbenchError
+
+_METADATA = "workbench.report"
+_REMEDY = "Give a report that `workbench bench --out` wrote as .json or .parquet."
+_INTS = {"prompt", "question", "turn", "repeat", "tokens", "rounds", "growth_bytes"}
+_TEXTS = {"contender", "name", "group", "category"}
+_LISTS = {"steps", "token_ids"}
+
+
+def _kind(column: str) -> Any:
+    if column in _LISTS:
+        return pl.List(pl.Int64)
+    return pl.Int64 if column in _INTS else pl.String if column in _TEXTS else pl.Float64
+
+
+RUNS = {column: _kind(column) for column in SAVED}
+"""Columns of the Parquet file, which has a row a timed run."""
+
+
+def to_parquet(report: BenchReport) -> bytes:
+    """One row a timed run; everything else stands in the metadata."""
+    runs = pl.DataFrame(report.runs, schema=RUNS)
+    rest = {name: value for name, value in report.to_wire().items() if name != "runs"}
+    out = io.BytesIO()
+    runs.write_parquet(out, metadata={_METADATA: json.dumps(rest, ensure_ascii=False)})
+    return out.getvalue()
+
+
+def read_report(path: Path) -> BenchReport:
+    """A saved report of either kind.
+
+    Raises:
+        WorkbenchError: it cannot be read, is no report, or a newer workbench wrote it.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", _REMEDY) from None
+    try:
+        if data.startswith(b"PAR1"):
+            wire = json.loads(pl.read_parquet_metadata(io.BytesIO(data))[_METADATA])
+            wire["runs"] = pl.read_parquet(io.BytesIO(data)).to_dicts()
+        else:
+            wire = json.loads(data)
+        version = wire.pop("schema")
+        if version > SCHEMA_VERSION:
+            raise WorkbenchError(
+                f"{path} has schema {version}; this workbench reads up to {SCHEMA_VERSION}.", "Update the workbench."
+            )
+        wire["rows"] = [_row(row) for row in wire["rows"]]
+        wire["groups"] = {name: [_row(row) for row in rows] for name, rows in wire["groups"].items()}
+        return BenchReport(**wire)
+    except (ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+        raise WorkbenchError(f"{path} is no saved report: {type(error).__name__}.", _REMEDY) from None
+
+
+def _row(row: dict[str, Any]) -> BenchRow:
+    kinds = {"speedup_vs_autoregressive": Spread, "speedup_vs_hf": Spread, "speedup_in_total": Interval}
+    read = {name: kind(**row[name]) for name, kind in kinds.items() if row[name] is not None}
+    positions = [(depth, tested, accepted) for depth, tested, accepted in row["acceptance_by_position"]]
+    return BenchRow(**{**row, **read, "acceptance_by_position": positions})

@@ -1,0 +1,182 @@
+"""Spec-Bench's files: answers as JSON lines, written and read.
+
+An answer is a line `{"question_id", "category", "answer_id", "model_id", "choices": [{"index", "turns",
+"decoding_steps", "new_tokens", "wall_time", "accept_lengths"}], "tstamp"}`: one entry a turn in each list of a choice,
+one choice a repetition, and `accept_lengths` the tokens of every round of all turns, the corrected or bonus one
+included. Questions are read by `datasets` (suite `spec-bench`). Source: Xia et al. 2024, arXiv:2401.07851,
+github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
+
+Its speed.py counts a method's tokens as they were generated and the baseline's by tokenising its text anew; here both
+are the counts in the files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.bench.contenders import Sample
+from workbench.bench.datasets import MT_BENCH
+from workbench.bench.report import BenchReport, Interval, ratio_of_rates
+from workbench.core.errors import WorkbenchError
+from workbench.trace.files import write_whole
+
+_REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_id and choices."
+
+
+def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]], str]) -> list[Path]:
+    """A file for every method of a report, named after model and method.
+
+    Args:
+        report: of a suite whose questions have numbers; a question all of whose turns were not run is left out.
+        folder: made if it is missing.
+        decode: token ids as text.
+
+    Raises:
+        WorkbenchError: no run belongs to a numbered question, or the files cannot be written.
+    """
+    methods: dict[str, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for run in report.runs:
+        if run["question"] is not None:
+            methods[run["contender"]][run["question"]].append(run)
+    if not methods:
+        raise WorkbenchError("No prompt of this suite is a numbered question.", "Use a suite such as spec-bench.")
+    model = str(report.settings.get("target") or "model")
+    paths = []
+    for method, questions in methods.items():
+        name = re.sub(r"[^\w.-]+", "-", f"{Path(model).name}-{method}-{report.settings.get('dtype')}")
+        lines = [_answer(number, runs, name, decode) for number, runs in questions.items()]
+        path = folder / f"{name}.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode())
+        except OSError as error:
+            raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another folder.") from None
+        paths.append(path)
+    return paths
+
+
+def _answer(number: int, runs: list[dict[str, Any]], model: str, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+    choices = []
+    for index in sorted({run["repeat"] for run in runs}):
+        turns = sorted((run for run in runs if run["repeat"] == index), key=lambda run: run["turn"])
+        choices.append(
+            {
+                "index": index,
+                "turns": [decode(run["token_ids"]) for run in turns],
+                "decoding_steps": [run["rounds"] for run in turns],
+                "new_tokens": [run["tokens"] for run in turns],
+                "wall_time": [run["seconds"] for run in turns],
+                "accept_lengths": [n for run in turns for n in run["steps"]],
+            }
+        )
+    return {
+        "question_id": number,
+        "category": runs[0]["category"] or runs[0]["group"],
+        "answer_id": uuid.uuid4().hex,
+        "model_id": model,
+        "choices": choices,
+        "tstamp": time.time(),
+    }
+
+
+def read_answers(path: Path) -> dict[int, dict[str, Any]]:
+    """Question → its answer, the last one where a question was answered twice, as Spec-Bench has it.
+
+    Raises:
+        WorkbenchError: it cannot be read, or a line is no answer.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise WorkbenchError(f"{path} cannot be read: {reason}.", _REMEDY) from None
+    answers: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            answer = _parse(line)
+            if answer is None:
+                raise WorkbenchError(f"Line {number} of {path} is no answer of Spec-Bench.", _REMEDY)
+            answers[answer["question_id"]] = answer
+    if not answers:
+        raise WorkbenchError(f"{path} holds no answers.", _REMEDY)
+    return answers
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(line)
+        for choice in answer["choices"]:
+            choice["new_tokens"], choice["wall_time"] = map(list, (choice["new_tokens"], choice["wall_time"]))
+            choice["accept_lengths"] = [int(n) for n in choice.get("accept_lengths", [])]
+            if not all(n >= 0 for n in choice["new_tokens"]) or not all(s > 0 for s in choice["wall_time"]):
+                return None
+        return answer | {"question_id": int(answer["question_id"]), "category": str(answer["category"])}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Speed of one file against another: a row for each of Spec-Bench's categories, then one for all.
+
+    Only questions that both files answer count, on both sides.
+
+    Returns:
+        Rows with category, questions, mean_accepted (mean of accept_lengths; None where the file has none),
+        tokens_per_second and baseline_tokens_per_second (total tokens / total time), speedup (an `Interval`).
+
+    Raises:
+        WorkbenchError: the files share no question.
+    """
+    shared = [number for number in answers if number in baseline]
+    if not shared:
+        raise WorkbenchError("The files answer no question both.", "Give answers to the same questions.")
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number in shared:
+        category = answers[number]["category"]
+        groups["mt_bench" if category in MT_BENCH else category].append(number)
+    rows = [_speed(name, numbers, answers, baseline) for name, numbers in groups.items()]
+    return rows if len(rows) == 1 else [*rows, _speed("overall", shared, answers, baseline)]
+
+
+def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -> dict[str, Any]:
+    steps = [n for number in numbers for choice in answers[number]["choices"] for n in choice["accept_lengths"]]
+    ours, theirs = ({(n, 0): _sample(side[n], n) for n in numbers} for side in (answers, baseline))
+    return {
+        "category": category,
+        "questions": len(numbers),
+        "mean_accepted": sum(steps) / len(steps) if steps else None,
+        "tokens_per_second": _total_rate(ours.values()),
+        "baseline_tokens_per_second": _total_rate(theirs.values()),
+        "speedup": ratio_of_rates(ours, theirs),
+    }
+
+
+def _sample(answer: dict[str, Any], number: int) -> Sample:
+    """All turns of the first choice as one run: speed.py, too, looks at the first only."""
+    choice = answer["choices"][0]
+    tokens = [0] * int(sum(choice["new_tokens"]))
+    return Sample(str(answer["model_id"]), number, 0, tokens, float(sum(choice["wall_time"])), None, 0)
+
+
+def _total_rate(samples: Any) -> float:
+    samples = list(samples)
+    return sum(len(s.token_ids) for s in samples) / sum(s.seconds for s in samples)
+
+
+def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = ["| category | questions | mean accepted | tokens/s | baseline tokens/s | speed-up [95 %] |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for row in rows:
+        mean = "–" if row["mean_accepted"] is None else f"{row['mean_accepted']:.2f}"
+        speedup: Interval | None = row["speedup"]
+        rates = f"{row['tokens_per_second']:.1f} | {row['baseline_tokens_per_second']:.1f}"
+        lines.append(f"| {row['category']} | {row['questions']} | {mean} | {rates} | {speedup or '–'} |")
+    return "\n".join(lines) + "\n"

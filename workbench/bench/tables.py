@@ -1,0 +1,36 @@
+"""Rows of plain values as CSV or Parquet, through Polars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import WorkbenchError
+
+
+def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
+    """The rows as a file; `kind` is "csv" or "parquet". Columns are all names that occur, in order of appearance."""
+    import polars as pl
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    frame = pl.DataFrame([{name: row.get(name) for name in names} for row in rows], infer_schema_length=None)
+    out = BytesIO()
+    if kind == "csv":
+        frame.write_csv(out)
+    else:
+        frame.write_parquet(out)
+    return out.getvalue()
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the rows as the ending of the name says: .csv or .parquet.
+
+    Raises:
+        WorkbenchError: it cannot be written.
+    """
+    try:
+        path.write_bytes(as_bytes(rows, path.suffix.removeprefix(".")))
+    except OSError as error:
+        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
