@@ -7,35 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import worlds
 
 from workbench.client import Workbench
-from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, UnknownNameError, WorkbenchError
+from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError, UnknownNameError
 from workbench.service import Run
 from workbench.trace.events import Trace
 
-PROMPT = "abcabcabc"
-VARIETY = [
-    ("autoregressive", {}),
-    ("draft-model", {"depth": 3}),
-    ("draft-tree", {"nodes": 7}),
-    ("draft-tree-sampled", {}),
-    ("prompt-lookup", {}),
-    ("token-recycling", {}),
-    ("lookahead-trie", {}),
-    ("early-exit", {"exit_layer": 2}),
-]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A target and a noisy copy of it, in Hugging Face's layout."""
-    base = tmp_path_factory.mktemp("models")
-    target = worlds.family("llama", vocab_size=257)
-    for name, model in (("target", target), ("drafter", worlds.noisy(target, 0.2))):
-        model.save_pretrained(base / name)
-        worlds.byte_tokenizer().save_pretrained(base / name)
-    return str(base / "target"), str(base / "drafter")
+from .conftest import PROMPT
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +41,6 @@ def one_round(run: Run, n: int) -> None:
     wait_for(run, "paused")
 
 
-def test_eight_runs_at_once_get_what_they_would_get_alone(bench: Workbench) -> None:
-    alone = bench.generate(PROMPT, "autoregressive", max_new_tokens=40).token_ids
-    runs = [bench.start(PROMPT, method, params=params, max_new_tokens=40) for method, params in VARIETY]
-    assert [run.wait(60).token_ids for run in runs] == [alone] * len(VARIETY)
-
-
 def test_polling_from_any_round_gives_the_whole_trace(bench: Workbench) -> None:
     run = bench.start(PROMPT, "draft-model", max_new_tokens=40)
     seen: list[dict] = []
@@ -77,6 +49,7 @@ def test_polling_from_any_round_gives_the_whole_trace(bench: Workbench) -> None:
         seen += news["rounds"]
         if news["footer"] is not None and len(seen) == run.since(0)["seq"]:
             break
+        time.sleep(0.01)
     trace = run.wait(10)
     assert [r["index"] for r in seen] == list(range(len(trace.rounds)))
     assert Trace.from_wire({"header": news["header"], "rounds": seen, "footer": news["footer"]}) == trace
@@ -157,32 +130,36 @@ def test_bad_requests_are_answered_before_anything_runs(bench: Workbench) -> Non
         bench.start(PROMPT, params={"temperature": 9})
     with pytest.raises(MethodUnavailableError, match="medusa"):
         bench.start(PROMPT, "medusa")
-    with pytest.raises(WorkbenchError, match="Shorten"):
+    with pytest.raises(PromptError, match="Shorten"):
         bench.generate(PROMPT * 100)
 
 
 def test_a_target_that_does_not_exist_ends_its_run_with_the_reason(bench: Workbench, tmp_path: Path) -> None:
     run = bench.start(PROMPT, "autoregressive", target=str(tmp_path / "nowhere"))
-    with pytest.raises(WorkbenchError, match="no model"):
+    with pytest.raises(ModelError, match="no model"):
         run.wait(30)
     assert run.state == "error"
     assert run.since(0)["footer"]["error"]
 
 
 def test_a_refused_request_leaves_no_run_behind(bench: Workbench) -> None:
-    before = len(bench._backend._runs)
+    before = len(bench._backend._book)
     with pytest.raises(MethodUnavailableError):
         bench.start(PROMPT, "medusa")
-    assert len(bench._backend._runs) == before
+    assert len(bench._backend._book) == before
 
 
-def test_a_wrong_change_while_models_load_is_said_and_harms_nobody(folders: tuple[str, str]) -> None:
+def test_a_wrong_change_while_models_load_is_refused_at_once_and_harms_nobody(folders: tuple[str, str]) -> None:
     with Workbench(target=folders[0], drafter=folders[1], dtype="float64") as fresh:
         run = fresh.start(PROMPT, "autoregressive", max_new_tokens=8)
         assert run.state == "loading"
-        run.change(params={"temperature": 99})
+        for wrong in ({"params": {"temperature": 99}}, {"params": {"depth": 2}}, {"method": "nothing"}):
+            with pytest.raises((ParameterError, UnknownNameError)):
+                run.change(**wrong)
+        run.change(method="draft-model")
+        run.change(params={"depth": 2})  # right for what the run will be by then
         assert len(run.wait(60).token_ids) == 8
-        assert "temperature" in run.message
+        assert {r.method for r in run.trace.rounds} == {"draft-model"}
         assert len(fresh.generate(PROMPT, "draft-model", max_new_tokens=8).token_ids) == 8
 
 
@@ -215,3 +192,18 @@ def test_one_seed_gives_one_text_whoever_else_runs(bench: Workbench) -> None:
     texts = [run.wait(60).token_ids for run in runs]
     assert texts[1] == alone
     assert texts[0] != alone
+
+
+def test_comparing_gives_a_trace_for_each_method_from_one_start(bench: Workbench) -> None:
+    found = bench.compare(PROMPT, ["autoregressive", "draft-model", "prompt-lookup"], max_new_tokens=12, repeats=1)
+    traces = {trace.header.method: trace for trace in found.traces.values()}
+    assert list(traces) == ["autoregressive", "draft-model", "prompt-lookup"]
+    assert {tuple(trace.token_ids) for trace in traces.values()} == {tuple(traces["autoregressive"].token_ids)}
+    starts = [trace.header.created for trace in traces.values()]
+    assert starts == sorted(starts)
+
+
+def test_a_comparison_with_an_unknown_method_runs_nothing(bench: Workbench) -> None:
+    with pytest.raises(UnknownNameError, match="autoregressive"):
+        bench.compare(PROMPT, ["draft-model", "autoregresive"])
+    assert bench.health()["rows"] == 0

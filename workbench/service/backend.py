@@ -1,36 +1,50 @@
 """One process, one device, one engine thread: models are loaded once, and all users' runs share them.
 
-The engine thread owns every engine and row. Other threads only put work into its inbox or set flags that it reads
-between rounds. Models are loaded in a second thread, so that running generations never wait for a file.
+The engine's thread is in `rounds`, the models are on a `shelf`, runs are in a `book`; here is what users can ask for.
+Models are loaded in threads of their own, so that running generations never wait for a file.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from workbench.core.errors import CapacityError, MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
-from workbench.core.params import ParamSpec, params_of
+from workbench.core.errors import MethodUnavailableError, ModelError, PromptError, WorkbenchError
+from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, load_models
-from workbench.engine.models import DEFAULT_DRAFTER, DEFAULT_TARGET, resolve_device, resolve_dtype
-from workbench.engine.request import Row
+from workbench.engine import Models, Request
+from workbench.engine.attribution import explain
+from workbench.engine.method import Configured
+from workbench.engine.models import DEFAULT_TARGET, resolve_device, resolve_dtype
+from workbench.engine.pictures import read, swapped
+from workbench.engine.request import BOTH, ERROR, PAUSED, PREFILL, QUEUED, RUNNING, Row
 from workbench.methods import registry
 from workbench.service import catalogue
+from workbench.service.book import Book, round_bytes
+from workbench.service.chat import chat_ids
+from workbench.service.limits import LOCAL, Limits
+from workbench.service.logs import alias
+from workbench.service.names import Names, Pair
+from workbench.service.params import check_request, split_params
+from workbench.service.pictures import decode_all, picture_bytes
 from workbench.service.presets import presets
-from workbench.service.run import Run
+from workbench.service.progress import Progress
+from workbench.service.rounds import Rounds
+from workbench.service.run import LOADING, Run
+from workbench.service.shelf import Shelf
+from workbench.service.telemetry import Telemetry
+from workbench.trace.events import Round
+from workbench.trace.metrics import DEFINITIONS
 
 log = logging.getLogger("workbench.service")
 
-MAX_RUNS = 64
-"""Runs that may wait or run at once in one backend."""
-KEEP_ENDED_S = 900.0
-"""Seconds an ended run can still be fetched."""
+LOADERS = 4
+"""Loads that go on at once; one of them builds, the others may be downloading."""
 
 
 class Backend:
@@ -43,6 +57,10 @@ class Backend:
         dtype: of targets; see `workbench.engine.models.resolve_dtype`.
         drafter_dtype: of draft models.
         max_rows: runs that share a target's rounds.
+        limits: what users may ask for.
+        memory_bytes: for weights and caches of all models; by default a share of the device's memory.
+        allow_models: names that may be used besides the bundled ones and the defaults; None: any bundled name, folder
+            or Hub id.
     """
 
     def __init__(
@@ -53,40 +71,39 @@ class Backend:
         dtype: str = "auto",
         drafter_dtype: str = "auto",
         max_rows: int = 16,
+        *,
+        limits: Limits | None = None,
+        memory_bytes: int | None = None,
+        allow_models: Sequence[str] | None = None,
     ) -> None:
-        self.default_target, self.default_drafter = target, drafter
+        self.limits, self.max_rows = limits or Limits(), max_rows
+        self._names = Names(target, drafter, allow_models)
         self._options: dict[str, Any] = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
-        self._max_rows = max_rows
-        self._engines: dict[str, Engine] = {}
-        self._models: dict[tuple[str, str | None], Models] = {}
-        self._runs: dict[str, Run] = {}
+        self._born = time.monotonic()
+        self._book = Book(self.limits)
+        self._telemetry = Telemetry(self.health)
+        self._shelf = Shelf(self._options, max_rows, memory_bytes, self._holds, self._telemetry.shelf)
+        self._loaders = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
+        self._loading: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
         self._lock = threading.Lock()
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake = threading.Event()
-        self._closed = False
-        self._loads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._engine_thread, name="workbench-engine", daemon=True),
-            threading.Thread(target=self._load_thread, name="workbench-loader", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._clearing, self._explaining = threading.Lock(), threading.Lock()
+        self._rounds = Rounds(self._shelf, self._book, self.limits, self._make_room)
 
     # -- what there is -------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         """Bundled targets, and those loaded from elsewhere."""
-        return catalogue.targets(list(self._engines))
+        return catalogue.targets([desk.name for desk in self._shelf.desks()])
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Draft models with, for each, whether it fits the target and why not."""
-        return catalogue.drafters(target or self.default_target)
+        return catalogue.drafters(self._names.pair(target, "none")[0])
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """All methods with parameters, and whether each can run with these models."""
-        target, drafter = self._pair(target, drafter)
-        models = self._models.get((target, drafter))
-        reason = models.why_not if models is not None else catalogue.static_reasons(target, drafter)
+        pair = self._names.pair(target, drafter)
+        models = self._shelf.get(pair)
+        reason = models.why_not if models is not None else catalogue.static_reasons(*pair)
         return [catalogue.describe(method, reason(method.needs)) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
@@ -96,6 +113,15 @@ class Backend:
     def presets(self) -> list[dict[str, Any]]:
         """Prompts to start with."""
         return presets()
+
+    def definitions(self) -> dict[str, dict[str, str]]:
+        """What each figure means, by name: {"title", "formula"}."""
+        return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
+
+    @property
+    def default_target(self) -> str:
+        """The target of runs that name none."""
+        return self._names.target
 
     def device_label(self, target: str | None = None) -> str:
         """Device and dtype, as in "CPU · float32"."""
@@ -109,56 +135,64 @@ class Backend:
         """Load models now and wait for them.
 
         Raises:
-            WorkbenchError: they cannot be loaded.
+            WorkbenchError: they cannot be loaded, or the draft model does not fit the target.
         """
-        pair = self._pair(target, drafter)
-        done: queue.SimpleQueue[Models | WorkbenchError] = queue.SimpleQueue()
-        self._loads.put(lambda: done.put(self._try_load(pair)))
-        result = done.get()
-        if isinstance(result, WorkbenchError):
-            raise result
-        return result
+        pair = self._names.pair(target, drafter)
+        models = self._loaders.submit(self._load, pair, Progress(pair[0])).result()
+        if pair[1] is not None and models.drafter is None:
+            raise ModelError(models.drafter_problem)
+        return models
 
     def preload(self) -> None:
         """Start loading the default models in the background."""
+        pair = self._names.pair(None, None)
+        self._loaders.submit(self._load, pair, Progress(pair[0]))
 
-        def load() -> None:
-            self._try_load(self._pair(None, None))
+    def unload(self, target: str | None = None) -> None:
+        """Take a target and its draft models out of memory.
 
-        self._loads.put(load)
+        Raises:
+            UnknownNameError: it is not loaded.
+            CapacityError: a run uses it.
+        """
+        self._shelf.unload(target or self._names.target)
 
-    def _pair(self, target: str | None, drafter: str | None) -> tuple[str, str | None]:
-        target = target or self.default_target
-        if drafter in (None, "", "auto"):
-            drafter = self.default_drafter if target == self.default_target else None
-        if drafter in ("auto", None):
-            fits = target == DEFAULT_TARGET and any(d["name"] == DEFAULT_DRAFTER for d in catalogue.drafters(target))
-            drafter = DEFAULT_DRAFTER if fits else None
-        return target, None if drafter == "none" else drafter
+    def loaded(self) -> list[dict[str, Any]]:
+        """What is in memory: name, role, bytes, dtype, device, runs that use it, idle_s since its last use."""
+        return self._shelf.loaded()
 
-    def _try_load(self, pair: tuple[str, str | None]) -> Models | WorkbenchError:
+    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
+        """Token ids of a conversation in the target's chat format, ready for the answer. Loads the target.
+
+        Raises:
+            PromptError: the target has no chat format, or the messages do not fit it.
+        """
+        pair = self._names.pair(target, None)
+        models = self._shelf.get(pair) or self._loaders.submit(self._load, pair, Progress(pair[0])).result()
+        return chat_ids(models.tokenizer, messages, self.limits)
+
+    def _load(self, pair: Pair, progress: Progress) -> Models:
+        """In a loader's thread."""
         try:
-            return self._load(pair)
+            return self._shelf.load(pair, progress)
         except WorkbenchError as error:
-            return error
+            self._telemetry.error(error)
+            raise
         except Exception as error:
-            log.exception("loading %s failed", pair)
-            return WorkbenchError(f"Loading {pair[0]} failed: {error}", "See the log.")
+            log.exception("loading failed")
+            self._telemetry.error(error)
+            raise ModelError(
+                f"{pair[0]} cannot be loaded ({type(error).__name__}).", "The backend's log says more."
+            ) from error
 
-    def _load(self, pair: tuple[str, str | None]) -> Models:
-        """In the loader's thread only."""
-        if pair in self._models:
-            return self._models[pair]
-        target, drafter = pair
-        started = time.monotonic()
-        if target not in self._engines:
-            models = load_models(target, drafter, **self._options)
-            self._engines[target] = Engine(models, self._max_rows)
-        else:
-            models = self._engines[target].models.with_drafter(drafter, self._options["drafter_dtype"])
-        self._models[pair] = models
-        log.info("loaded %s with %s in %.1f s", target, drafter, time.monotonic() - started)
-        return models
+    def _make_room(self, n_bytes: int) -> None:
+        """Give up idle models in a loader's thread, unless that is going on."""
+        if self._clearing.acquire(blocking=False):
+            clearing = self._loaders.submit(self._shelf.make_room, n_bytes)
+            clearing.add_done_callback(lambda _: (self._clearing.release(), self._rounds.wake()))
+
+    def _holds(self) -> Counter[Pair]:
+        return Counter(pair for run in self._book.active() for pair in list(run.holds))
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -171,8 +205,13 @@ class Backend:
         drafter: str | None = None,
         max_new_tokens: int = 128,
         seed: int = 0,
-        stop: tuple[str, ...] = (),
+        stop: Sequence[str] = (),
         paused: bool = False,
+        *,
+        images: Sequence[Any] = (),
+        user: str = LOCAL,
+        lease_s: float | None = None,
+        alone: bool = False,
     ) -> Run:
         """Start a generation and return at once.
 
@@ -186,46 +225,42 @@ class Backend:
             seed: decides every random number.
             stop: strings that end the text.
             paused: wait for `resume` or `step` before the first round.
+            images: pictures for a target that reads them: bytes of files, data-URLs, paths or PIL images. Each takes
+                the place of one placeholder of the prompt; where there is none, they come first.
+            user: opaque key for limits and fairness; "local" has no limit of runs.
+            lease_s: cancel the run when nobody followed it for so many seconds; None: never.
+            alone: it is timed: all other runs stand still while it has a row.
 
         Raises:
             WorkbenchError: the request is wrong. What only shows when models are loaded ends the run with an error.
         """
-        if not prompt:
-            raise PromptError("The prompt is empty.", "Write at least one word for the model to continue.")
-        chosen = registry.get(method)
-        mine, sampling = split_params(chosen, params or {})
-        configured = chosen.with_params(**mine)
-        pair = self._pair(target, drafter)
-        models = self._models.get(pair)
-        reason = models.why_not(chosen.needs) if models is not None else ""
-        if reason:
-            raise MethodUnavailableError(f"{chosen.title} cannot run: {reason}", "See the list of methods.")
-        self._forget_old()
-        with self._lock:
-            active = sum(not run.ended for run in self._runs.values())
-            if active >= MAX_RUNS:
-                raise CapacityError(
-                    f"{active} runs are active, which is the limit.", "Wait for one to end, or stop one."
-                )
-            run = Run(self._change)
-            run._wake = self._wake.set
-            self._runs[run.id] = run
-        request = Request(
-            prompt,
-            configured,
-            sampling=sampling,
-            max_new_tokens=int(max_new_tokens),
-            seed=int(seed),
-            stop=tuple(stop),
-            paused=paused,
-            on_round=lambda _: run._notify(),
-        )
-        if models is not None:
-            self._submit(run, request, models)
-        else:
-            run.message = f"loading {pair[0]}"
-            self._loads.put(lambda: self._load_then_submit(run, request, pair))
-        return run
+        with self._telemetry.counting():
+            configured, sampling = check_request(self.limits, prompt, method, params, max_new_tokens, seed, stop)
+            pictures = decode_all(images)
+            pair = self._names.pair(target, drafter, configured.drafter.blind)
+            if pictures and catalogue.reads_pictures(pair[0]) is False:
+                raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")
+            run = Run(self, user, configured.method.name, lease_s)
+            run.planned = (configured, sampling, pair)
+            run.alone = alone
+            run.holds.add(pair)
+            request = Request(
+                prompt, configured, sampling, max_new_tokens, seed, tuple(stop),
+                paused=paused, on_round=lambda record: self._on_round(run, record), pictures=pictures,
+            )  # fmt: skip
+            run.request = request
+            run.trace_bytes += picture_bytes(pictures)
+            self._book.add(run)
+            models = self._shelf.get(pair)  # once the run is in the book, nobody gives up what it holds
+            if models is None:
+                self._queue_once_loaded(run, request, pair)
+                return run
+            try:
+                self._queue(run, request, models)
+            except Exception:
+                self._book.remove(run)
+                raise
+            return run
 
     def run(self, run_id: str) -> Run:
         """A run by its id.
@@ -233,131 +268,190 @@ class Backend:
         Raises:
             UnknownNameError: no such run, or it ended long ago. Other runs are not named.
         """
+        return self._book.get(run_id)
+
+    def comparing(self, prompts: str | Sequence[Any], lanes: Sequence[Any], **options: Any) -> Iterator[Any]:
+        """Compare lanes, each alone on the device; see `workbench.bench.compare.measure`."""
+        from workbench.bench.compare import measure  # statistics, which few visits need
+
+        return measure(self, prompts, lanes, **options)
+
+    def forget(self, run: Run) -> None:
+        """Give an ended run's memory back at once, instead of keeping it for those who may ask."""
+        if run.ended:
+            self._book.remove(run)
+
+    def _queue_once_loaded(self, run: Run, request: Request, pair: Pair) -> None:
+        """All who need one pair wait for one load, and are queued in the order they came."""
         with self._lock:
-            if run_id not in self._runs:
-                raise UnknownNameError("This run is not known here any more.", "Start a new one.")
-            return self._runs[run_id]
+            is_first = pair not in self._loading
+            progress, waiting = self._loading.setdefault(pair, (Progress(pair[0]), []))
+            waiting.append((run, request))
+            run.loads(progress)
+        if is_first:
+            self._loaders.submit(self._load_then_queue, pair, progress)
 
-    def _load_then_submit(self, run: Run, request: Request, pair: tuple[str, str | None]) -> None:
-        models = self._try_load(pair)
-        if isinstance(models, WorkbenchError):
-            run._fail(str(models))
-        else:
-            self._submit(run, request, models)
+    def _load_then_queue(self, pair: Pair, progress: Progress) -> None:
+        """In a loader's thread."""
+        models, problem = None, None
+        try:
+            models = self._load(pair, progress)
+        except WorkbenchError as error:
+            problem = error
+        with self._lock:
+            _, waiting = self._loading.pop(pair)
+        for run, request in waiting:
+            if problem is not None or models is None:
+                run.end(ERROR, problem)
+            elif not run.ended:
+                try:
+                    self._queue(run, request, models)
+                except Exception as error:
+                    self._telemetry.error(error)
+                    said = f"The run could not be started ({type(error).__name__})."
+                    run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(said))
 
-    def _submit(self, run: Run, request: Request, models: Models) -> None:
-        request.models = models
-        engine = self._engines[models.target_name]
+    def _queue(self, run: Run, request: Request, models: Models) -> None:
+        """Check what only the models can tell, then wait for a row."""
+        method = request.configured().method
+        reason = models.why_not(method.needs)
+        if reason:
+            raise MethodUnavailableError(f"{method.title} cannot run: {reason}", "See the list of methods.")
+        if request.pictures:
+            request.prompt, request.images = read(models, request.prompt, request.pictures)
+        prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
+        n_prompt = len(models.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        self.limits.check_prompt_tokens(n_prompt)
+        desk = self._shelf.desk(models.target_name)
+        assert desk is not None, "the run holds its models"
+        desk.check_fit(n_prompt, request.max_new_tokens)
+        self._rounds.put(run, request, models)
 
-        def submit() -> None:
-            try:
-                row = engine.submit(request)
-            except WorkbenchError as error:
-                run._fail(str(error))
-                return
-            run._started(row)
+    def _on_round(self, run: Run, record: Round) -> None:
+        """In the engine's thread, after each round."""
+        self._telemetry.round(record)
+        run.trace_bytes += round_bytes(record)
+        run.notify()
 
-        self._inbox.put(submit)
-        self._wake.set()
+    # -- what runs ask of their host -----------------------------------------------------------------------------
 
-    def _change(self, run: Run, method: str | None, params: dict[str, Any] | None, drafter: str | None) -> None:
-        """Check a change against what the run will then be, and hand it to the row."""
+    def change(
+        self,
+        run: Run,
+        method: str | None,
+        params: dict[str, Any] | None,
+        drafter: str | None,
+        images: Sequence[Any] = (),
+        sees: str = BOTH,
+    ) -> None:
+        """Check a change against what the run will then be, and hand it to the row. Loads a new draft model."""
+        pictures = decode_all(images)
+        if pictures and (run.ended or not run.request.pictures):
+            raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
+        run.trace_bytes += picture_bytes(pictures)
         chosen = registry.get(method) if method else None
+        pair: Pair = run.planned[2]
+        other: Models | None = None
+        if drafter:
+            pair = self._names.pair(pair[0], drafter)
+            run.holds.add(pair)
+            other = self._shelf.get(pair) or self.load(*pair)
+
+        def checked(configured: Configured, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
+            now = chosen or configured.method
+            mine, sampling = split_params(now, params or {}, sampling)
+            changed = configured.changed(**mine) if now is configured.method else now.with_params(**mine)
+            reason = models.why_not if models is not None else catalogue.static_reasons(*pair)
+            if reason(now.needs):
+                raise MethodUnavailableError(f"{now.title} cannot run: {reason(now.needs)}")
+            swap = swapped(models, run.request, pictures, sees) if pictures and models is not None else None
+            run.planned = changed, sampling, pair
+            return {"method": chosen, "params": mine, "sampling": sampling, "models": models, "swap": swap}
 
         def hand_over(row: Row) -> None:
             settings = row.asked()
-            now = chosen or settings.configured.method
-            mine, sampling = split_params(now, params or {}, settings.sampling)
-            now.with_params(**mine)  # raises on a bad value, before anything changes
-            models = settings.models
-            if drafter:
-                pair = self._pair(models.target_name, drafter)
-                models = self._models.get(pair) or self.load(*pair)
-            reason = models.why_not(now.needs)
-            if reason:
-                raise MethodUnavailableError(f"{now.title} cannot run: {reason}")
-            row.change(chosen, mine, sampling, models)
+            row.change(**checked(settings.configured, settings.sampling, other or settings.models))
 
-        run._tell(hand_over)
+        if run.row is None:
+            configured, sampling, _ = run.planned
+            checked(configured, sampling, other or self._shelf.get(pair))
+        run.tell(hand_over)
 
-    def _forget_old(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            old = [i for i, run in self._runs.items() if run.ended and now - run.created > KEEP_ENDED_S]
-            for run_id in old:
-                del self._runs[run_id]
+    def explain(self, run: Run) -> dict[str, Any]:
+        """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread.
 
-    # -- threads -------------------------------------------------------------------------------------------------
+        Raises:
+            PromptError: the run has no pictures, or no tokens yet.
+            CapacityError: it is too long.
+        """
+        if run.trace is None or run.request.images is None:
+            raise PromptError("There is nothing to explain yet.", "Start a run with pictures, and wait for a token.")
+        pair = run.planned[2]
+        models = self._shelf.get(pair) or self.load(*pair)
+        with self._explaining:
+            run.trace.attribution = explain(models, run.request, run.trace, run.planned[0].drafter)
+        return run.trace.attribution
 
-    def _engine_thread(self) -> None:
-        while not self._closed:
-            while not self._inbox.empty():
-                self._inbox.get()()
-            worked = False
-            for engine in list(self._engines.values()):
-                worked |= self._step(engine)
-            if not worked:
-                self._tell_all()
-                self._wake.wait(0.05 if any(not e.idle for e in self._engines.values()) else 0.5)
-                self._wake.clear()
+    def place(self, run: Run) -> tuple[int, int] | None:
+        """Where a run stands in the queue, and how long the queue is."""
+        return self._rounds.place(run)
 
-    def _step(self, engine: Engine) -> bool:
-        """One step of one engine. Should the engine itself fail, its runs are ended and the others go on."""
-        n_rows = len(engine.rows)
-        try:
-            worked = engine.step()
-        except Exception:
-            log.exception("the engine failed; its runs are ended")
-            for row in [*engine.rows, *engine.waiting]:
-                row.cancel()
-            return False
-        if len(engine.rows) != n_rows:
-            self._tell_all()
-        return worked
+    def wake(self) -> None:
+        """Let the engine look again."""
+        self._rounds.wake()
 
-    def _tell_all(self) -> None:
-        with self._lock:
-            runs = list(self._runs.values())
-        for run in runs:
-            run._notify()
+    def started(self, run: Run) -> None:
+        """A run has got its row."""
+        self._telemetry.started(run)
 
-    def _load_thread(self) -> None:
-        while True:
-            job = self._loads.get()
-            if job is None:
-                return
-            job()
+    def ended(self, run: Run) -> None:
+        """A run has ended."""
+        self._telemetry.ended(run)
+        self._rounds.wake()
+        for pair in run.holds:
+            self._shelf.get(pair)  # used until now
+        trace = run.trace
+        log.info(
+            "run ended",
+            extra={
+                "run": alias(run.id), "user": alias(run.user), "method": run.method, "state": run.state,
+                "rounds": len(trace.rounds) if trace else 0, "seconds": round(time.monotonic() - run.created, 3),
+            },
+        )  # fmt: skip
+
+    # -- how it is doing -----------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """How the backend is doing, without names.
+
+        Returns:
+            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, and
+            memory in bytes: models and caches, their limit, traces, and what the device has free.
+        """
+        active, desks = self._book.active(), self._shelf.desks()
+        states = Counter(run.state for run in active)
+        return {
+            "status": self._rounds.status,
+            "uptime_s": round(time.monotonic() - self._born, 1),
+            "device": self.device_label(),
+            "runs": {state: states[state] for state in (LOADING, QUEUED, PREFILL, RUNNING, PAUSED)},
+            "queue": sum(len(desk.queue) for desk in desks),
+            "rows": sum(len(desk.runs) for desk in desks),
+            "models": sum(len(list(desk.runners())) for desk in desks),
+            "memory": self._shelf.memory() | {"traces": self._book.trace_bytes},
+        }
+
+    def metrics_text(self) -> str:
+        """All figures in Prometheus' text format."""
+        return self._telemetry.text()
 
     def close(self) -> None:
-        """End all runs and both threads."""
-        with self._lock:
-            runs = list(self._runs.values())
+        """End all runs and threads."""
+        runs = self._book.active()
         for run in runs:
-            if not run.ended:
-                run.cancel()
+            run.cancel()
         deadline = time.monotonic() + 2
         while any(not run.ended for run in runs) and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._closed = True
-        self._wake.set()
-        self._loads.put(None)
-        self._threads[0].join(timeout=5)
-
-
-def split_params(
-    method: Method, params: dict[str, Any], sampling: SamplingParams | None = None
-) -> tuple[dict[str, Any], SamplingParams]:
-    """Separate the sampling parameters from the method's own.
-
-    Raises:
-        UnknownNameError: a name that neither has.
-        ParameterError: a sampling value out of range.
-    """
-    base = sampling or SamplingParams()
-    specs: dict[str, ParamSpec] = params_of(base)
-    mine = {name: value for name, value in params.items() if name not in specs}
-    for name in mine:
-        if name not in method.params:
-            raise UnknownNameError.of(f"parameter of {method.name}", name, [*method.params, *specs])
-    shared = {name: specs[name].parse(value) for name, value in params.items() if name in specs}
-    return mine, dataclasses.replace(base, **shared)
+        self._loaders.shutdown(wait=False, cancel_futures=True)
+        self._rounds.close()

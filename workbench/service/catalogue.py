@@ -9,19 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engine.method import Method
-from workbench.engine.models import DEFAULT_DRAFTER, bundled, known_targets
+from workbench.engine.models import bundled, known_targets, own_drafter
 
 
 def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
-    """Models that can be verified: bundled ones that are not made for drafting, then those loaded from elsewhere."""
+    """Models that can be verified: bundled ones that are not made for drafting, then those loaded from elsewhere.
+
+    `pictures` says whether one reads pictures; None where only loading it could tell.
+    """
     found = []
     for name, folder, config in known_targets():
         if "drafter" in name:
             continue
-        found.append({"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)})
+        found.append(
+            {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
+            | {"pictures": "vision_config" in config}
+        )
     names = {entry["name"] for entry in found}
     found += [
         {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": "loaded"}
+        | {"pictures": reads_pictures(name)}
         for name in loaded
         if name not in names
     ]
@@ -29,7 +36,7 @@ def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def drafters(target: str) -> list[dict[str, Any]]:
-    """Bundled draft models, and whether each shares the target's vocabulary."""
+    """Bundled draft models, and whether each shares the target's vocabulary; `pictures` says whether one reads them."""
     found = []
     for name, folder, config in known_targets():
         if name == target:
@@ -38,8 +45,9 @@ def drafters(target: str) -> list[dict[str, Any]]:
         reason = "" if same else f"{name} and {target} do not share a vocabulary."
         found.append(
             {"name": name, "title": name, "available": same, "reason": reason, "detail": _detail(folder, config)}
+            | {"pictures": "vision_config" in config}
         )
-    return sorted(found, key=lambda d: d["name"] != DEFAULT_DRAFTER)
+    return sorted(found, key=lambda d: d["name"] != own_drafter(target))
 
 
 def describe(method: Method, reason: str) -> dict[str, Any]:
@@ -73,11 +81,21 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
             if need == "drafter":
                 if drafter is None:
                     return f"No draft model is chosen for {target}."
+            elif need in ("pictures", "sight"):
+                name = target if need == "pictures" else drafter
+                if name is not None and reads_pictures(name) is False:
+                    return f"{name} reads text only."
             elif need not in heads:
                 return f"There are no {need} heads trained for {target}."
         return ""
 
     return reason
+
+
+def reads_pictures(name: str) -> bool | None:
+    """Whether a model reads pictures; None where only loading it could tell."""
+    config = Path(_folder_of(name)) / "config.json"
+    return "vision_config" in json.loads(config.read_text()) if config.is_file() else None
 
 
 def _folder_of(name: str) -> str:
@@ -96,5 +114,5 @@ def _vocabulary(folder: str) -> str:
 
 def _detail(folder: Path, config: dict[str, Any]) -> str:
     n_bytes = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
-    layers = config.get("num_hidden_layers", "?")
+    layers = config.get("num_hidden_layers") or config.get("text_config", {}).get("num_hidden_layers", "?")
     return f"{n_bytes / 2e6:.1f} M parameters · {layers} layer{'s' if layers != 1 else ''}"

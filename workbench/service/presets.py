@@ -10,13 +10,13 @@ def _ask(question: str) -> str:
 
 
 _PRESETS = {
-    "story": "Once upon a time, there was a little fox called Pip.",
-    "copy ×3": _ask("Repeat this text three times:\nThe little fox found a red kite in the tall grass"),
-    "code": _ask("Write a Python function larger_than_7(values) that returns the values that are larger than 7."),
+    "story": _ask("Write a story about Mia and Tom. Put a red kite in it."),
+    "copy ×3": _ask("Repeat this text three times:\nThe little fox found a red kite"),
+    "code": _ask("Write a Python function times_7(count) that returns count times 7."),
     "maths": _ask("What is 47 + 38?"),
     "JSON": _ask("Write this record as JSON: name: Mia, age: 34, city: Paris, pet: rabbit"),
-    "sort": _ask("Put these words in order from A to Z: pear, milk, apple, table, nut, grape"),
-    "chat": _ask("Write a short story about a boy called Ben and a boat."),
+    "sort": _ask("Sort these words from A to Z: milk, van, ice, leaf"),
+    "chat": _ask("Write a story about a boy called Ben. Put a blue boat in it."),
 }
 
 

@@ -5,14 +5,52 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.request import CANCELLED, ENDED, ERROR, Row
+from workbench.engine.request import BOTH, CANCELLED, ENDED, QUEUED, RUNNING, Row
+from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
 
 LOADING = "loading"
+STILL = "It stands still for a moment: a comparison has the device."
+
+
+class Host(Protocol):
+    """What a run needs of the backend it lives in."""
+
+    def change(
+        self,
+        run: Run,
+        method: str | None,
+        params: dict[str, Any] | None,
+        drafter: str | None,
+        images: Sequence[Any] = (),
+        sees: str = BOTH,
+    ) -> None:
+        """Check a change and hand it to the run's row."""
+        ...
+
+    def explain(self, run: Run) -> dict[str, Any]:
+        """Fill in the attribution of the run's trace."""
+        ...
+
+    def place(self, run: Run) -> tuple[int, int] | None:
+        """Position in the queue and its length, while the run waits for a row."""
+        ...
+
+    def wake(self) -> None:
+        """Let a sleeping engine look again."""
+        ...
+
+    def started(self, run: Run) -> None:
+        """Told once, when the run has got its row."""
+        ...
+
+    def ended(self, run: Run) -> None:
+        """Told once, when the run has ended."""
+        ...
 
 
 class Run:
@@ -20,16 +58,36 @@ class Run:
 
     Attributes:
         id: unguessable; whoever has it may follow and steer the run.
+        user: opaque key of who started it.
+        holds: models it needs until it ends.
+        trace_bytes: about what its trace takes in memory.
+        lease_s: seconds without a call of `since`, `wait` or iteration after which the run is cancelled; None: never.
+        ended_at: `time.monotonic()` of its end, or None.
+        method: registry name it was started with.
+        planned: method with its parameters, sampling and models it will have once the changes asked for are in force.
+        request: what its row was made from, with its pictures.
+        alone: it has the device to itself while it runs, because it is timed.
+        still_s: seconds it stood still because another run had the device to itself.
     """
 
-    def __init__(self, change: Callable[[Run, str | None, dict[str, Any] | None, str | None], None]) -> None:
+    def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
-        self.created = time.monotonic()
-        self.message = ""
-        self._change = change
+        self.user, self.method, self.lease_s = user, method, lease_s
+        self.created = self.followed = time.monotonic()
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.holds: set[tuple[str, str | None]] = set()
+        self.planned: Any = None
+        self.request: Any = None
+        self.trace_bytes = 0
+        self.alone, self.still_s = False, 0.0
+        self._host = host
+        self._progress: Progress | None = None
+        self._message = ""
+        self._state = LOADING
+        self._problem: WorkbenchError | None = None
         self._row: Row | None = None
-        self._failed: str | None = None
-        self._cancelled = False
+        self._trace: Trace | None = None
         self._pending: list[Callable[[Row], None]] = []
         self._news = threading.Condition()
 
@@ -38,44 +96,73 @@ class Run:
     @property
     def state(self) -> str:
         """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
-        if self._failed is not None:
-            return ERROR
-        if self._row is None:
-            return CANCELLED if self._cancelled else LOADING
-        return self._row.status
+        row, state = self._row, self._state
+        if row is None or state in ENDED:
+            return state
+        # a row that has ended is a run that goes on until its books are closed
+        return RUNNING if row.status in ENDED else row.status
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will come."""
-        return self.state in ENDED
+        return self._state in ENDED
+
+    @property
+    def message(self) -> str:
+        """What a waiting user should know; empty most of the time."""
+        progress, row = self._progress, self._row
+        if row is not None and row.held:
+            return STILL
+        return str(self._problem or "") or (
+            progress.text if progress is not None and self._state == LOADING else self._message
+        )
 
     @property
     def trace(self) -> Trace | None:
-        """What was recorded so far; None before the models are loaded."""
-        return self._row.trace if self._row is not None else None
+        """What was recorded so far; None before the run has a row."""
+        return self._trace
 
     def since(self, n: int) -> dict[str, Any]:
-        """Everything from round `n` on, as plain JSON: for pages that poll and fill gaps."""
-        trace, state = self.trace, self.state
+        """Everything from round `n` on, as plain JSON: for pages that poll and fill gaps. Renews the lease.
+
+        Returns:
+            run, state, message; seq (rounds so far); header, rounds from `n` on, footer (once it has ended);
+            problem {"kind", "message", "remedy"} of a run that failed; warnings; queue {"position", "of"} while it
+            waits for a row; loading {"stage", "done", "total"} while models load (bytes).
+        """
+        self.followed = time.monotonic()
+        state, trace = self.state, self.trace
+        n = max(0, n)
         rounds = trace.rounds[n:] if trace is not None else []
-        footer = trace.footer if trace is not None else Footer()
-        if self._failed is not None:
-            footer = Footer(reason="error", error=self._failed)
+        footer = self._footer(trace)
+        place = self._host.place(self) if state == QUEUED else None
+        progress, problem = self._progress, self._problem
         return {
             "run": self.id,
             "state": state,
-            "message": self._failed or self.message,
+            "message": self.message,
             "seq": n + len(rounds),
             "header": trace.header.to_wire() if trace is not None else None,
             "rounds": [r.to_wire() for r in rounds],
             "footer": footer.to_wire() if state in ENDED else None,
+            "problem": problem
+            and {"kind": type(problem).__name__, "message": problem.message, "remedy": problem.remedy},
             "warnings": list(footer.warnings),
+            "queue": {"position": place[0], "of": place[1]} if place is not None else None,
+            "loading": progress.to_wire() if progress is not None and state == LOADING else None,
         }
+
+    def _footer(self, trace: Trace | None) -> Footer:
+        """The trace's own, or one that says why there is no trace."""
+        if trace is not None:
+            return trace.footer
+        return Footer(reason=self._state, error=str(self._problem or "")) if self._state in ENDED else Footer()
 
     def __iter__(self) -> Iterator[Round]:
         """Rounds as they are recorded, to the end of the run."""
         n = 0
         while True:
+            self.followed = time.monotonic()
             ended = self.ended
             rounds = self.trace.rounds[n:] if self.trace is not None else []
             yield from rounds
@@ -96,81 +183,145 @@ class Run:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._news:
             while not self.ended:
+                self.followed = time.monotonic()
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"The run has not ended after {timeout:g} s.")
                 self._news.wait(0.2 if left is None else min(left, 0.2))
-        if self._failed is not None:
-            raise WorkbenchError(self._failed)
-        trace = self.trace
-        if trace is None:
-            raise WorkbenchError("The run was cancelled before it started.")
-        if self.state == ERROR:
-            raise WorkbenchError(trace.footer.error)
-        return trace
+        if self._problem is not None:
+            raise type(self._problem)(self._problem.message, self._problem.remedy)
+        if self._trace is None:
+            raise WorkbenchError(self._message or "The run was cancelled before it started.")
+        return self._trace
 
     # -- steering ------------------------------------------------------------------------------------------------
 
     def change(
-        self, method: str | None = None, params: dict[str, Any] | None = None, drafter: str | None = None
+        self,
+        method: str | None = None,
+        params: dict[str, Any] | None = None,
+        drafter: str | None = None,
+        images: Sequence[Any] = (),
+        sees: str = BOTH,
     ) -> None:
-        """Switch method, parameters (of method and sampling alike) or draft model, from the next round on.
+        """Switch method, parameters (of method and sampling alike), draft model or pictures, from the next round on.
+
+        Args:
+            method: registry name.
+            params: of the method and of sampling.
+            drafter: name of a draft model.
+            images: as many pictures as the prompt has, as in `start`. The target reads them in place of the old ones
+                and goes on with the text as it is; or, with sees="drafter", the drafter alone sees them.
+            sees: "both" or "drafter".
 
         Raises:
             UnknownNameError, ParameterError, MethodUnavailableError: at once; the run goes on as it was.
         """
-        self._change(self, method, params, drafter)
+        self._host.change(self, method, params, drafter, images, sees)
+
+    def explain(self) -> dict[str, Any]:
+        """On which parts of the picture the text so far leans: `Trace.attribution`, which is filled in.
+
+        Raises:
+            PromptError, CapacityError: the run has no pictures, no token yet, or is too long.
+        """
+        return self._host.explain(self)
 
     def pause(self) -> None:
         """Stop before the next round."""
-        self._tell(Row.pause)
+        self.tell(Row.pause)
 
     def resume(self) -> None:
         """Go on."""
-        self._tell(Row.resume)
+        self.tell(Row.resume)
 
     def step(self) -> None:
         """Run one round, then pause."""
-        self._tell(Row.step)
+        self.tell(Row.step)
 
-    def cancel(self) -> None:
-        """End the run; its trace is kept. Does nothing when it has ended."""
-        self._cancelled = True
-        self._tell(Row.cancel)
+    def cancel(self, message: str = "") -> None:
+        """End the run; its trace is kept. Does nothing when it has ended.
 
-    def _tell(self, act: Callable[[Row], None]) -> None:
+        Args:
+            message: why, when it was not the user who asked.
+        """
         with self._news:
+            if self.ended:
+                return
+            self._message = message or self._message
+            closed = self._row is None and self._close(CANCELLED, None)
+        if closed:
+            self._host.ended(self)
+        else:
+            self.tell(Row.cancel)
+
+    def tell(self, act: Callable[[Row], None]) -> None:
+        """Do something to the row, now or once there is one."""
+        with self._news:
+            if self.ended:
+                return
             if self._row is None:
                 self._pending.append(act)
             else:
                 act(self._row)
-        self._wake()
+        self._host.wake()
 
     # -- the backend's side --------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        """Replaced by the backend: lets a sleeping engine look again."""
+    def loads(self, progress: Progress) -> None:
+        """Models are being loaded for this run."""
+        self._progress = progress
 
-    def _started(self, row: Row) -> None:
+    def queued(self) -> None:
+        """It waits for a row."""
         with self._news:
-            self._row, self.message = row, ""
+            if not self.ended:
+                self._state, self._progress = QUEUED, None
+
+    def started(self, row: Row) -> None:
+        """It has a row. What was asked for before is done now; a run cancelled in the meantime lets the row go."""
+        with self._news:
+            if self.ended:
+                row.cancel()
+                return
+            self._row, self._trace, self._progress = row, row.trace, None
+            self.started_at = time.monotonic()
             for act in self._pending:
                 self._try(act, row)
             self._pending.clear()
             self._news.notify_all()
+        self._host.started(self)
 
     def _try(self, act: Callable[[Row], None], row: Row) -> None:
-        """Do what was asked for while models were loading; what turns out to be wrong is said, and the run goes on."""
+        """What turns out to be wrong is said, and the run goes on."""
         try:
             act(row)
         except WorkbenchError as error:
-            self.message = str(error)
+            self._message = str(error)
 
-    def _fail(self, message: str) -> None:
+    @property
+    def row(self) -> Row | None:
+        """The row it has, if any."""
+        return self._row
+
+    def end(self, state: str, problem: WorkbenchError | None = None) -> None:
+        """Close the books: nothing more will come. The row, and with it every hold on models, is let go."""
+        if self._close(state, problem):
+            self._host.ended(self)
+
+    def _close(self, state: str, problem: WorkbenchError | None) -> bool:
         with self._news:
-            self._failed = message
+            if self.ended:
+                return False
+            self._state, self._problem, self._row = state, problem, None
+            self.ended_at = time.monotonic()
+            self._pending.clear()
+            if self.request is not None:
+                self.request.models = None  # a run that is kept for its trace holds no model
             self._news.notify_all()
+            return True
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """There may be news for whoever waits."""
         with self._news:
             self._news.notify_all()

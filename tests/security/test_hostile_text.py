@@ -1,0 +1,58 @@
+"""Hostile model output and hostile tokenizer pieces through every face that needs no browser."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+from security.hostile_model import PIECES
+
+from workbench.cli.stream import TokenPrinter
+from workbench.trace import export
+from workbench.trace.events import Trace
+from workbench.ui.hosting import as_text
+from workbench.views.replay import replay
+
+MARKUP = [piece for piece in PIECES if "<" in piece]
+OURS = re.compile(r"\x1b\[[0-9;]*m")  # the colours that the command line itself writes
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_wire_brings_hostile_text_back_unchanged_and_inert(hostile_trace: Trace) -> None:
+    wire = hostile_trace.to_wire()
+    sent = as_text(wire)
+    assert json.loads(sent) == json.loads(json.dumps(wire))
+    assert "<" not in sent
+
+
+def test_exports_hold_it_as_data(hostile_trace: Trace) -> None:
+    lines = export.json_lines(hostile_trace)
+    assert export.read_json_lines(lines).text == hostile_trace.text
+    assert export.read_parquet(export.parquet(hostile_trace)).text == hostile_trace.text
+    chrome = json.dumps(export.chrome_trace(hostile_trace))
+    assert json.loads(chrome)["traceEvents"]
+
+
+def test_the_replay_file_holds_no_markup_of_the_models(hostile_trace: Trace) -> None:
+    html = replay(hostile_trace)
+    for piece in MARKUP:
+        assert piece not in html
+    assert html.count("</script>") == replay(Trace(hostile_trace.header)).count("</script>")
+
+
+def test_a_terminal_gets_no_control_characters_from_the_model(hostile_trace: Trace) -> None:
+    for coloured in (True, False):
+        screen = Terminal()
+        printer = TokenPrinter(coloured, screen)
+        for record in hostile_trace.rounds:
+            printer.show(record)
+        printer.end()
+        left = OURS.sub("", screen.getvalue()) if coloured else screen.getvalue()
+        assert "a plain word" in left
+        assert not CONTROL.findall(left), f"coloured={coloured}"

@@ -1,0 +1,117 @@
+"""A public app, run as the image runs it: what strangers can reach, and what they learn from errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRETS = re.compile(r"Traceback|hf_a_secret|site-packages|/root|\.py\b|" + re.escape(str(ROOT)))
+FILES = (
+    "/etc/passwd", "app.py", str(ROOT / "app.py"), str(ROOT / "workbench/ui/space.py"), "README.md",
+    str(ROOT / "assets/models/text-target/config.json"), "/proc/self/environ", "/tmp", "/tmp/gradio", ".git/config",
+    str(ROOT / "workbench/views/js/../../ui/space.py"), str(ROOT / "workbench/views/js") + "/..%2f..%2fui%2fspace.py",
+    "..%2f..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "....//....//etc/passwd", "file:///etc/passwd",
+    "http://127.0.0.1:22/", "\\\\host\\share", "%00/etc/passwd", str(ROOT / "workbench/views/js"), "",
+)  # fmt: skip
+
+
+def ask(app: tuple[str, Any], path: str, body: Any = None, **options: Any) -> httpx.Response:
+    """One request; the path is sent as it is, without being tidied on this side."""
+    url = httpx.URL(app[0]).copy_with(raw_path=path.encode("utf-8", "surrogateescape"))
+    if body is not None:
+        options["json"] = body
+    return httpx.request("GET" if not options else "POST", url, timeout=60, **options)
+
+
+def complete(app: tuple[str, Any], **said: Any) -> httpx.Response:
+    return ask(app, "/v1/completions", {"model": "text-target", "prompt": "Once upon", "max_tokens": 4} | said)
+
+
+def test_it_generates_without_rights_and_without_writing(public_app: tuple[str, Any]) -> None:
+    answer = complete(public_app, max_tokens=12)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["choices"][0]["text"]) > 10
+
+
+ROUTES = ("/gradio_api/file=", "/gradio_api/file/", "/file=", "/static/", "/assets/", "/svelte/",
+          "/gradio_api/stream/", "/gradio_api/custom_component/")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_file_but_the_pages_own_is_served(public_app: tuple[str, Any], route: str, name: str) -> None:
+    answer = ask(public_app, route + name.replace(" ", "%20"))
+    # a path of no route is answered with the page itself, which holds nothing of a file
+    refused = answer.status_code in (307, 308, 400, 401, 403, 404, 405, 422)
+    assert refused or "<title>" in answer.text.lower(), answer.text[:200]
+    assert "root:" not in answer.text
+    assert "PYTHONDONTWRITEBYTECODE" not in answer.text
+    assert "def main" not in answer.text
+
+
+def test_the_pages_own_files_are_served(public_app: tuple[str, Any]) -> None:
+    assert ask(public_app, f"/gradio_api/file={ROOT / 'workbench/views/js/live.js'}").status_code == 200
+
+
+def test_files_are_not_taken(public_app: tuple[str, Any]) -> None:
+    for name, content in (("a.txt", b"x"), ("a.html", b"<script>"), ("big.bin", b"0" * (6 << 20))):
+        answer = ask(public_app, "/gradio_api/upload", files={"files": (name, content)})
+        assert answer.status_code in (403, 413), answer.text
+    assert not (Path("/tmp/gradio") / "a.txt").exists()
+
+
+MODELS = ("/etc", "/", "..", "./assets", str(ROOT / "assets/models/text-target"), "~", "~root", "Qwen/Qwen3-0.6B",
+          "owner/name", "a" * 5000, "\x00", "assets/models", "file:///etc", "text-target/../text-drafter")  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda name: ascii(name)[:30])
+def test_no_folder_and_no_unlisted_model_is_loaded(public_app: tuple[str, Any], model: str) -> None:
+    answer = complete(public_app, model=model)
+    assert 400 <= answer.status_code < 500, answer.text
+    said = json.dumps(answer.json()).replace(json.dumps(model)[1:-1], "")  # what was sent may come back
+    assert not SECRETS.search(said), said
+
+
+@pytest.mark.parametrize("wrong", [
+    {"prompt": "x" * 30_000}, {"max_tokens": 100_000}, {"max_tokens": -1}, {"temperature": "hot"}, {"prompt": {"a": 1}},
+    {"prompt": [10**9]}, {"stop": 5}, {"seed": "s"}, {"n": 10**6}, {"speculation": {"method": "../../etc"}},
+], ids=str)  # fmt: skip
+def test_wrong_requests_get_short_answers_without_insides(public_app: tuple[str, Any], wrong: dict[str, Any]) -> None:
+    answer = complete(public_app, **wrong)
+    assert 400 <= answer.status_code < 500 or wrong == {"n": 10**6}, answer.text
+    assert not SECRETS.search(answer.text), answer.text
+    assert len(answer.text) < 2000
+
+
+def test_the_pages_calls_give_nothing_of_the_inside_away(public_app: tuple[str, Any]) -> None:
+    """Server functions of the page are public: any name, any argument."""
+    config = ask(public_app, "/config").json()
+    stage = next(c["id"] for c in config["components"] if c["props"].get("elem_id") == "wb-page")
+    for name, data in (
+        ("catalogue", {"target": "/etc"}), ("catalogue", {"target": ["a"]}), ("catalogue", None), ("catalogue", 5),
+        ("control", {"run": "../../x", "action": "__class__"}), ("control", {"run": None, "action": "cancel"}),
+        ("recorded", {"name": "../../../../etc/passwd"}), ("recorded", {"name": str(ROOT / "README.md")}),
+        ("recorded", {"name": "draft-tree/../../x"}), ("fetch_trace", {"run": "x", "from": "y"}),
+        ("export_parquet", {"trace": {"header": 1}}), ("change", {"run": "x", "drafter": "/etc"}),
+        ("__init__", {}), ("estimate", {"method": 1}),
+    ):  # fmt: skip
+        answer = ask(public_app, "/gradio_api/component_server",
+                     {"session_hash": "s", "component_id": stage, "fn_name": name, "data": data})  # fmt: skip
+        said = answer.text.replace(str((data or {}).get("name")) if isinstance(data, dict) else "", "")
+        assert not SECRETS.search(said), (name, data, said)
+        assert "root:" not in answer.text
+
+
+def test_the_log_holds_no_prompt_and_no_token(public_app: tuple[str, Any]) -> None:
+    assert complete(public_app, prompt="a very private sentence").status_code == 200
+    log = public_app[1].read_text()
+    assert "a very private sentence" not in log
+    assert "hf_a_secret" not in log

@@ -1,0 +1,108 @@
+"""`workbench serve` as a process of its own, and the guard in front of every app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+import serving
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from workbench.server.app import make
+from workbench.server.guard import Guard
+
+
+@pytest.mark.slow
+def test_serve_answers_with_its_limits_and_ends_when_told() -> None:
+    port = serving.free_port()
+    options = ["--port", str(port), "--limit-new-tokens", "8", "--device", "cpu"]
+    with subprocess.Popen([sys.executable, "-m", "workbench", "serve", *options], stderr=subprocess.PIPE) as server:
+        assert server.stderr is not None
+        assert f"http://127.0.0.1:{port}/v1" in server.stderr.readline().decode()
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            assert serving.eventually(lambda: _answers(http), 30)
+            health = http.get("/health").json()
+            assert (health["status"], health["rows"]) == ("ok", 0)
+            body = {"model": "text-target", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
+            assert http.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 8
+            refused = http.post("/v1/completions", json=body | {"max_tokens": 9})
+            assert (refused.status_code, refused.json()["error"]["remedy"]) == (400, "Use 1 to 8.")
+            assert http.get("/").status_code == 404
+            assert http.get("/").json()["error"]["remedy"]
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) in (0, 130)
+
+
+def _answers(http: httpx.Client) -> bool:
+    try:
+        return http.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+# -- without models ---------------------------------------------------------------------------------------------------
+
+
+class Starting:
+    """A client that is still in the making."""
+
+    ready = False
+
+
+def ask(app: Any, verb: str, place: str, **more: Any) -> httpx.Response:
+    async def once() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+            return await http.request(verb, place, **more)
+
+    return asyncio.run(once())
+
+
+def test_health_says_so_while_the_backend_starts() -> None:
+    answer = ask(make(Starting()), "GET", "/health")
+    assert (answer.status_code, answer.json()["status"]) == (503, "starting")
+
+
+@pytest.fixture
+def guarded() -> Starlette:
+    async def echo(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async def explode(request: Request) -> PlainTextResponse:
+        raise RuntimeError("/srv/secret/path")
+
+    routes = [Route("/echo", echo, methods=["POST"]), Route("/gradio_api/explode", explode), Route("/explode", explode)]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, body_bytes=1 << 20)])
+
+
+def test_the_guard_lets_through_what_is_small(guarded: Starlette) -> None:
+    assert ask(guarded, "POST", "/echo", content=b"x" * (1 << 20)).text == str(1 << 20)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_the_guard_stops_what_is_too_large(guarded: Starlette, declared: bool) -> None:
+    async def parts() -> Any:
+        for _ in range(5):
+            yield b"x" * (1 << 18)
+
+    content = b"x" * (5 << 18) if declared else parts()
+    answer = ask(guarded, "POST", "/echo", content=content)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["remedy"]
+
+
+@pytest.mark.parametrize(("place", "status"), [("/gradio_api/explode", 400), ("/explode", 500)])
+def test_the_guard_tells_nothing_of_what_is_inside(guarded: Starlette, place: str, status: int) -> None:
+    answer = ask(guarded, "GET", place)
+    assert answer.status_code == status
+    assert "secret" not in json.dumps(answer.json())
+    assert answer.json()["error"]["message"]

@@ -1,0 +1,62 @@
+"""Tiny models saved to disk, loaded as anybody's would be, and backends on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import worlds
+
+from workbench.service import Backend, Run
+
+PROMPT = "abcabcabc"
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A target and a noisy copy of it, in Hugging Face's layout."""
+    base = tmp_path_factory.mktemp("models")
+    target = worlds.family("llama", vocab_size=257)
+    for name, model in (("target", target), ("drafter", worlds.noisy(target, 0.2))):
+        model.save_pretrained(base / name)
+        worlds.byte_tokenizer().save_pretrained(base / name)
+    return str(base / "target"), str(base / "drafter")
+
+
+@pytest.fixture
+def backend(folders: tuple[str, str]) -> Iterator[Callable[..., Backend]]:
+    """Makes backends on the tiny pair, and closes them."""
+    made: list[Backend] = []
+
+    def make(**options: object) -> Backend:
+        made.append(Backend(*folders, dtype="float64", **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to hold in time"
+        time.sleep(0.005)
+
+
+def rounds(run: Run) -> int:
+    """Rounds recorded so far."""
+    return 0 if run.trace is None else len(run.trace.rounds)
+
+
+def allocate_too_much() -> None:
+    """What PyTorch's CPU allocator raises, from PyTorch itself."""
+    torch.empty(1 << 55)
+
+
+def cuda_is_full() -> None:
+    """What PyTorch raises on a GPU."""
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

@@ -1,0 +1,133 @@
+"""Many requests of mixed methods with random cancels, pauses, switches and lost followers; then: what is left behind?
+
+python tests/service/soak.py 5000
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench.core.errors import WorkbenchError
+from workbench.service import Backend, Run
+
+METHODS = (
+    "autoregressive", "draft-model", "draft-tree", "draft-tree-sampled", "prompt-lookup", "token-recycling",
+    "lookahead-trie", "no-such-method",
+)  # fmt: skip
+PROMPTS = ("abcabcabc", "aaaa", "x", "the quick brown fox", "", "y" * 500)
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What a backend holds once its users have gone."""
+
+    rows: int
+    slots: int
+    queued: int
+    active: int
+    threads: int
+    files: int
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, bench: Backend) -> Leftovers:
+        """Count now."""
+        gc.collect()
+        health, process = bench.health(), psutil.Process()
+        slots = sum(len(runner.slots) for desk in bench._shelf.desks() for _, runner in desk.runners())
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        return cls(
+            health["rows"], slots, health["queue"], sum(health["runs"].values()), threading.active_count(), files,
+            process.memory_info().rss,
+        )  # fmt: skip
+
+
+def user(bench: Backend, name: str, n: int, seed: int, ends: Counter[str]) -> None:
+    """One user, who sends `n` requests and treats each as users do."""
+    chance = random.Random(f"{seed} {name}")
+    for _ in range(n):
+        options: dict[str, Any] = {
+            "params": {"temperature": chance.choice((0.0, 0.8))},
+            "max_new_tokens": chance.randint(1, 20),
+            "seed": chance.randrange(1000),
+            "paused": chance.random() < 0.1,
+        }
+        try:
+            run = bench.start(chance.choice(PROMPTS), chance.choice(METHODS), user=name, lease_s=1.0, **options)
+        except WorkbenchError as error:
+            ends[type(error).__name__] += 1
+            continue
+        ends[treat(run, chance)] += 1
+
+
+def treat(run: Run, chance: random.Random) -> str:
+    """Follow, cancel, steer or forget a run."""
+    what = chance.choice(("follow", "follow", "follow", "cancel", "switch", "forget"))
+    if what == "cancel":
+        time.sleep(chance.random() * 0.05)
+        run.cancel()
+    elif what == "switch":
+        with contextlib.suppress(WorkbenchError):
+            run.change(method=chance.choice(METHODS), params={"depth": 2})
+    if what == "forget":
+        return what
+    run.resume()
+    with contextlib.suppress(WorkbenchError):
+        run.wait(60)
+    return run.state
+
+
+def warm(bench: Backend) -> None:
+    """Let every method run once and the caches grow as far as they will."""
+    user(bench, "warm", 20, 0, Counter())
+    rows = [bench.start("a", "draft-model", paused=True) for _ in range(bench.max_rows)]
+    for row in rows:
+        row.step()
+    while any(run.trace is None or not run.trace.rounds for run in rows):
+        time.sleep(0.05)
+    for row in rows:
+        row.cancel()
+    settle(bench)
+
+
+def soak(bench: Backend, n: int, users: int = 8, seed: int = 0) -> Counter[str]:
+    """Send `n` requests of `users` users at once, and wait for the end of all. Returns how they ended."""
+    ends = Counter[str]()
+    threads = [threading.Thread(target=user, args=(bench, f"u{i}", n // users, seed, ends)) for i in range(users)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    settle(bench)
+    return ends
+
+
+def settle(bench: Backend) -> None:
+    """Wait until every run has ended, those that nobody follows too."""
+    deadline = time.monotonic() + 30
+    while bench._book.active() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+
+
+if __name__ == "__main__":
+    with contextlib.closing(Backend()) as served:
+        warm(served)
+        print("before ", Leftovers.of(served))
+        for part in range(10):
+            began = time.monotonic()
+            how = soak(served, int(sys.argv[1]) // 10, seed=part)
+            print(f"{sum(how.values())} requests, {time.monotonic() - began:.0f} s: {dict(how)}")
+            print("after  ", Leftovers.of(served), flush=True)
+        print(f"traces kept: {served.health()['memory']['traces'] / 1e6:.1f} MB in {len(served._book)} runs")

@@ -1,0 +1,83 @@
+"""A run that is timed has the device to itself, and those who stood still get their time back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workbench.service import Backend, Run
+from workbench.service.run import STILL
+
+from .conftest import PROMPT, rounds, until
+
+
+def watch(bench: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """The run of every round, in the order in which the engine ran them."""
+    order: list[Run] = []
+    told = bench._on_round
+
+    def on_round(run: Run, record: Any) -> None:
+        order.append(run)
+        told(run, record)
+
+    monkeypatch.setattr(bench, "_on_round", on_round)
+    return order
+
+
+def test_others_stand_still_while_a_timed_run_has_a_row_and_go_on_in_between(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend()
+    order = watch(bench, monkeypatch)
+    whole = bench.start(PROMPT, "autoregressive", max_new_tokens=110).wait(60).token_ids
+    other = bench.start(PROMPT, "autoregressive", max_new_tokens=110, paused=True, user="other")
+    until(lambda: other.state == "paused")
+    first_timed = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True, alone=True)
+    until(lambda: first_timed.state == "paused")
+    timed = [first_timed, bench.start(PROMPT, "draft-model", max_new_tokens=20, alone=True)]
+    other.resume()
+    until(lambda: other.state == "running")
+    first_timed.resume()
+    traces = [run.wait(60) for run in timed]
+    seconds = [trace.header.prefill_s + trace.footer.seconds for trace in traces]
+    done = other.wait(60)
+    first, second = ([i for i, run in enumerate(order) if run is one] for one in timed)
+    assert first == list(range(first[0], first[-1] + 1)), "nobody else had a round in between"
+    assert second == list(range(second[0], second[-1] + 1))
+    assert second[0] > first[-1] + 1, "the other run had its turn before the second"
+    assert order[-1] is other
+    assert done.token_ids == whole, "standing still changes no text"
+    [said] = [w for w in done.footer.warnings if "stood still" in w]
+    assert other.still_s >= sum(seconds)
+    assert f"{other.still_s:.1f} s" in said
+    assert not any("stood still" in w for trace in traces for w in trace.footer.warnings)
+
+
+def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others_go_on(
+    backend: Callable[..., Backend],
+) -> None:
+    bench = backend()
+    paused = bench.start(PROMPT, "autoregressive", max_new_tokens=8, paused=True, user="paused")
+    until(lambda: paused.state == "paused")
+    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=100, paused=True, alone=True)
+    until(lambda: timed.state == "paused")
+    later = bench.start(PROMPT, "autoregressive", max_new_tokens=4, user="later")
+    paused.resume()
+    until(lambda: paused.message == STILL)
+    assert rounds(paused) == 0
+    assert later.since(0)["queue"] == {"position": 1, "of": 1}
+    timed.cancel()
+    assert paused.wait(30).footer.reason == later.wait(30).footer.reason == "length"
+    assert timed.state == "cancelled"
+
+
+def test_a_forgotten_run_is_not_kept(backend: Callable[..., Backend]) -> None:
+    bench = backend()
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, alone=True)
+    bench.forget(run)
+    assert bench.run(run.id) is run, "a run that goes on is not forgotten"
+    run.wait(30)
+    bench.forget(run)
+    assert len(bench._book) == 0

@@ -1,0 +1,93 @@
+"""Ended runs are kept for a while, within bounds of number and memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workbench.core.errors import UnknownNameError
+from workbench.service import Backend, Limits
+from workbench.service.book import round_bytes
+from workbench.trace.events import Round
+
+from .conftest import PROMPT, until
+
+
+def finished(bench: Backend, **options: Any) -> Any:
+    run = bench.start(PROMPT, options.pop("method", "autoregressive"), **{"max_new_tokens": 3, **options})
+    run.wait(30)
+    return run
+
+
+def is_known(bench: Backend, run: Any) -> bool:
+    try:
+        return bench.run(run.id) is run
+    except UnknownNameError:
+        return False
+
+
+def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(kept_s=1.5))
+    run = finished(bench)
+    assert is_known(bench, run)
+    assert bench.run(run.id).since(0)["seq"] == 3
+    until(lambda: not is_known(bench, run))
+    assert len(bench._book) == 0
+    with pytest.raises(UnknownNameError, match="Start a new one"):
+        bench.run(run.id)
+
+
+def test_of_too_many_ended_runs_the_oldest_go(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(kept_runs=3))
+    runs = [finished(bench) for _ in range(5)]
+    until(lambda: len(bench._book) == 3)
+    assert [is_known(bench, run) for run in runs] == [False, False, True, True, True]
+
+
+def test_traces_of_all_users_together_stay_within_their_memory(backend: Callable[..., Backend]) -> None:
+    bench = backend()
+    one = finished(bench, method="draft-model", max_new_tokens=8).trace_bytes
+    small = backend(limits=Limits(trace_bytes=int(2.5 * one)))
+    runs = [finished(small, method="draft-model", max_new_tokens=8, user=f"user {i}") for i in range(6)]
+    until(lambda: small.health()["memory"]["traces"] <= 2.5 * one)
+    assert [is_known(small, run) for run in runs] == [False] * 4 + [True] * 2
+
+
+def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(trace_bytes=100_000))
+    run = bench.start(PROMPT, "draft-tree", {"nodes": 16}, max_new_tokens=110)
+    other = bench.start(PROMPT, "autoregressive", max_new_tokens=3)
+    until(lambda: run.ended)
+    assert run.state == "cancelled"
+    assert "smaller tree or fewer tokens" in run.message
+    assert other.wait(30).footer.reason == "length"
+
+
+def size_of(item: Any, seen: set[int]) -> int:
+    """Bytes of an object and all it holds; what is shared counts once."""
+    if id(item) in seen:
+        return 0
+    seen.add(id(item))
+    size = sys.getsizeof(item)
+    if isinstance(item, dict):
+        return size + sum(size_of(k, seen) + size_of(v, seen) for k, v in item.items())
+    if isinstance(item, list | tuple):
+        return size + sum(size_of(x, seen) for x in item)
+    if hasattr(item, "__dataclass_fields__"):
+        return size + sum(size_of(getattr(item, name), seen) for name in item.__dataclass_fields__)
+    return size
+
+
+@pytest.mark.parametrize(
+    ("method", "params"), [("autoregressive", {}), ("draft-model", {"depth": 4}), ("draft-tree", {"nodes": 30})]
+)
+def test_the_size_of_a_trace_is_known_well_enough(
+    backend: Callable[..., Backend], method: str, params: dict[str, Any]
+) -> None:
+    recorded: list[Round] = finished(backend(), method=method, params=params, max_new_tokens=25).trace.rounds
+    seen: set[int] = set()
+    real, about = sum(size_of(r, seen) for r in recorded), sum(map(round_bytes, recorded))
+    assert 0.8 < about / real < 1.25

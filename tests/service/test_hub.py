@@ -1,0 +1,142 @@
+"""Models from the Hub: fetched with progress, safetensors only, and a clear word when there is no network."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from workbench.core.errors import CapacityError, ModelError, WorkbenchError
+from workbench.service import Backend, hub
+from workbench.service.progress import Progress
+
+from .conftest import PROMPT
+from .fake_hub import FakeHub
+
+MOST = 1 << 40
+
+
+@pytest.fixture
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Point the Hub's library at an address, with an empty cache."""
+
+    def point(url: str) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+
+    return point
+
+
+@pytest.fixture
+def repos(folders: tuple[str, str], tmp_path: Path, online: Callable[[str], None]) -> Iterator[FakeHub]:
+    """owner/good, with files that must not be fetched; owner/pickled, without safetensors; owner/gated."""
+    good, pickled = tmp_path / "good", tmp_path / "pickled"
+    shutil.copytree(folders[0], good)
+    (good / "pytorch_model.bin").write_bytes(b"a pickle")
+    (good / "modeling_good.py").write_text("raise SystemExit('remote code')")
+    (good / "consolidated.safetensors").write_bytes(b"the same weights again")
+    (good / "onnx").mkdir()
+    (good / "onnx" / "config.json").write_text("{}")
+    shutil.copytree(folders[0], pickled)
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    served = FakeHub({"owner/good": good, "owner/pickled": pickled, "owner/gated": good}, gated=("owner/gated",))
+    online(served.url)
+    yield served
+    served.close()
+
+
+def closed_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_a_model_is_fetched_with_progress_and_only_what_it_needs(repos: FakeHub) -> None:
+    progress = Progress("owner/good")
+    seen: list[dict[str, Any]] = []
+    reach = progress.reach
+    progress.reach = lambda n: (reach(n), seen.append(progress.to_wire()))[0]  # type: ignore[method-assign]
+    folder = Path(hub.fetch("owner/good", progress, MOST))
+    fetched = {p.name for p in folder.rglob("*") if p.is_file()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= fetched
+    assert not fetched & {"pytorch_model.bin", "modeling_good.py", "consolidated.safetensors"}
+    assert not any("pytorch_model.bin" in path or "onnx" in path or ".py" in path for path in repos.asked)
+    total = sum(p.stat().st_size for p in folder.iterdir())
+    assert seen[-1] == {"stage": "downloading", "done": total, "total": total}
+    assert [s["done"] for s in seen] == sorted(s["done"] for s in seen)
+
+
+def test_a_hub_model_runs_under_its_own_name_and_again_without_network(
+    repos: FakeHub, online: Callable[[str], None], backend: Callable[..., Backend]
+) -> None:
+    bench = backend()
+    options: dict[str, Any] = {"target": "owner/good", "drafter": "owner/good", "max_new_tokens": 8}
+    trace = bench.start(PROMPT, "draft-model", **options).wait(60)
+    assert (trace.header.target, trace.header.drafter) == ("owner/good", "owner/good")
+    assert {entry["name"] for entry in bench.loaded()} == {"owner/good"}
+    assert any(t["name"] == "owner/good" and t["kind"] == "hub" for t in bench.targets())
+    repos.close()
+    bench.unload("owner/good")
+    assert bench.start(PROMPT, "draft-model", **options).wait(60).token_ids == trace.token_ids
+
+
+def test_the_token_of_the_environment_is_used(repos: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_a_secret")
+    hub.fetch("owner/good", Progress(""), MOST)
+    assert repos.tokens == {"hf_a_secret"}
+    with pytest.raises(ModelError) as refused:
+        hub.fetch("owner/gated", Progress(""), MOST)
+    assert "hf_a_secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("owner/pickled", "no safetensors"),
+        ("owner/gated", "Ask for access.*HF_TOKEN"),
+        ("owner/missing", "The Hub has no model owner/missing"),
+    ],
+)
+def test_what_the_hub_refuses_is_said(repos: FakeHub, name: str, says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        hub.fetch(name, Progress(""), MOST)
+    assert not any("/resolve/" in path for path in repos.asked)
+
+
+def test_a_model_too_large_is_refused_before_it_is_fetched(repos: FakeHub) -> None:
+    with pytest.raises(CapacityError, match="owner/good has"):
+        hub.fetch("owner/good", Progress(""), 1000)
+    assert not any("/resolve/" in path for path in repos.asked)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_network_the_error_comes_at_once_and_offers_the_bundled_models(
+    online: Callable[[str], None], backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    online(f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    started = time.monotonic()
+    run = backend().start(PROMPT, "autoregressive", target="owner/good")
+    with pytest.raises(WorkbenchError, match=r"Hub cannot be reached.*text-target"):
+        run.wait(30)
+    assert time.monotonic() - started < 10
+    assert run.state == "error"
+
+
+def test_a_hub_that_never_answers_is_given_up(online: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "PATIENCE_S", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        online(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ModelError, match="cannot be reached"):
+            hub.fetch("owner/good", Progress(""), MOST)

@@ -1,0 +1,97 @@
+"""What a user may ask for, and what refusals say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from workbench.client.wire import user_key
+from workbench.core.errors import CapacityError, ParameterError, PromptError
+from workbench.service import Backend, Limits
+from workbench.service.limits import LOCAL
+
+from .conftest import PROMPT, until
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("", "empty"),
+        ([], "empty"),
+        (None, "neither text nor token ids"),
+        (7, "neither text nor token ids"),
+        ([1, "a"], "whole numbers"),
+        ([True], "whole numbers"),
+        ("x" * 11, "Shorten it by 1 characters"),
+        ([1] * 8, "Shorten it by 3 tokens"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused_with_the_reason(prompt: object, says: str) -> None:
+    with pytest.raises(PromptError, match=says):
+        Limits(prompt_chars=10, prompt_tokens=5).check_prompt(prompt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [0, -1, 11, 10**30, 1.5, "8", True, None])
+def test_a_length_that_is_none_is_refused(n: object) -> None:
+    with pytest.raises(ParameterError, match="max_new_tokens"):
+        Limits(max_new_tokens=10).check_tokens(n)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stop", ["abc", [""], ["x" * 300], ["a"] * 17, [1]])
+def test_stop_strings_that_would_end_everything_are_refused(stop: object) -> None:
+    with pytest.raises(ParameterError, match="stop string"):
+        Limits().check_stops(stop)  # type: ignore[arg-type]
+
+
+def test_a_user_has_so_many_runs_and_the_backend_so_many_in_all() -> None:
+    limits = Limits(runs_per_user=2, runs=4)
+    limits.check_room("a", ["a", "b", "b"])
+    with pytest.raises(CapacityError, match="You have 2 runs"):
+        limits.check_room("a", ["a", "a"])
+    with pytest.raises(CapacityError, match="All 4 places"):
+        limits.check_room("a", ["b", "b", "c", "c"])
+    limits.check_room(LOCAL, [LOCAL] * 3)
+
+
+def test_who_takes_new_names_meets_the_limit_of_the_address() -> None:
+    limits = Limits(runs_per_user=2, runs_per_address=3, runs=9)
+    names = [user_key("1.2.3.4", name) for name in "abcd"]
+    assert len(set(names)) == 4
+    limits.check_room(names[2], names[:2])
+    with pytest.raises(CapacityError, match="address"):
+        limits.check_room(names[3], names[:3])
+    limits.check_room(user_key("1.2.3.5", "a"), names[:3])
+    Limits(runs_per_user=2, runs=9).check_room(names[3], names[:3])
+
+
+def test_waiting_runs_count_and_ended_ones_do_not(backend: Callable[..., Backend]) -> None:
+    bench = backend(max_rows=1, limits=Limits(runs_per_user=2))
+    first = bench.start(PROMPT, "autoregressive", paused=True, user="a")
+    bench.start(PROMPT, "autoregressive", paused=True, user="a")
+    with pytest.raises(CapacityError, match="stop one"):
+        bench.start(PROMPT, "autoregressive", user="a")
+    bench.start(PROMPT, "autoregressive", paused=True, user="b")
+    first.cancel()
+    until(lambda: first.ended)
+    bench.start(PROMPT, "autoregressive", paused=True, user="a")
+
+
+def test_a_prompt_of_too_many_tokens_is_refused_once_they_can_be_counted(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(prompt_tokens=5))
+    loading = bench.start(PROMPT, "autoregressive")  # 9 tokens, which only the tokenizer knows
+    with pytest.raises(Exception, match="Shorten it by 4 tokens"):
+        loading.wait(30)
+    assert loading.state == "error"
+    with pytest.raises(PromptError, match="Shorten it by 4 tokens"):
+        bench.start(PROMPT, "autoregressive")
+    assert len(bench.start("abc", "autoregressive", max_new_tokens=2).wait(30).token_ids) == 2
+
+
+def test_a_refused_request_takes_no_place(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(runs_per_user=1))
+    bench.load()
+    for bad in ({"method": "medusa"}, {"params": {"depth": 99}}, {"max_new_tokens": 0}, {"prompt": "x" * 300}):
+        with pytest.raises(Exception, match=r"."):
+            bench.start(**({"prompt": PROMPT, "user": "a"} | bad)).wait(30)
+    assert bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=2).wait(30).footer.reason == "length"

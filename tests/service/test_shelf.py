@@ -1,0 +1,300 @@
+"""Models: loaded once, given up when nobody uses them, refused when they cannot fit."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.errors import CapacityError, ModelError, PromptError, UnknownNameError, WorkbenchError
+from workbench.engine import load_models
+from workbench.service import Backend, memory
+from workbench.service.memory import Need
+from workbench.service.progress import Progress
+
+from .conftest import PROMPT, allocate_too_much, cuda_is_full, until
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def twins(folders: tuple[str, str], tmp_path: Path) -> list[str]:
+    """Three more targets of one size."""
+    for name in ("one", "two", "three"):
+        shutil.copytree(folders[0], tmp_path / name)
+    return [str(tmp_path / name) for name in ("one", "two", "three")]
+
+
+def size(folder: str) -> int:
+    """What a target takes with one row of its cache."""
+    need = Need.of(folder, torch.float64, CPU)
+    return need.weights + need.row(need.context)
+
+
+def names(bench: Backend) -> set[str]:
+    return {entry["name"] for entry in bench.loaded()}
+
+
+def run_on(bench: Backend, target: str, **options: Any) -> Any:
+    return bench.start(PROMPT, "autoregressive", target=target, drafter="none", max_new_tokens=2, **options)
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "gpt_neox", "gemma3_text", "phi3"])
+def test_the_plan_from_files_is_what_a_model_then_takes(family: str, tmp_path: Path) -> None:
+    worlds.family(family).save_pretrained(tmp_path)
+    worlds.byte_tokenizer(64).save_pretrained(tmp_path)
+    need = Need.of(str(tmp_path), torch.float64, CPU)
+    runner = load_models(str(tmp_path), None, device="cpu", dtype="float64").target
+    slot = runner.open()
+    runner.prefill(slot, [1, 2, 3])
+    assert need.weights == sum(p.numel() * p.element_size() for p in runner.model.parameters())
+    assert need.context == runner.context
+    assert need.row(need.context) == runner.cache.n_bytes == memory.row_bytes(runner)
+
+
+def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
+    runner = load_models(folders[0], None, device="cpu", dtype="float64").target
+    slots = []
+    for n in range(1, 6):
+        before = runner.cache.n_rows
+        planned = memory.growth_bytes(runner, n)
+        slots.append(runner.open())
+        runner.prefill(slots[-1], [1])
+        grown = runner.cache.n_rows > before
+        assert planned == (memory.row_bytes(runner) * runner.cache.n_rows if grown else 0)
+
+
+# -- loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_loaded_once_for_all_who_ask(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workbench.service import shelf
+
+    loads: list[str] = []
+
+    def counted(target: str, *args: Any, **options: Any) -> Any:
+        loads.append(target)
+        return load_models(target, *args, **options)
+
+    monkeypatch.setattr(shelf, "load_models", counted)
+    bench = backend()
+    runs = [bench.start(PROMPT, "draft-model", max_new_tokens=3, user=f"user {i}") for i in range(6)]
+    assert len({tuple(run.wait(60).token_ids) for run in runs}) == 1
+    assert len(loads) == 1
+    roles = {entry["role"]: entry for entry in bench.loaded()}
+    assert set(roles) == {"target", "drafter"}
+    assert all(entry["bytes"] > 0 and entry["runs"] == 0 and entry["idle_s"] >= 0 for entry in roles.values())
+
+
+def test_a_waiting_user_sees_stages_and_bytes(
+    backend: Callable[..., Backend], folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int | None]] = []
+    add = Progress.add
+
+    def stage(self: Progress, stage: str, total: int | None = None) -> None:
+        seen.append((stage, total))
+        self._now = (stage, 0, total)
+
+    def add_and_look(self: Progress, n: int) -> None:
+        add(self, n)
+        looked.append(run.since(0))
+
+    looked: list[dict[str, Any]] = []
+    monkeypatch.setattr(Progress, "stage", stage)
+    monkeypatch.setattr(Progress, "add", add_and_look)
+    gate = threading.Event()
+    bench = backend()
+    bench._loaders.submit(gate.wait)
+    run = bench.start(PROMPT, "draft-model", max_new_tokens=2)
+    gate.set()
+    run.wait(30)
+    weights = [sum(f.stat().st_size for f in Path(folder).glob("*.safetensors")) for folder in folders]
+    stages = [("reading", n) for n in weights]
+    assert seen == [s for reading in stages for s in (reading, ("building", None), ("calibrating", None))]
+    assert looked[0]["loading"] == {"stage": "reading", "done": weights[0], "total": weights[0]}
+    assert looked[0]["state"] == "loading"
+    assert "reading" in looked[0]["message"]
+    assert "MB" in looked[0]["message"]
+    assert run.since(0)["loading"] is None
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("spoil", [no_weights, no_tokenizer])
+def test_a_load_that_fails_says_nothing_of_where_files_lie(
+    backend: Callable[..., Backend],
+    folders: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path], None],
+) -> None:
+    shutil.copytree(folders[0], tmp_path / "broken")
+    spoil(tmp_path / "broken")
+    monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
+    with pytest.raises(ModelError, match=r"broken cannot be loaded") as refused:
+        backend().load("broken")
+    assert str(tmp_path) not in str(refused.value)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_model_goes_first(
+    backend: Callable[..., Backend], folders: tuple[str, str], twins: list[str]
+) -> None:
+    one, two, three = twins
+    bench = backend(memory_bytes=int(2.5 * size(one)))
+    for target in (one, two, one, three):  # two is the oldest when three comes
+        run_on(bench, target).wait(30)
+    assert names(bench) == {one, three}
+    assert bench.health()["memory"]["models"] <= bench.health()["memory"]["limit"]
+    run_on(bench, two).wait(30)
+    assert names(bench) == {two, three}
+
+
+def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins: list[str]) -> None:
+    one, two, three = twins
+    bench = backend(memory_bytes=int(1.9 * size(one)))
+    held = run_on(bench, one, paused=True)
+    until(lambda: held.state == "paused")
+    with pytest.raises(WorkbenchError, match=r"wait for .* runs? to end"):
+        run_on(bench, two).wait(30)
+    assert names(bench) == {one}
+    held.resume()
+    held.wait(30)
+    assert run_on(bench, three).wait(30).footer.reason == "length"
+    assert names(bench) == {three}
+
+
+def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend], twins: list[str]) -> None:
+    import gc
+    import weakref
+
+    bench = backend()
+    run = run_on(bench, twins[0])
+    run.wait(30)
+    (desk,) = bench._shelf.desks()
+    model = weakref.ref(desk.engine.models.target.model)
+    del desk
+    bench.unload(twins[0])
+    gc.collect()
+    assert model() is None
+    assert bench.run(run.id).trace is not None
+
+
+def test_unloading_is_refused_while_runs_use_the_model(backend: Callable[..., Backend], twins: list[str]) -> None:
+    bench = backend()
+    run = run_on(bench, twins[0], paused=True)
+    until(lambda: run.state == "paused")
+    assert [entry["runs"] for entry in bench.loaded()] == [1]
+    with pytest.raises(CapacityError, match="in use by 1 run"):
+        bench.unload(twins[0])
+    run.cancel()
+    until(lambda: run.ended)
+    bench.unload(twins[0])
+    assert bench.loaded() == []
+    with pytest.raises(UnknownNameError, match="not loaded"):
+        bench.unload(twins[0])
+
+
+def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
+    backend: Callable[..., Backend], folders: tuple[str, str]
+) -> None:
+    bench = backend(memory_bytes=Need.of(folders[0], torch.float64, CPU).weights)
+    with pytest.raises(CapacityError, match="smaller model, or start the backend with dtype bfloat16"):
+        bench.load()
+
+
+@pytest.mark.parametrize("fail", [allocate_too_much, cuda_is_full])
+def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
+) -> None:
+    from workbench.engine import models
+
+    bench = backend()
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "pack", lambda model: fail())
+        with pytest.raises(CapacityError, match=r"no memory left for .*smaller model"):
+            bench.load()
+    assert bench.loaded() == []
+    assert len(bench.start(PROMPT, "draft-model", max_new_tokens=3).wait(30).token_ids) == 3
+
+
+def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
+    backend: Callable[..., Backend], tmp_path: Path
+) -> None:
+    worlds.family("llama", vocab_size=257, max_position_embeddings=1024).save_pretrained(tmp_path)
+    worlds.byte_tokenizer().save_pretrained(tmp_path)
+    need = Need.of(str(tmp_path), torch.float64, CPU)
+    bench = backend(memory_bytes=need.weights + need.row(300))
+    with pytest.raises(WorkbenchError, match="max_new_tokens=291 or less"):
+        bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=500).wait(30)
+    with pytest.raises(CapacityError, match="max_new_tokens=291 or less"):
+        bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=292)
+    with pytest.raises(PromptError, match="context holds 300"):
+        bench.start(PROMPT * 40, "autoregressive", target=str(tmp_path))
+    fits = bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=291, paused=True)
+    until(lambda: fits.state == "paused")
+    assert fits.trace is not None
+    assert fits.trace.header.max_new_tokens == 291
+
+
+def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., Backend], twins: list[str]) -> None:
+    one, two, _ = twins
+    need = Need.of(one, torch.float64, CPU)
+    bench = backend(
+        memory_bytes=2 * need.weights + int(3.5 * need.row(need.context))
+    )  # growing to two rows takes three
+    run_on(bench, two).wait(30)
+    first, second, third = (run_on(bench, one, paused=True, user=name) for name in "abc")
+    until(lambda: second.state == "paused")  # which the unused model had to go for
+    assert names(bench) == {one}
+    assert third.state == "queued"
+    assert third.since(0)["queue"] == {"position": 1, "of": 1}
+    first.cancel()
+    until(lambda: third.state == "paused")
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["start", "load", "methods", "drafters", "chat_prompt"])
+def test_only_allowed_models_are_touched(backend: Callable[..., Backend], twins: list[str], call: str) -> None:
+    bench = backend(allow_models=(twins[0],))
+    first = {"start": [PROMPT, "autoregressive"], "chat_prompt": [[{"role": "user", "content": "a"}]]}.get(call, [])
+    for name in (twins[1], "owner/name", "../../etc", "/etc"):
+        with pytest.raises(ModelError, match="may not be used here") as refused:
+            getattr(bench, call)(*first, target=name)
+        assert name not in str(refused.value)
+    if call == "start":
+        with pytest.raises(ModelError, match="may not be used here"):
+            bench.start(PROMPT, drafter=twins[1])
+        assert run_on(bench, twins[0]).wait(30).footer.reason == "length"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["own er/name", "owner/../name", "a" * 200, "owner/na--me", "a\0b", "owner/name.git", "~no-such-user/x", "ä/b"],
+)
+def test_what_is_no_name_of_a_model_is_refused_at_once(backend: Callable[..., Backend], name: str) -> None:
+    with pytest.raises(ModelError, match="not the name of a model"):
+        backend().start(PROMPT, "autoregressive", target=name)

@@ -1,0 +1,141 @@
+"""What operators see: health, metrics, logs; and that users' words are in none of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from workbench.core.errors import WorkbenchError
+from workbench.methods import registry
+from workbench.service import Backend, logs
+from workbench.trace.metrics import acceptance_rate, emitted, tau
+
+from .conftest import PROMPT, until
+
+SECRET = "correct horse battery staple"
+
+
+def samples(bench: Backend) -> dict[tuple[str, ...], float]:
+    """(name, label values …) → value, as a scraper reads them."""
+    families = text_string_to_metric_families(bench.metrics_text())
+    return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What the workbench's logs write, as JSON lines."""
+    logger = logging.getLogger("workbench")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    logs.write_json_logs("DEBUG")
+    stream = io.StringIO()
+    logger.handlers[0].setStream(stream)  # type: ignore[attr-defined]
+    yield stream
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def test_metrics_agree_with_the_traces(backend: Callable[..., Backend]) -> None:
+    bench = backend()
+    traces = {m: bench.start(PROMPT, m, max_new_tokens=20).wait(30) for m in ("draft-model", "prompt-lookup")}
+    waiting = bench.start(PROMPT, "autoregressive", paused=True, user="a")
+    until(lambda: waiting.state == "paused")
+    found = samples(bench)
+    for method, trace in traces.items():
+        assert found["workbench_rounds_total", method] == len(trace.rounds)
+        assert found["workbench_tokens_total", method] == emitted(trace.rounds) == 20
+        assert found["workbench_mean_accepted_length", method] == pytest.approx(tau(trace.rounds))
+        assert found["workbench_acceptance_rate", method] == pytest.approx(acceptance_rate(trace.rounds))
+        assert found["workbench_verify_seconds_total", method] > 0
+        assert found["workbench_runs_ended_total", method, "finished"] == 1
+    assert found["workbench_runs", "paused"] == found["workbench_rows",] == 1
+    assert found["workbench_model_events_total", "load"] == 1
+    assert found["workbench_load_seconds_count",] == 1
+    assert found["workbench_run_seconds_count",] == 2
+    assert found["workbench_models",] == 2
+    assert found["workbench_memory_bytes", "models"] > 0
+    assert found["workbench_memory_bytes", "traces"] > 0
+    assert found["workbench_up",] == 1
+
+
+def test_errors_and_a_queue_are_counted(backend: Callable[..., Backend]) -> None:
+    bench = backend(max_rows=1)
+    bench.load()
+    for _ in range(2):
+        with pytest.raises(WorkbenchError):
+            bench.start("", "autoregressive")
+    runs = [bench.start(PROMPT, "autoregressive", paused=True) for _ in range(3)]
+    until(lambda: runs[0].state == "paused")
+    found = samples(bench)
+    assert found["workbench_errors_total", "PromptError"] == 2
+    assert found["workbench_queue_length",] == bench.health()["queue"] == 2
+    assert bench.health()["runs"] == {"loading": 0, "queued": 2, "prefill": 0, "running": 0, "paused": 1}
+
+
+def test_no_word_of_a_user_reaches_metrics_health_or_logs(
+    backend: Callable[..., Backend], folders: tuple[str, str], written: io.StringIO
+) -> None:
+    bench = backend()
+    run = bench.start(
+        SECRET, "draft-model", target=folders[0], user="user@example.org", max_new_tokens=5, stop=("zzz",)
+    )
+    trace = run.wait(30)
+    for bad in ({"method": SECRET}, {"target": f"owner/{SECRET}"}, {"params": {SECRET: 1}}):
+        with pytest.raises(WorkbenchError):
+            bench.start(**({"prompt": SECRET, "method": "draft-model"} | bad))  # type: ignore[arg-type]
+    until(lambda: "run ended" in written.getvalue())
+    texts = [bench.metrics_text(), json.dumps(bench.health()), written.getvalue()]
+    for text in texts:
+        for private in (SECRET, "user@example.org", run.id, folders[0], trace.text or "zzz", "zzz"):
+            assert private not in text
+    methods = {m.name for m in registry.methods()}
+    labels = {
+        s.labels["method"]
+        for family in text_string_to_metric_families(texts[0])
+        for s in family.samples
+        if "method" in s.labels
+    }
+    assert labels
+    assert labels <= methods
+
+
+def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], written: io.StringIO) -> None:
+    bench = backend()
+    run = bench.start(PROMPT, "draft-model", max_new_tokens=5)
+    run.wait(30)
+    until(lambda: "run ended" in written.getvalue())
+    lines: list[dict[str, Any]] = [json.loads(line) for line in written.getvalue().splitlines()]
+    (ended,) = [line for line in lines if line["message"] == "run ended"]
+    assert ended["state"] == "finished"
+    assert ended["method"] == "draft-model"
+    assert ended["run"] == logs.alias(run.id)
+    assert ended["seconds"] > 0
+    assert {"time", "levelname", "name"} <= set(ended)
+
+
+def test_health_tells_a_dead_engine_from_a_busy_one(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend()
+    assert bench.health()["status"] == "ok"
+    bench._rounds.failures = 3
+    assert bench.health()["status"] == "failing"
+    bench._rounds.failures = 0
+    bench._rounds.beat -= 1000
+    monkeypatch.setattr(bench._rounds, "_turn", lambda: True)
+    until(lambda: bench.health()["status"] in ("stalled", "ok"))
+    bench.close()
+    assert bench.health()["status"] == "down"
+
+
+def test_definitions_name_every_figure_with_its_formula(backend: Callable[..., Backend]) -> None:
+    definitions = backend().definitions()
+    assert definitions["tau"] == {
+        "title": "mean accepted length τ",
+        "formula": "tokens emitted / target verification passes, bonus and corrected included",
+    }
+    assert all(d["title"] and "/" in d["formula"] for d in definitions.values())

@@ -1,0 +1,199 @@
+"""The repository is a valid Space, and its Dockerfile keeps what it promises, as far as files can tell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from workbench.ui import space
+
+ROOT = Path(__file__).resolve().parents[2]
+COLOURS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
+ZEROGPU_PYTHONS, ZEROGPU_TORCH = {"3.10", "3.12"}, {"2.8", "2.9", "2.10", "2.11"}
+MIB = 1 << 20
+
+
+@cache
+def front_matter() -> dict[str, Any]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("---\n")
+    return yaml.safe_load(text.split("---\n", 2)[1])
+
+
+def requirements(python: str) -> dict[str, str]:
+    """Pinned versions by name, as pip would read them on this Python."""
+    found = {}
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+            (pin,) = requirement.specifier
+            assert pin.operator == "==", f"{line} is not pinned"
+            assert requirement.name not in found, f"{requirement.name} is pinned twice for Python {python}"
+            found[requirement.name] = pin.version
+    return found
+
+
+@cache
+def tracked() -> list[Path]:
+    """Files that a push would carry."""
+    if not (ROOT / ".git").exists():
+        return [p for p in ROOT.rglob("*") if p.is_file() and ".venv" not in p.parts and "__pycache__" not in p.parts]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_the_front_matter_is_what_the_hub_accepts() -> None:
+    said = front_matter()
+    assert said["sdk"] == "gradio"
+    assert {said["colorFrom"], said["colorTo"]} <= COLOURS
+    assert len(said["short_description"]) <= 60
+    assert (ROOT / said["app_file"]).is_file()
+    assert said["license"] == "apache-2.0"
+    assert said["title"]
+    assert said["emoji"]
+    assert re.fullmatch(r"\d+(m|h)", said["startup_duration_timeout"])
+    assert all(isinstance(tag, str) for tag in said["tags"])
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", model) for model in said["models"])
+    known = {"title", "emoji", "colorFrom", "colorTo", "sdk", "sdk_version", "python_version", "app_file", "license",
+             "short_description", "fullWidth", "startup_duration_timeout", "models", "tags"}  # fmt: skip
+    assert said.keys() == known
+
+
+def test_versions_agree_with_each_other_and_with_every_kind_of_space() -> None:
+    said = front_matter()
+    here, there = requirements("3.11"), requirements(said["python_version"])
+    assert said["sdk_version"] == here["gradio"] == there["gradio"]
+    assert isinstance(said["python_version"], str)
+    assert said["python_version"] in ZEROGPU_PYTHONS
+    assert ".".join(there["torch"].split(".")[:2]) in ZEROGPU_TORCH
+    assert {name: v for name, v in here.items() if name != "torch"} == {n: v for n, v in there.items() if n != "torch"}
+    assert "-r ../requirements.txt" in (ROOT / ".ci" / "requirements.txt").read_text()
+
+
+def test_the_pins_are_inside_the_packages_own_ranges() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    block = text.split("dependencies = [", 1)[1].split("\n]", 1)[0]
+    ranges = [Requirement(line) for line in re.findall(r'^\s*"([^"]+)"', block, re.MULTILINE)]
+    assert len(ranges) > 10
+    for python in ("3.11", front_matter()["python_version"]):
+        pins = requirements(python)
+        for wanted in ranges:
+            assert wanted.name in pins, f"{wanted.name} is not pinned in requirements.txt"
+            assert pins[wanted.name] in wanted.specifier
+
+
+def test_the_tree_can_be_pushed_without_lfs() -> None:
+    sizes = {path: path.stat().st_size for path in tracked()}
+    assert sum(sizes.values()) < 96 * MIB
+    assert [path for path, size in sizes.items() if size > 10 * MIB] == []
+
+
+# -- detection --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("env", "mode"), [
+    ({}, space.Mode.LOCAL),
+    ({"SPACE_ID": "me/it"}, space.Mode.SPACE_CPU),
+    ({"SPACE_ID": "me/it", "ACCELERATOR": "t4"}, space.Mode.SPACE_GPU),
+    ({"SPACE_ID": "me/it", "SPACES_ZERO_GPU": "true"}, space.Mode.ZEROGPU),
+    ({"SPACE_ID": "me/it", "SPACES_ZERO_GPU": "false"}, space.Mode.SPACE_CPU),
+], ids=str)  # fmt: skip
+def test_the_place_is_known_from_the_environment(env: dict[str, str], mode: space.Mode) -> None:
+    place = space.detect(env)
+    assert place.mode is mode
+    assert place.public == (mode is not space.Mode.LOCAL)
+    assert place.allow_models == (None if mode is space.Mode.LOCAL else ())
+
+
+def test_a_public_app_uses_listed_models_only() -> None:
+    listed = {space.LISTED: " Qwen/Qwen3-0.6B , me/mine,"}
+    assert space.detect(listed, public=True).allow_models == ("Qwen/Qwen3-0.6B", "me/mine")
+    assert space.detect({}, public=True).allow_models == ()
+
+
+# -- the image --------------------------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, continuation lines joined, comments left out."""
+    lines = [line for line in (ROOT / ".docker" / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def final_stage() -> list[tuple[str, str]]:
+    """Instructions of the stage that becomes the image."""
+    found = instructions()
+    last = max(i for i, (word, _) in enumerate(found) if word == "FROM")
+    return found[last:]
+
+
+def environment() -> dict[str, str]:
+    said = next(rest for word, rest in final_stage() if word == "ENV")
+    return dict(pair.split("=", 1) for pair in shlex.split(said))
+
+
+def test_the_image_runs_without_rights_and_asks_for_its_health() -> None:
+    words = [word for word, _ in final_stage()]
+    user = next(rest for word, rest in final_stage() if word == "USER")
+    assert int(user.split(":")[0]) >= 1000
+    assert words.index("USER") > max(i for i, word in enumerate(words) if word in ("RUN", "COPY"))
+    health = next(rest for word, rest in final_stage() if word == "HEALTHCHECK")
+    assert f"127.0.0.1:{environment()['GRADIO_SERVER_PORT']}/health" in health
+    for word, rest in final_stage():
+        if word in ("ENTRYPOINT", "CMD"):
+            assert rest.startswith("["), "the exec form, so that signals reach the app"
+
+
+def test_the_image_is_pinned_and_holds_no_build_tools() -> None:
+    for word, rest in instructions():
+        if word == "FROM":
+            name = rest.split()[0]
+            assert ":" in name
+            assert not name.endswith(":latest")
+        if word == "RUN" and "apt-get install" in rest:
+            assert "--no-install-recommends" in rest
+            assert "rm -rf /var/lib/apt/lists/*" in rest
+            assert not re.search(r"\b(gcc|g\+\+|make|build-essential|python3-dev|git|curl)\b", rest)
+    assert any("pip uninstall --yes pip" in rest for word, rest in instructions() if word == "RUN")
+    assert not any("pip install" in rest for word, rest in final_stage() if word == "RUN")
+
+
+def test_everything_is_written_to_mounted_places() -> None:
+    said = environment()
+    volumes = next(rest for word, rest in final_stage() if word == "VOLUME")
+    for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "GRADIO_TEMP_DIR"):
+        assert said[name].startswith(("/tmp", "/data"))
+        assert f'"/{said[name].split("/")[1]}"' in volumes
+    assert said["PYTHONDONTWRITEBYTECODE"] == "1"
+
+
+def test_what_is_copied_exists_and_is_not_ignored() -> None:
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+
+    def ignored(name: str) -> bool:
+        out = False
+        for rule in rules:
+            if fnmatch(name, rule.removeprefix("!")):
+                out = not rule.startswith("!")
+        return out
+
+    copied = [name for word, rest in instructions() if word == "COPY" and "--from" not in rest
+              for name in rest.split()[:-1]]  # fmt: skip
+    assert {"app.py", "workbench", "assets", "requirements.txt"} <= set(copied)
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert not ignored(name), name
+    assert ignored("tests")
+    assert ignored(".git")

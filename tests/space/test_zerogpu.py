@@ -1,0 +1,140 @@
+"""Generations on ZeroGPU: the package's own processes in an emulation, and its behaviour where there is no ZeroGPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import byte_tokenizer, family, noisy
+
+from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
+from workbench.engine.models import bundled
+from workbench.service import zerogpu
+from workbench.service.limits import Limits
+
+SEEN = ("same text", "one process for several runs", "cancelled", "killed", "no quota", "several at once")
+
+
+def seen(script: str, log: Path) -> tuple[str, ...]:
+    """What a script of this folder says it has seen. Its output goes to a file: forked processes keep pipes open."""
+    pytest.importorskip("spaces")
+    with log.open("w") as out:
+        command = [sys.executable, str(Path(__file__).with_name(script))]
+        subprocess.run(command, stdout=out, stderr=out, timeout=250, check=False)
+    lines = log.read_text().splitlines()
+    return tuple(line.removeprefix("SEEN ") for line in lines if line.startswith("SEEN "))
+
+
+@pytest.mark.slow
+def test_whole_generations_run_in_processes_that_share_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert seen("zero_world.py", log) == SEEN, log.read_text()
+
+
+@pytest.mark.slow
+def test_the_app_starts_where_cuda_is_only_pretended(tmp_path: Path) -> None:
+    if "text-target" not in bundled():
+        pytest.skip("needs the bundled models")
+    log = tmp_path / "log"
+    assert seen("zero_start.py", log) == ("start",), log.read_text()
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client over two tiny models and the package's decorator, which here leaves functions as they are."""
+    spaces = pytest.importorskip("spaces")
+    target = family("llama", vocab_size=257)
+    tiny = {"tiny": target, "tiny-drafter": noisy(target, 0.2, 1)}
+    monkeypatch.setattr(zerogpu, "known_targets", lambda: iter([(name, Path(name), {}) for name in tiny]))
+    monkeypatch.setattr(zerogpu, "load_model", lambda name, device, dtype: tiny[name])
+    monkeypatch.setattr(zerogpu, "load_tokenizer", lambda name: byte_tokenizer())
+    monkeypatch.setattr(zerogpu, "PACE_S", 0.0)
+    made = zerogpu.ZeroClient(spaces.GPU, isolated=False, device="cpu", dtype="float64", limits=Limits(runs_per_user=2))
+    yield made
+    made.close()
+
+
+OPTIONS: dict[str, Any] = {"target": "tiny", "drafter": "tiny-drafter", "max_new_tokens": 24}
+
+
+def test_where_there_is_no_zerogpu_runs_take_turns_in_this_process(client: Any) -> None:
+    runs = [client.start("aabab", method, **OPTIONS) for method in ("autoregressive", "draft-model", "draft-tree")]
+    texts = [run.wait(60).token_ids for run in runs]
+    assert texts[0] == texts[1] == texts[2]
+    assert [len(text) for text in texts] == [24, 24, 24]
+
+
+def test_a_run_is_followed_like_any_other(client: Any) -> None:
+    run = client.start("aabab", "draft-model", **OPTIONS)
+    rounds = list(run)
+    news = client.run(run.id).since(2)
+    assert [r["index"] for r in news["rounds"]] == [r.index for r in rounds[2:]]
+    assert news["state"] == "finished"
+    assert news["footer"]["reason"] == "length"
+    assert news["header"]["target"] == "tiny"
+    assert client.health()["status"] == "ok"
+    assert 'workbench_rounds_total{method="draft-model"}' in client.metrics_text()
+
+
+def test_what_cannot_work_says_why_before_and_when_it_is_asked_for(client: Any) -> None:
+    assert set(client.barred()) == {"pause", "step", "change"}
+    run = client.start("aabab", "draft-model", **OPTIONS)
+    for act in (run.pause, run.step, run.resume, lambda: run.change(method="prompt-lookup")):
+        with pytest.raises(MethodUnavailableError, match="whole generation"):
+            act()
+    with pytest.raises(MethodUnavailableError, match="paused"):
+        client.start("aabab", "draft-model", **OPTIONS, paused=True)
+    assert run.wait(60).footer.reason == "length"
+
+
+def test_the_estimate_is_what_is_asked_for_and_learns_from_runs(client: Any) -> None:
+    request = OPTIONS | {"method": "draft-model", "max_new_tokens": 1000}
+    first = client.estimate(request)
+    assert "assumption" in first
+    assert f"{client._duration(request)} s" in first
+    client.generate("aabab", "draft-model", **OPTIONS)
+    assert "from 1 run of this method" in client.estimate(request)
+    client.costs.learn("tiny", "draft-model", 10, 2.0)  # 0.2 s a token: the slowest run counts
+    assert client._duration(request) == pytest.approx(zerogpu.START_S + zerogpu.MARGIN * 200, abs=1)
+
+
+def test_a_run_that_asks_for_too_much_is_refused_with_what_fits(client: Any) -> None:
+    client.costs.learn("tiny", "draft-model", 10, 2.0)
+    with pytest.raises(CapacityError) as refusal:
+        client.start("aabab", "draft-model", **OPTIONS | {"max_new_tokens": 1000})
+    fits = int("".join(filter(str.isdigit, refusal.value.remedy)))
+    assert client.costs.seconds("tiny", "draft-model", fits) <= zerogpu.LONGEST_S
+    assert client.costs.seconds("tiny", "draft-model", fits + 1) >= zerogpu.LONGEST_S
+
+
+def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
+    client._gpu = None  # would fail
+    with pytest.raises(UnknownNameError):
+        client.start("aabab", "no-such-method", **OPTIONS)
+    with pytest.raises(ModelError, match="not loaded here"):
+        client.start("aabab", "draft-model", **OPTIONS | {"target": "/etc/passwd"})
+    with pytest.raises(MethodUnavailableError, match="heads"):
+        client.start("aabab", "medusa", **OPTIONS)
+    assert not client._book.active()
+
+
+def test_a_run_nobody_follows_is_cancelled(client: Any) -> None:
+    run = client.start("aabab", "autoregressive", **OPTIONS | {"max_new_tokens": 600}, lease_s=0.2)
+    deadline = time.monotonic() + 30
+    while not run.ended and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert run.state == "cancelled"
+    assert "Nobody followed" in run.message
+
+
+def test_every_call_of_the_workbench_is_there() -> None:
+    from workbench.client import Workbench
+
+    public = {name for name in vars(Workbench) if not name.startswith("_")}
+    assert len(public) > 15
+    assert public - set(dir(zerogpu.ZeroClient)) - {"limits"} == set()  # an attribute there

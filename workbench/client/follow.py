@@ -1,0 +1,46 @@
+"""How a run is followed by whoever shows it: what is new, at a display's pace, until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from workbench.client import wire
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+UPDATES_PER_SECOND = min(15.0, 2.0 * CORES)
+"""An update takes time from the cores that decode: some milliseconds here, and tens in a browser on the same machine.
+Where there are few, they come less often, and hold more rounds each."""
+SIGN_OF_LIFE_S = 0.5
+"""Something is said at least this often: Gradio notices that nobody listens any more only when something is said."""
+
+
+async def follow(run: Any, updates_per_second: float = UPDATES_PER_SECOND) -> AsyncGenerator[dict[str, Any], None]:
+    """What a run does, as it does it. The engine never waits for this: it is asked for what it has recorded.
+
+    Args:
+        run: a `workbench.client.RunHandle`.
+        updates_per_second: at most.
+
+    Yields:
+        what `Run.since` answers, made fit for strangers: rounds that are new, and the header only when it changed.
+        `{}` is a sign of life.
+    """
+    seen, said, header, spoken = 0, None, None, time.monotonic()
+    while True:
+        news = wire.news(run.since(seen))
+        now = {name: value for name, value in news.items() if name not in ("rounds", "seq")}
+        if news["rounds"] or now != said:
+            yield news | {"header": news["header"] if news["header"] != header else None}
+            spoken = time.monotonic()
+        elif time.monotonic() - spoken >= SIGN_OF_LIFE_S:
+            yield {}
+            spoken = time.monotonic()
+        said, header = now, news["header"]
+        seen += len(news["rounds"])
+        if news["state"] in wire.ENDED and seen >= news["seq"]:
+            return
+        await asyncio.sleep(1 / updates_per_second)

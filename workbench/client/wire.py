@@ -1,0 +1,401 @@
+"""What crosses the wire: requests are checked here, and errors become plain data and errors again.
+
+Everything that reaches a server from outside passes through this module once, whichever door it came in by.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import logging
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.core import errors
+from workbench.core.errors import ModelError, ParameterError, PromptError, WorkbenchError
+
+logger = logging.getLogger("workbench.wire")
+
+NAME_CHARS, MESSAGE_CHARS = 200, 600
+ITEMS = 64
+"""Entries of a list or an object, where it is not a prompt."""
+INTEGERS = 2**63
+ENDED = ("finished", "cancelled", "error")
+"""States of a run in which nothing more will come."""
+ACTIONS = ("pause", "resume", "step", "cancel")
+_SALT = secrets.token_hex(16)
+
+_KINDS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_PATH = re.compile(r"(?<![\w/:.<])(?:~|[A-Za-z]:)?[/\\](?:[\w.@+~ -]+[/\\])+[\w.@+~-]*")
+_SECRET = re.compile(r"\b(?:hf|sk)[_-][A-Za-z0-9_-]{8,}")
+
+
+def user_key(address: str = "", *who: str | None) -> str:
+    """Who asks as an opaque key, useless outside this process: a part for the address, one for the session at it."""
+    parts = [address], [address, *map(str, who)]
+    return ".".join(hashlib.sha256(" ".join([_SALT, *part]).encode()).hexdigest()[:16] for part in parts)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
+    """A string of Unicode text.
+
+    Raises:
+        ParameterError: not a string, too long, or with half a character (a lone surrogate) in it.
+    """
+    if not isinstance(value, str):
+        raise ParameterError(f"{name} is not text.", f"Give a string, not {_kind(value)}.")
+    if longest is not None and len(value) > longest:
+        raise ParameterError(f"{name} has {len(value):,} characters.", f"At most {longest:,} are allowed.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ParameterError(f"{name} has half a character in it.", "Send valid Unicode text.") from None
+    return value
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """A whole number that fits 64 bits.
+
+    Raises:
+        ParameterError: not one, or below `least`.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value < INTEGERS or value != int(value):
+        raise ParameterError(f"{name} is not a whole number from {least}.", "Give one.")
+    return int(value)
+
+
+def prompt(value: Any) -> str | list[int]:
+    """A prompt: text, or token ids. How long it may be is the backend's affair.
+
+    Raises:
+        PromptError: neither.
+    """
+    if isinstance(value, str):
+        try:
+            return text("The prompt", value, None)
+        except ParameterError as error:
+            raise PromptError(error.message, error.remedy) from None
+    if not isinstance(value, list) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
+        raise PromptError("The prompt is neither text nor token ids.", "Give a string, or a list of whole numbers.")
+    return value
+
+
+def params(value: Any) -> dict[str, Any]:
+    """Parameters by name; the method that has them checks their ranges.
+
+    Raises:
+        ParameterError: not a flat object.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > ITEMS:
+        raise ParameterError("params is not an object of names and values.", 'For example: {"depth": 4}.')
+    for name, item in value.items():
+        text("A parameter's name", name)
+        if isinstance(item, str):
+            text(name, item)
+        elif not isinstance(item, int | float):
+            raise ParameterError(f"{name} is {_kind(item)}.", "A parameter is a number, a word, or true or false.")
+    return value
+
+
+def names(name: str, value: Any, most: int = ITEMS) -> list[str]:
+    """A list of one or more strings.
+
+    Raises:
+        ParameterError: something else, or too many.
+    """
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= most:
+        raise ParameterError(f"{name} is not a list of names.", f"Give 1 to {most} of them.")
+    return [text(name, item) for item in value]
+
+
+def stops(value: Any) -> tuple[str, ...]:
+    """Strings that end the text: one, a list of them, or none.
+
+    Raises:
+        ParameterError: something else.
+    """
+    found = [value] if isinstance(value, str) else value or []
+    return tuple(names("stop", found)) if found else ()
+
+
+def images(value: Any) -> list[str]:
+    """Pictures as data-URLs; what is in them, `workbench.service.pictures` checks. Nothing else names a picture here.
+
+    Raises:
+        PromptError: something else: a path or a web address would be the server's to open.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) > ITEMS:
+        raise PromptError("images is not a list of pictures.", 'Give data-URLs: "data:image/png;base64,…".')
+    if not all(isinstance(url, str) and url.startswith("data:image/") for url in value):
+        raise PromptError("A picture is no data-URL.", 'Give data-URLs: "data:image/png;base64,…".')
+    return value
+
+
+def data_url(picture: Any) -> str:
+    """A picture of this process for the wire: bytes of a file, a data-URL, a path, or a PIL image.
+
+    Raises:
+        PromptError: the file cannot be read.
+    """
+    if isinstance(picture, str) and picture.startswith("data:"):
+        return picture
+    if isinstance(picture, bytes):
+        raw = picture
+    elif not isinstance(picture, (str, Path)) and hasattr(picture, "save"):
+        out = io.BytesIO()
+        picture.save(out, "PNG")
+        raw = out.getvalue()
+    else:
+        try:
+            raw = Path(picture).expanduser().read_bytes()
+        except (OSError, TypeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no path"
+            raise PromptError(f"The picture cannot be read: {reason}.", "Give a file, or its bytes.") from None
+    return f"data:image/{_format(raw)};base64,{base64.b64encode(raw).decode('ascii')}"
+
+
+def _format(raw: bytes) -> str:
+    heads = {b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
+    return next((name for head, name in heads.items() if raw.startswith(head)), "png")
+
+
+def messages(value: Any) -> list[dict[str, Any]]:
+    """A conversation: messages with a role and a content, which may be a list of parts: text, and places of pictures.
+
+    A part of type "image_url" (OpenAI's) or "image" becomes {"type": "image"}; see `images_of` for what it holds.
+
+    Raises:
+        PromptError: something else.
+    """
+    if not isinstance(value, list) or not 0 < len(value) <= 8 * ITEMS:
+        raise PromptError("messages is not a list of messages.", 'For example: [{"role": "user", "content": "Hello"}].')
+    return [_message(item) for item in value]
+
+
+def images_of(value: list[dict[str, Any]]) -> list[str]:
+    """The pictures of a conversation that `messages` has let through, in their order.
+
+    Raises:
+        PromptError: one is no data-URL.
+    """
+    parts = [part for item in value if isinstance(item["content"], list) for part in item["content"]]
+    return images([part.get("url", "") for part in parts if part["type"] == "image"])
+
+
+def _part(value: Any) -> dict[str, Any]:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        return {"type": "text", "text": prompt(value.get("text"))}
+    if kind == "image_url" and isinstance(value.get("image_url"), dict):
+        return {"type": "image", "url": value["image_url"].get("url")}
+    if kind == "image":
+        return {"type": "image"}
+    raise PromptError("A part of a message is neither text nor a picture.", "Use the types text and image_url.")
+
+
+def _message(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.get("role") not in ("system", "developer", "user", "assistant"):
+        raise PromptError("A message has no role.", "Use system, user or assistant.")
+    content = value.get("content")
+    role = "system" if value["role"] == "developer" else value["role"]
+    if isinstance(content, list) and len(content) <= ITEMS:
+        parts = [_part(part) for part in content]
+        if any(part["type"] == "image" for part in parts):
+            return {"role": role, "content": parts}
+        content = "".join(part["text"] for part in parts)
+    if not isinstance(content, str):
+        raise PromptError("The content of a message is not text.", "Give a text, or a list of parts.")
+    return {"role": role, "content": prompt(content)}
+
+
+def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
+    """The name of a model, or None. Folders of the server are not named over the wire, unless it lists them itself.
+
+    Args:
+        name: of the field, for the message.
+        value: what was sent.
+        known: names that the server lists.
+
+    Raises:
+        ModelError: neither a listed name nor the form of a Hub id.
+    """
+    if value is None or value == "":
+        return None
+    given = text(name, value)
+    if given in known or (_HUB_NAME.fullmatch(given) and ".." not in given):
+        return given
+    raise ModelError(f"{given[:80]!r} is not the name of a model.", "Use a listed name, or a Hub id like owner/name.")
+
+
+def models(client: Any, target: Any, drafter: Any) -> tuple[str | None, str | None]:
+    """The names of a target and a drafter, checked.
+
+    Raises:
+        ModelError: one is not the name of a model.
+    """
+    listed = ["auto", "none", *(entry["name"] for entry in (*client.targets(), *client.drafters()))]
+    return model_name("target", target, listed), model_name("drafter", drafter, listed)
+
+
+def start_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """A request for a generation, checked: keywords of `Workbench.start`. What is missing or None has its default.
+
+    Raises:
+        WorkbenchError: something in it is wrong.
+    """
+    asked = {name: value for name, value in request.items() if value is not None}
+    target, drafter = models(client, asked.get("target"), asked.get("drafter"))
+    return {
+        "prompt": prompt(asked.get("prompt", "")),
+        "method": text("method", asked.get("method", "draft-model")),
+        "params": params(asked.get("params")),
+        "target": target,
+        "drafter": drafter,
+        "max_new_tokens": whole("max_new_tokens", asked.get("max_new_tokens", 128)),
+        "seed": whole("seed", asked.get("seed", 0)),
+        "stop": stops(asked.get("stop")),
+        "paused": asked.get("paused") is True,
+    } | ({"images": pictures} if (pictures := images(asked.get("images"))) else {})
+
+
+def compare_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """A request for a comparison, checked: keywords of `Workbench.comparing`. What is missing or None has its default.
+
+    Raises:
+        WorkbenchError: something in it is wrong.
+    """
+    asked = {name: value for name, value in request.items() if value is not None}
+    prompts, lanes = asked.get("prompts", ""), asked.get("lanes")
+    if not isinstance(prompts, list):
+        prompts = [prompts]
+    if not 0 < len(prompts) <= ITEMS:
+        raise PromptError("prompts is not a list of prompts.", f"Give 1 to {ITEMS}.")
+    if not isinstance(lanes, list) or not 0 < len(lanes) <= ITEMS:
+        raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
+    return {
+        "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(prompts)],
+        "lanes": [lane(client, each) for each in lanes],
+        "target": models(client, asked.get("target"), None)[0],
+        "max_new_tokens": whole("max_new_tokens", asked.get("max_new_tokens", 64), 1),
+        "seed": whole("seed", asked.get("seed", 0)),
+        "sampling": params(asked.get("sampling")),
+        "stop": stops(asked.get("stop")),
+        "repeats": whole("repeats", asked.get("repeats", 3), 1),
+    }
+
+
+def _named_prompt(value: Any, index: int) -> Any:
+    """A text, or an object with text and perhaps name, group and chat, as a `workbench.bench.prompts.BenchPrompt`."""
+    from workbench.bench.prompts import BenchPrompt
+
+    given = value if isinstance(value, dict) else {"text": value}
+    try:
+        name, group = (
+            text(field, given.get(field) or default)
+            for field, default in (("name", f"prompt {index + 1}"), ("group", "all"))
+        )
+        return BenchPrompt(name, text("A prompt", given.get("text"), None), group, given.get("chat") is True)
+    except ParameterError as error:
+        raise PromptError(error.message, error.remedy) from None
+
+
+def lane(client: Any, value: Any) -> dict[str, Any]:
+    """A lane as plain data; its draft model is one that the server lists, or a Hub id.
+
+    Raises:
+        WorkbenchError: something in it is wrong.
+    """
+    from workbench.bench.lanes import Lane  # brings PyTorch
+
+    found = Lane.of(text("A lane", value, MESSAGE_CHARS) if isinstance(value, str) else value)
+    params(found.params)
+    return found.to_wire() | {"drafter": models(client, None, found.drafter)[1]}
+
+
+def change_options(
+    client: Any, method: Any, values: Any, drafter: Any, pictures: Any = None, sees: Any = "both"
+) -> dict[str, Any]:
+    """A request for a change, checked: keywords of `Run.change`.
+
+    Raises:
+        WorkbenchError: something in it is wrong.
+    """
+    return {
+        "method": text("method", method) if method else None,
+        "params": params(values),
+        "drafter": models(client, None, drafter)[1],
+        "images": images(pictures),
+        "sees": text("sees", sees),
+    }
+
+
+def action(value: Any) -> str:
+    """What can be done with a run besides changing it: the name of the method of `RunHandle` that does it.
+
+    Raises:
+        ParameterError: there is no such action.
+    """
+    if value not in ACTIONS:
+        raise ParameterError("There is no such action.", f"Use one of {', '.join(ACTIONS)}.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "something else")
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def scrub(message: str) -> str:
+    """A message for strangers: no folders of this machine, no tokens, no novel."""
+    clean = _SECRET.sub("…", _PATH.sub("…", message))
+    return clean if len(clean) <= MESSAGE_CHARS else clean[:MESSAGE_CHARS] + "…"
+
+
+def error_to_wire(problem: BaseException) -> dict[str, str]:
+    """An error as plain data: kind, message, remedy. What nobody foresaw goes to the log and is not told."""
+    if isinstance(problem, WorkbenchError):
+        kind = type(problem).__name__
+        return {
+            "kind": kind if kind in _KINDS else "WorkbenchError",
+            "message": scrub(problem.message),
+            "remedy": scrub(problem.remedy),
+        }
+    logger.error("unexpected error", exc_info=problem)
+    return {
+        "kind": "WorkbenchError",
+        "message": "Something went wrong inside the workbench.",
+        "remedy": "The log of the server has the details; the server goes on.",
+    }
+
+
+def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
+    """The inverse of `error_to_wire`."""
+    kind = _KINDS.get(str(data.get("kind")), WorkbenchError)
+    return kind(str(data.get("message", "")), str(data.get("remedy", "")))
+
+
+def news(since: dict[str, Any]) -> dict[str, Any]:
+    """What `Run.since` returned, with its messages made fit for strangers."""
+    footer, problem = since["footer"], since.get("problem")
+    if footer is not None and footer.get("error"):
+        footer = footer | {"error": scrub(footer["error"])}
+    told = {"problem": error_to_wire(error_from_wire(problem))} if problem else {}
+    return since | {"message": scrub(since["message"]), "footer": footer} | told

@@ -1,0 +1,1 @@
+"""The backend over HTTP without pages: health, metrics, and an OpenAI-compatible API."""

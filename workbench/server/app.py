@@ -1,0 +1,35 @@
+"""`workbench serve`: the backend over HTTP, without pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+import workbench
+from workbench.server.guard import Guard
+from workbench.server.routes import router
+
+
+def make(client: Any) -> FastAPI:
+    """The ASGI application over a `Workbench`."""
+    app = FastAPI(title="Speculative Decoding Workbench", version=workbench.__version__, middleware=[Middleware(Guard)])
+    app.include_router(router(client))
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, problem: HTTPException) -> JSONResponse:
+        """What no route took, in the shape of all other errors."""
+        body = {"message": str(problem.detail), "type": "invalid_request_error", "param": None, "code": None}
+        return JSONResponse({"error": body | {"remedy": "GET /openapi.json lists the routes."}}, problem.status_code)
+
+    return app
+
+
+def serve(client: Any, host: str, port: int) -> None:
+    """Serve until interrupted."""
+    import uvicorn
+
+    uvicorn.run(make(client), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)

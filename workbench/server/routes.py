@@ -1,0 +1,214 @@
+"""Routes for programs: `/health`, `/metrics` and OpenAI's `/v1`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
+
+import workbench
+from workbench.client import wire
+from workbench.core.errors import ModelError, ParameterError, WorkbenchError
+from workbench.server import openai
+from workbench.server.guard import BODY_BYTES, TooLargeError
+from workbench.trace.events import Trace
+
+POLL_S = 0.01
+BODY_S = 30.0
+"""A request whose body takes longer to arrive is given up."""
+CLIENT_LEFT = 499
+"""Status for the log, where nobody reads the answer any more (nginx's number)."""
+
+
+def router(client: Any) -> APIRouter:
+    """The routes over a `workbench.client.Workbench` (or anything with the same methods)."""
+    routes = APIRouter()
+
+    @routes.get("/health")
+    def health() -> Response:
+        """Whether the backend works, and how busy it is; 503 while it starts or when it does not work."""
+        if not getattr(client, "ready", True):
+            return JSONResponse({"status": "starting", "version": workbench.__version__}, 503)
+        found = client.health()
+        return JSONResponse(found | {"version": workbench.__version__}, 200 if found["status"] == "ok" else 503)
+
+    @routes.get("/metrics")
+    def metrics() -> Response:
+        """All figures in Prometheus' text format."""
+        return PlainTextResponse(client.metrics_text(), media_type="text/plain; version=0.0.4")
+
+    @routes.get("/v1/models")
+    def models() -> Response:
+        """The targets."""
+        return _answered(lambda: {"object": "list", "data": [_model(entry) for entry in client.targets()]})
+
+    @routes.get("/v1/models/{name:path}")
+    def model(name: str) -> Response:
+        """One target."""
+
+        def find() -> dict[str, Any]:
+            for entry in client.targets():
+                if entry["name"] == name:
+                    return _model(entry)
+            raise ModelError("There is no such model.", "Ask for the list of models.")
+
+        return _answered(find)
+
+    @routes.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        """OpenAI's completions."""
+        return await _complete(client, request, chat=False)
+
+    @routes.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        """OpenAI's chat completions."""
+        return await _complete(client, request, chat=True)
+
+    return routes
+
+
+def _model(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"id": entry["name"], "object": "model", "created": 0, "owned_by": entry["kind"]}
+
+
+def _answered(work: Callable[[], Any]) -> Response:
+    try:
+        return JSONResponse(work())
+    except Exception as problem:
+        return _refused(problem)
+
+
+def _refused(problem: BaseException) -> Response:
+    status, body = openai.error(problem)
+    return JSONResponse(body, status)
+
+
+async def _complete(client: Any, request: Request, chat: bool) -> Response:
+    try:
+        body = await read_json(request)
+        wanted, run = await asyncio.to_thread(_begin, client, body, chat, user_of(request))
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_LEFT)
+    except Exception as problem:
+        return _refused(problem)
+    keep = False
+    try:
+        # A run that fails before its first token is answered with a status, streamed or not.
+        until_first = wanted.stream
+        while not run.ended and not (until_first and run.trace is not None and run.trace.rounds):
+            if await request.is_disconnected():
+                return Response(status_code=CLIENT_LEFT)
+            await asyncio.sleep(POLL_S)
+        if run.ended:
+            trace = await asyncio.to_thread(_finished, run)
+            if not wanted.stream:
+                return JSONResponse(openai.whole(wanted, trace))
+        keep = True
+        return Stream(wanted, run)
+    except Exception as problem:
+        return _refused(problem)
+    finally:
+        if not keep:
+            run.cancel()
+
+
+class Stream(StreamingResponse):
+    """A streamed answer whose run ends with the connection, even one that ends before the first word."""
+
+    def __init__(self, wanted: openai.Wanted, run: Any) -> None:
+        super().__init__(_events(wanted, run), media_type="text/event-stream")
+        self.run = run
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.run.cancel()
+
+
+def _begin(client: Any, body: Any, chat: bool, user: str) -> tuple[openai.Wanted, Any]:
+    wanted = openai.understand(client, body, chat)
+    return wanted, client.start(**wanted.options, user=user)
+
+
+def _finished(run: Any) -> Trace:
+    """The trace of a run that ended well."""
+    trace = run.wait(timeout=10)
+    if trace.footer.reason == "cancelled":
+        raise WorkbenchError("The run was cancelled by the server.", "Try again.")
+    return trace
+
+
+async def _events(wanted: openai.Wanted, run: Any) -> AsyncIterator[str]:
+    """Server-sent events, as OpenAI names them."""
+    try:
+        trace: Trace = run.trace
+        seen, text, said = 0, "", 0
+        if wanted.chat:
+            yield _event(openai.piece(wanted, trace, "", first=True))
+        while True:
+            ended = run.ended
+            rounds = trace.rounds[seen:]
+            seen += len(rounds)
+            text += "".join(token.text for r in rounds for token in r.emitted)
+            sayable = openai.sayable(text, wanted.options["stop"])
+            if ended:
+                sayable = _finished(run).text
+            if len(sayable) > said or ended:
+                yield _event(openai.piece(wanted, trace, sayable[said:], last=ended))
+                said = len(sayable)
+            if ended:
+                break
+            await asyncio.sleep(POLL_S)
+        if wanted.include_usage:
+            yield _event(openai.accounts(wanted, trace))
+        yield "data: [DONE]\n\n"
+    except Exception as problem:
+        yield _event(openai.error(problem)[1])
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+async def read_json(request: Request) -> Any:
+    """The JSON body of a request, up to a size.
+
+    Raises:
+        TooLargeError: it is larger.
+        ParameterError: not declared as JSON, or not JSON.
+    """
+    # A page of another origin may send anything but this type without being asked by the browser for permission.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ParameterError("The request is not declared as JSON.", "Send content-type: application/json.")
+    try:
+        return json.loads(await asyncio.wait_for(_body(request), BODY_S), parse_constant=_no_constant)
+    except asyncio.TimeoutError:
+        raise ParameterError("The request did not arrive in time.", "Send it at once.") from None
+    except (ValueError, RecursionError):
+        raise ParameterError("The request is not JSON.", "Check its quotes, commas and numbers.") from None
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES:
+            raise TooLargeError(BODY_BYTES)
+    return bytes(body)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def user_of(request: Request) -> str:
+    """Who asks, as an opaque key: address, and the key a client signs its requests with, where it has one."""
+    address = request.client.host if request.client else ""
+    return wire.user_key(address, request.headers.get("authorization"))

@@ -1,0 +1,87 @@
+"""The runs a backend knows: those that go on, and ended ones for a while, within bounds of number and memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from workbench.core.errors import UnknownNameError
+from workbench.service.limits import Limits
+from workbench.service.run import Run
+from workbench.trace.events import Round
+
+ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 2500, 190, 280, 650
+"""What the parts of a recorded round take in memory, in bytes; a test keeps them near the truth."""
+
+
+def round_bytes(record: Round) -> int:
+    """About how much memory a recorded round takes."""
+    tops = len(record.top_p) + sum(top is not None for top in record.top_q)
+    n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
+    return n_bytes + sum(len(picture["url"]) for picture in record.vision.get("pictures", ()))
+
+
+class Book:
+    """Runs by id. Thread-safe. Nobody can list the ids of others."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._runs: dict[str, Run] = {}
+        self._lock = threading.Lock()
+
+    def add(self, run: Run) -> None:
+        """Take a run in.
+
+        Raises:
+            CapacityError: its user, or all users together, have as many as allowed.
+        """
+        with self._lock:
+            self._limits.check_room(run.user, [r.user for r in self._runs.values() if not r.ended])
+            self._runs[run.id] = run
+
+    def remove(self, run: Run) -> None:
+        """Forget a run."""
+        with self._lock:
+            self._runs.pop(run.id, None)
+
+    def get(self, run_id: str) -> Run:
+        """A run by its id.
+
+        Raises:
+            UnknownNameError: no such run, or it ended long ago. Other runs are not named.
+        """
+        with self._lock:
+            if run_id not in self._runs:
+                raise UnknownNameError("This run is not known here any more.", "Start a new one.")
+            return self._runs[run_id]
+
+    def active(self) -> list[Run]:
+        """Runs that have not ended."""
+        with self._lock:
+            return [run for run in self._runs.values() if not run.ended]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def trace_bytes(self) -> int:
+        """Memory of all traces, about."""
+        with self._lock:
+            return sum(run.trace_bytes for run in self._runs.values())
+
+    def tidy(self) -> None:
+        """Forget what is too old or too much: ended runs first; then the run with the largest trace is ended."""
+        limits, now = self._limits, time.monotonic()
+        with self._lock:
+            ended = [(run.ended_at, run) for run in self._runs.values() if run.ended_at is not None]
+            ended.sort(key=lambda pair: pair[0])  # oldest first
+            total = sum(run.trace_bytes for run in self._runs.values())
+            for i, (at, run) in enumerate(ended):
+                too_old = now - at > limits.kept_s
+                if not too_old and len(ended) - i <= limits.kept_runs and total <= limits.trace_bytes:
+                    break
+                total -= run.trace_bytes
+                del self._runs[run.id]
+            largest = max(self._runs.values(), key=lambda run: run.trace_bytes, default=None)
+        if largest is not None and total > limits.trace_bytes:
+            largest.cancel("Its trace had filled the memory there is for traces. Use a smaller tree or fewer tokens.")

@@ -1,0 +1,128 @@
+"""Files of a model: on this machine, or fetched from the Hugging Face Hub first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, ModelInfo, snapshot_download
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from tqdm import tqdm
+
+from workbench.core.errors import CapacityError, ModelError
+from workbench.engine.models import bundled, locate
+from workbench.service.memory import megabytes
+from workbench.service.progress import DOWNLOADING, Progress
+
+PATIENCE_S = 5.0
+"""Seconds to wait for the Hub's first answer."""
+FILES: dict[str, Any] = {
+    "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
+    "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
+}
+"""Files a model needs. Pickles and code are never fetched."""
+
+
+def check_name(name: str) -> None:
+    """Refuse what can be neither a bundled name, nor a folder, nor a Hub id. Opens no connection.
+
+    Raises:
+        ModelError: with the form a name has.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
+        raise ModelError("This is not the name of a model.", _offer())
+    try:
+        if not _is_local(name):
+            validate_repo_id(name)
+    except (HFValidationError, OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
+        raise ModelError(f"{name!r} is not the name of a model.", f"A Hub id is owner/name. {_offer()}") from error
+
+
+def fetch(name: str, progress: Progress, most_bytes: int) -> str:
+    """The folder with a model's files. A Hub model is downloaded unless it is here already; progress is told.
+
+    Args:
+        name: bundled name, folder, or Hub id.
+        progress: told the stage and the bytes.
+        most_bytes: refuse a download whose weights alone are larger.
+
+    Raises:
+        ModelError: not found, not open to us, no safetensors, or no network.
+        CapacityError: too large.
+    """
+    place = locate(name)
+    if Path(place).is_dir():
+        return place
+    check_name(name)
+    info = _ask(name)
+    if info is None:
+        return _kept(name)
+    sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
+    files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
+    weights = sum(size for file, size in files.items() if file.endswith(".safetensors"))
+    if not any(file.endswith(".safetensors") for file in files):
+        raise ModelError(f"{name} has no safetensors files.", f"Only these are opened here. {_offer()}")
+    if weights > most_bytes:
+        raise CapacityError(
+            f"{name} has {megabytes(weights)} of weights; {megabytes(most_bytes)} may be used.", "Use a smaller model."
+        )
+    progress.stage(DOWNLOADING, sum(files.values()))
+    try:
+        return snapshot_download(name, etag_timeout=PATIENCE_S, tqdm_class=_bar(progress), **FILES)
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        raise ModelError(f"{name} could not be fetched from the Hub.", f"Try again. {_offer()}") from error
+
+
+def _ask(name: str) -> ModelInfo | None:
+    """What the Hub knows of a model; None when the Hub cannot be reached."""
+    try:
+        return HfApi().model_info(name, timeout=PATIENCE_S, files_metadata=True)
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{name} is open only to those its owners let in.",
+            f"Ask for access on its page and set HF_TOKEN where the backend runs. {_offer()}",
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"The Hub has no model {name}, or it is private.",
+            f"Check the spelling; for a private one set HF_TOKEN where the backend runs. {_offer()}",
+        ) from error
+    except Exception:  # the HTTP library's own errors, timeouts, HF_HUB_OFFLINE: the Hub is out of reach
+        return None
+
+
+def _kept(name: str) -> str:
+    """An earlier download, when the Hub is out of reach."""
+    try:
+        return snapshot_download(name, local_files_only=True, **FILES)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{name} is not on this machine, and the Hugging Face Hub cannot be reached.", _offer()
+        ) from error
+
+
+def _is_local(name: str) -> bool:
+    return name in bundled() or Path(name).expanduser().is_dir() or name.startswith((".", "/", "~"))
+
+
+def _offer() -> str:
+    names = ", ".join(bundled())
+    return f"These need no network: {names}." if names else "A local folder needs no network."
+
+
+def _bar(progress: Progress) -> Any:
+    """A progress bar for the Hub's library that tells `progress` instead of the terminal."""
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.counts_bytes = kwargs.get("unit") == "B"  # others count files
+            kwargs.pop("name", None)
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            if self.counts_bytes:
+                progress.reach(int(self.n))
+
+    return Bar

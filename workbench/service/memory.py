@@ -1,0 +1,135 @@
+"""How much memory models and their caches take, and how much there is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig
+
+from workbench.engine import Runner
+from workbench.engine.layers import text_config
+from workbench.engine.packed import LARGEST_MODEL
+from workbench.engine.runner import SCRATCH
+
+SHARE = {"cpu": 0.7, "cuda": 0.85}
+"""Share of a device's memory that models and caches may take; the rest is for activations and everything else."""
+RESERVE = 0.05
+"""Share of a device's memory that is left free, whoever uses the rest."""
+LONGEST = 4096
+"""Longest context that a runner takes by itself."""
+
+
+def capacity(device: torch.device) -> int:
+    """Bytes the device has; on a CPU no more than the container may use."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    total = psutil.virtual_memory().total
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no such limit here, or "max"
+        return total
+
+
+def free(device: torch.device) -> int:
+    """Bytes of the device that nobody uses now."""
+    if device.type == "cuda":
+        ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + ours
+    return min(psutil.virtual_memory().available, capacity(device) - psutil.Process().memory_info().rss)
+
+
+def budget(device: torch.device) -> int:
+    """Bytes that models and caches may take by default."""
+    return int(capacity(device) * SHARE.get(device.type, SHARE["cpu"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a model will take, from its files alone.
+
+    Attributes:
+        weights: bytes, with the rearranged copies that small models get on a CPU.
+        position: bytes of one position of one row of its cache.
+        context: longest sequence it is run with, in tokens.
+    """
+
+    weights: int
+    position: int
+    context: int
+
+    @classmethod
+    def of(cls, folder: str, dtype: torch.dtype, device: torch.device) -> Need:
+        """Read the configuration and the headers of the weights. Raises what transformers and safetensors raise."""
+        config = text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+        n_weights = 0
+        for path in weight_files(folder):
+            with safe_open(path, "pt") as file:
+                n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
+        return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(own, LONGEST))
+
+    def row(self, context: int) -> int:
+        """Bytes of one row of the cache, with room for the largest tree behind it."""
+        return self.position * (context + SCRATCH)
+
+
+def weight_files(folder: str) -> list[Path]:
+    """The safetensors files of a model."""
+    return sorted(Path(folder).glob("*.safetensors"))
+
+
+def position_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Keys and values of one token in all layers."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
+
+
+def weight_bytes(runner: Runner) -> int:
+    """Bytes of a loaded model's weights, with their copies."""
+    return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.dtype, runner.device)
+
+
+def row_bytes(runner: Runner) -> int:
+    """Bytes of one row of a runner's cache."""
+    if runner.cache.n_bytes:
+        return runner.cache.n_bytes // runner.cache.n_rows
+    return position_bytes(runner.config, runner.dtype) * runner.cache.capacity
+
+
+def cache_bytes(runner: Runner) -> int:
+    """Bytes of all rows of a runner's cache, those not yet allocated among them."""
+    return row_bytes(runner) * runner.cache.n_rows
+
+
+def growth_bytes(runner: Runner, rows: int) -> int:
+    """Bytes that a cache needs in addition, for a moment, to hold so many rows: it doubles into a new buffer."""
+    now = wanted = runner.cache.n_rows
+    while wanted < rows:
+        wanted *= 2
+    return wanted * row_bytes(runner) if wanted > now else 0
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says that there is no memory left; PyTorch's CPU allocator has no class of its own for it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    words = ("not enough memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in words)
+
+
+def megabytes(n_bytes: float) -> str:
+    """For people: "12.3 MB", "1.2 GB"."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
+
+
+def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
+    """See `engine.packed`: up to two more layouts of a weight in float32, one in bfloat16."""
+    copies = {torch.float32: 3, torch.bfloat16: 2}.get(dtype, 1)
+    return n_weights * dtype.itemsize * (copies if device.type == "cpu" and n_weights <= LARGEST_MODEL else 1)

@@ -1,0 +1,54 @@
+"""Which models are meant by what a user said, and whether they may be used here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.core.errors import ModelError
+from workbench.engine.models import bundled, own_drafter
+from workbench.service import hub
+
+Pair = tuple[str, str | None]
+"""A target and the draft model beside it."""
+
+
+class Names:
+    """Turns what a user said into names of models.
+
+    Args:
+        target: used when none is named.
+        drafter: used with that target when none is named; "auto": the bundled one, if the target is.
+        allow: names that may be used besides the bundled ones and these two; None: any name, folder or Hub id.
+    """
+
+    def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None) -> None:
+        self.target, self.drafter = target, drafter
+        self._allow = None if allow is None else {*allow, target, drafter}
+
+    def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
+        """The models that are meant.
+
+        Args:
+            target: None is the default one.
+            drafter: None is the one that belongs to the target, "none" is none.
+            blind: the method leaves pictures out, so one that was trained without them suits it better.
+
+        Raises:
+            ModelError: this is no name of a model, or one that may not be used here.
+        """
+        target = target or self.target
+        self._check(target)
+        if drafter in (None, "", "auto"):
+            drafter = self.drafter if target == self.target else None
+        if drafter in ("auto", None):
+            drafter = own_drafter(target, blind)
+        if drafter in (None, "none"):
+            return target, None
+        self._check(drafter)
+        return target, drafter
+
+    def _check(self, name: str) -> None:
+        """Before anything is looked up: a name that is not allowed must not reach the file system."""
+        if self._allow is not None and name not in self._allow and name not in bundled():
+            raise ModelError("This model may not be used here.", f"Use one of: {', '.join(bundled()) or 'none'}.")
+        hub.check_name(name)

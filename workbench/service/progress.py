@@ -1,0 +1,41 @@
+"""How far a load has come, for whoever waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DOWNLOADING, READING, BUILDING, CALIBRATING = "downloading", "reading", "building", "calibrating"
+
+
+class Progress:
+    """Stage and bytes of one load. Written by the loader, read by anyone; each write is one assignment."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._now: tuple[str, int, int | None] = (READING, 0, None)
+
+    def stage(self, stage: str, total: int | None = None) -> None:
+        """A new stage begins; `total` bytes of work where that is known."""
+        self._now = (stage, 0, total)
+
+    def add(self, n_bytes: int) -> None:
+        """So much more is done."""
+        stage, done, total = self._now
+        self._now = (stage, done + n_bytes, total)
+
+    def reach(self, n_bytes: int) -> None:
+        """So much is done in all, if that is more than before."""
+        stage, done, total = self._now
+        self._now = (stage, max(done, n_bytes), total)
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        stage, done, total = self._now
+        size = f", {done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else ""
+        return f"loading {self.name}: {stage}{size}"
+
+    def to_wire(self) -> dict[str, Any]:
+        """{"stage", "done", "total"}, in bytes."""
+        stage, done, total = self._now
+        return {"stage": stage, "done": done, "total": total}

@@ -1,0 +1,258 @@
+"""The engine's thread: gives rows to waiting runs, runs rounds, and closes the books of runs that have ended.
+
+Other threads only put runs into queues or set flags that are read between rounds. Nothing here waits for a follower.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.engine import Engine, Models, Request
+from workbench.engine.request import ENDED, ERROR, PAUSED, Row
+from workbench.service import memory
+from workbench.service.book import Book
+from workbench.service.desk import Desk
+from workbench.service.limits import LOCAL, Limits
+from workbench.service.run import Run
+from workbench.service.shelf import Shelf
+
+log = logging.getLogger("workbench.service")
+
+SWEEP_S = 0.2
+"""Seconds between two looks at leases."""
+IDLE_S = 0.05
+"""Seconds an engine sleeps whose rows are all paused."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Waiting:
+    """A run in the queue, with what it wants."""
+
+    run: Run
+    request: Request
+    models: Models
+
+
+class Rounds:
+    """One thread that owns every engine and every row.
+
+    A run that is timed has the device alone: while it has a row, all other rows stand still and nobody is admitted.
+    Those who stood still then have as much time, before another run may have it alone.
+
+    Args:
+        shelf: where the engines are.
+        book: all runs.
+        limits: how long a run may stay paused.
+        make_room: ask for so many bytes of memory from models that nobody uses; returns at once.
+    """
+
+    def __init__(self, shelf: Shelf, book: Book, limits: Limits, make_room: Callable[[int], None]) -> None:
+        self._shelf, self._book, self._limits, self._make_room = shelf, book, limits, make_room
+        self._wake = threading.Event()
+        self._closed = False
+        self._swept = 0.0
+        self._paused_since: dict[str, float] = {}
+        self._alone: Run | None = None
+        self._alone_since = self._others_until = 0.0
+        self.beat = time.monotonic()
+        self.failures = 0
+        self._thread = threading.Thread(target=self._work, name="workbench-engine", daemon=True)
+        self._thread.start()
+
+    # -- from any thread -----------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look again now."""
+        self._wake.set()
+
+    def put(self, run: Run, request: Request, models: Models) -> None:
+        """Queue a run for its target's rows."""
+        desk = self._shelf.desk(models.target_name)
+        assert desk is not None, "a run holds its models"
+        request.models = models
+        run.queued()
+        desk.queue.put(run.user, Waiting(run, request, models))
+        self.wake()
+
+    def place(self, run: Run) -> tuple[int, int] | None:
+        """Where a run stands in its queue, from 1, and how long the queue is."""
+        for desk in self._shelf.desks():
+            order = [waiting.run for waiting in desk.queue.order() if not waiting.run.ended]
+            if run in order:
+                return order.index(run) + 1, len(order)
+        return None
+
+    @property
+    def status(self) -> str:
+        """One of: ok; stalled (no round begins or ends); failing (every engine step does); down (no thread)."""
+        if not self._thread.is_alive():
+            return "down"
+        if self.failures > 2:
+            return "failing"
+        return "stalled" if time.monotonic() - self.beat > 60 else "ok"
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self.wake()
+        self._thread.join(timeout=5)
+
+    # -- the thread ----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            try:
+                worked = self._turn()
+            except Exception:  # whatever it was, the thread serves the other runs
+                log.exception("a turn of the engine's thread failed")
+                worked = False
+            if not worked:
+                for run in self._book.active():
+                    run.notify()
+                self._wake.wait(IDLE_S if any(desk.runs for desk in self._shelf.desks()) else SWEEP_S)
+
+    def _turn(self) -> bool:
+        self.beat = time.monotonic()
+        self._sweep()
+        worked = False
+        for desk in self._shelf.desks():
+            self._admit(desk)
+            worked |= self._step(desk)
+            self._close_ended(desk)
+        return worked
+
+    def _sweep(self) -> None:
+        """Cancel what nobody follows and what keeps a row without using it; forget what is old."""
+        now = time.monotonic()
+        if now - self._swept < SWEEP_S:
+            return
+        self._swept = now
+        paused = {}
+        for run in self._book.active():
+            if run.lease_s is not None and now - run.followed > run.lease_s:
+                run.cancel("Nobody followed this run any more.")
+            elif run.state == PAUSED and run.user != LOCAL:
+                paused[run.id] = self._paused_since.get(run.id, now)
+                if now - paused[run.id] > self._limits.paused_s:
+                    run.cancel(f"It was paused for {self._limits.paused_s:.0f} s, which others waited for.")
+        self._paused_since = paused
+        for desk in self._shelf.desks():
+            for waiting in desk.queue.order():
+                if waiting.run.ended:
+                    desk.queue.remove(waiting)
+        self._book.tidy()
+
+    def _admit(self, desk: Desk) -> None:
+        """Give free rows to those who are next, as long as there is memory for their caches."""
+        while len(desk.runs) < desk.engine.max_rows and self._alone is None:
+            waiting = desk.queue.head()
+            if waiting is None or not (waiting.run.ended or self._fits(desk, waiting.models)):
+                return
+            if waiting.run.alone and not waiting.run.ended and self._is_others_turn():
+                return
+            desk.queue.pop()
+            if waiting.run.ended:
+                continue
+            try:
+                row = desk.engine.submit(waiting.request)
+            except WorkbenchError as error:
+                waiting.run.end(ERROR, error)
+                continue
+            desk.runs.append(waiting.run)
+            waiting.run.started(row)
+            if waiting.run.alone:
+                self._hold_others(waiting.run)
+
+    def _is_others_turn(self) -> bool:
+        """Whether those who stood still have yet to get their time back. Paused rows are not waiting for it."""
+        rows = [run.row for desk in self._shelf.desks() for run in desk.runs]
+        return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
+
+    def _hold_others(self, alone: Run) -> None:
+        self._alone, self._alone_since = alone, time.monotonic()
+        for desk in self._shelf.desks():
+            for run in desk.runs:
+                if run is not alone and run.row is not None:
+                    run.row.held = True
+
+    def _let_go(self) -> None:
+        """The run that had the device alone has ended: the others go on."""
+        now, self._alone = time.monotonic(), None
+        seconds = now - self._alone_since
+        for desk in self._shelf.desks():
+            for run in desk.runs:
+                if run.row is not None and run.row.held:
+                    run.row.held = False
+                    if run.row.status != PAUSED:
+                        run.still_s += seconds
+                        self._others_until = now + seconds
+
+    def _fits(self, desk: Desk, models: Models) -> bool:
+        """Whether one more row fits into memory beside those that are there."""
+        runners = [models.target, *([] if models.drafter is None else [models.drafter])]
+        needed = sum(memory.growth_bytes(runner, len(desk.runs) + 1) for runner in runners)
+        if not needed or needed <= self._shelf.room():
+            return True
+        self._make_room(needed)
+        return False
+
+    def _step(self, desk: Desk) -> bool:
+        """One step of one engine. Should the engine itself fail, its runs are ended and other engines go on."""
+        try:
+            worked = desk.engine.step()
+            if worked:
+                self.failures = 0
+            return worked
+        except Exception as error:
+            log.exception("an engine failed; its runs are ended")
+            self.failures += 1
+            for row in [*desk.engine.rows, *desk.engine.waiting]:
+                row.status, row.error = ERROR, error
+                if row.trace is not None:
+                    row.trace.footer.text = row.trace.text
+                    row.trace.footer.reason = "error"
+                    row.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
+            desk.engine = Engine(desk.engine.models, desk.engine.max_rows)
+            for _, runner in desk.runners():
+                for slot in list(runner.slots):
+                    runner.close(slot)
+            return True
+
+    def _close_ended(self, desk: Desk) -> None:
+        """Close the books of runs whose rows have ended, which gives the rows to others."""
+        for run in list(desk.runs):
+            row = run.row
+            if row is not None and row.status not in ENDED:
+                continue
+            desk.runs.remove(run)
+            if run is self._alone:
+                self._let_go()
+            if row is not None and row.trace is not None:
+                footer = row.trace.footer
+                problem = row.error if isinstance(row.error, WorkbenchError) else None
+                if memory.is_out_of_memory(row.error):
+                    problem = out_of_memory(row, len(desk.runs))
+                    footer.error = str(problem)
+                    if torch.cuda.is_available():
+                        torch.cuda.empty_cache()
+                if run.still_s:
+                    footer.warnings.append(f"It stood still for {run.still_s:.1f} s while a comparison had the device.")
+                row.error = None  # its traceback holds tensors
+                run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
+
+
+def out_of_memory(row: Row, others: int) -> CapacityError:
+    """What to say of a run that used up the memory, and which setting it would have fitted with."""
+    fits = f"max_new_tokens={row.n_new}" if row.n_new else f"a prompt shorter than {row.prompt_length} tokens"
+    nodes = row.configured.values.get("nodes")
+    fewer = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""
+    alone = f", or wait for {others} other runs to end" if others else ""
+    return CapacityError(f"Out of memory after {row.n_new} tokens.", f"Use {fits}{fewer}{alone}.")

@@ -1,0 +1,161 @@
+"""Figures for operators, of all users together, in Prometheus' text format. No label carries what a user wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from workbench.service.run import Run
+from workbench.trace.events import Round
+from workbench.trace.metrics import tested
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one method did: sums over rounds."""
+
+    rounds: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+
+
+HELP = {
+    "rounds": "Draft-verify rounds.",
+    "tokens": "Tokens emitted.",
+    "drafted": "Tokens drafted.",
+    "tested": "Drafted tokens tested.",
+    "accepted": "Drafted tokens accepted.",
+    "draft_seconds": "Seconds in forwards of drafters.",
+    "verify_seconds": "Seconds in verification forwards of targets.",
+    "overhead_seconds": "Seconds of rounds in no model's forward.",
+}
+
+
+class Telemetry(Collector):
+    """Counts in plain numbers while rounds run, which costs them a microsecond; exposes them when asked.
+
+    Args:
+        health: how the backend is doing, read at each scrape; see `Backend.health`.
+    """
+
+    def __init__(self, health: Callable[[], dict[str, Any]]) -> None:
+        self._health = health
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._ended: Counter[tuple[str, str]] = Counter()
+        self._events: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._run_s, self._queue_s, self._load_s = (
+            Histogram(f"workbench_{name}_seconds", doc, buckets=SECONDS, registry=self._registry)
+            for name, doc in (
+                ("run", "From the start of a run to its end."),
+                ("queue", "From the start of a run to its row, loading of models included."),
+                ("load", "Loading of models, downloads included."),
+            )
+        )
+        self._registry.register(self)
+
+    # -- counting ------------------------------------------------------------------------------------------------
+
+    def round(self, record: Round) -> None:
+        """One round was run."""
+        tally = self._tallies[record.method]
+        tally.rounds += 1
+        tally.tokens += len(record.emitted)
+        tally.drafted += len(record.nodes)
+        tally.tested += tested([record])
+        tally.accepted += len(record.path)
+        tally.draft_seconds += record.draft_s
+        tally.verify_seconds += record.verify_s
+        tally.overhead_seconds += record.overhead_s
+
+    def started(self, run: Run) -> None:
+        """A run has got its row."""
+        assert run.started_at is not None
+        self._queue_s.observe(run.started_at - run.created)
+
+    def ended(self, run: Run) -> None:
+        """A run has ended."""
+        self._ended[run.method, run.state] += 1
+        if run.ended_at is not None:
+            self._run_s.observe(run.ended_at - run.created)
+
+    def shelf(self, event: str, seconds: float) -> None:
+        """Models were loaded ("load"), given up ("evict")."""
+        self._events[event] += 1
+        if event == "load":
+            self._load_s.observe(seconds)
+
+    def error(self, error: BaseException) -> None:
+        """A request was refused or failed."""
+        self._errors[type(error).__name__] += 1
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Counts the error that leaves the block, if one does."""
+        try:
+            yield
+        except Exception as error:
+            self.error(error)
+            raise
+
+    # -- exposing ------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """All figures."""
+        return generate_latest(self._registry).decode()
+
+    def collect(self) -> Iterable[Metric]:
+        """What the registry asks for."""
+        tallies = {name: dataclasses.replace(tally) for name, tally in list(self._tallies.items())}
+        for field, doc in HELP.items():
+            values = {(name,): getattr(tally, field) for name, tally in tallies.items()}
+            yield _counter(field, doc, ("method",), values)
+        tau = {(name,): t.tokens / t.rounds for name, t in tallies.items() if t.rounds}
+        yield _gauge("mean_accepted_length", "Tokens emitted / rounds, since the start.", ("method",), tau)
+        rate = {(name,): t.accepted / t.tested for name, t in tallies.items() if t.tested}
+        yield _gauge("acceptance_rate", "Accepted / tested, since the start.", ("method",), rate)
+        yield _counter("runs_ended", "Runs by how they ended.", ("method", "state"), dict(self._ended))
+        yield _counter("errors", "Requests refused or failed.", ("kind",), _one(self._errors))
+        yield _counter("model_events", "Models loaded and given up.", ("event",), _one(self._events))
+        health = self._health()
+        yield _gauge("runs", "Runs that go on, by state.", ("state",), _one(health["runs"]))
+        yield _gauge("rows", "Rows in use.", (), {(): health["rows"]})
+        yield _gauge("queue_length", "Runs that wait for a row.", (), {(): health["queue"]})
+        yield _gauge("models", "Models in memory.", (), {(): health["models"]})
+        yield _gauge("memory_bytes", "Memory by what takes it.", ("of",), _one(health["memory"]))
+        yield _gauge("up", "1 when rounds are run, else 0.", (), {(): float(health["status"] == "ok")})
+        yield _gauge("uptime_seconds", "Seconds since the start.", (), {(): health["uptime_s"]})
+
+
+def _one(values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    return {(name,): value for name, value in list(values.items())}
+
+
+def _counter(name: str, doc: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
+    return _filled(CounterMetricFamily(f"workbench_{name}", doc, labels=labels), values)
+
+
+def _gauge(name: str, doc: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
+    return _filled(GaugeMetricFamily(f"workbench_{name}", doc, labels=labels), values)
+
+
+def _filled(family: Any, values: Mapping[Any, float]) -> Metric:
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
