@@ -57,8 +57,9 @@ def models_folder() -> Path | None:
     return None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Chromium, for one module: while it is open, Playwright's event loop counts as running in this thread."""
     sync_api = pytest.importorskip("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)
@@ -78,7 +79,7 @@ class Opener:
         self.problems: list[str] = []
         self.allowed: list[str] = []
 
-    def __call__(self, url: str, **options: Any) -> Any:
+    def __call__(self, url: str, ready: str = READY, **options: Any) -> Any:
         context = self.browser.new_context(**({"viewport": {"width": 1440, "height": 1100}} | options))
         context.set_default_timeout(60_000)  # machines are shared; what is slow is not wrong
         self.contexts.append(context)
@@ -87,7 +88,7 @@ class Opener:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda r: self.problems.append(f"asked {r.url}") if outside(r.url) else None)
         page.goto(url)
-        page.wait_for_selector(READY)
+        page.wait_for_selector(ready)
         return page
 
     def unexpected(self) -> list[str]:
@@ -116,10 +117,17 @@ def fake_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def real_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the app over the bundled models keeps its sweeps."""
+    return tmp_path_factory.mktemp("sweeps")
+
+
+@pytest.fixture(scope="session")
+def real_app(tmp_path_factory: pytest.TempPathFactory, sweeps: Path) -> Iterator[str]:
     """`python app.py` with the bundled models."""
     folder = models_folder()
     if folder is None:
         pytest.skip("needs the bundled models: assets/models is empty")
     port, log = free_port(), tmp_path_factory.mktemp("real") / "log"
-    yield from serve([sys.executable, "app.py", "--port", str(port)], port, log, WORKBENCH_MODELS=str(folder))
+    env = {"WORKBENCH_MODELS": str(folder), "WORKBENCH_SWEEPS": str(sweeps)}
+    yield from serve([sys.executable, "app.py", "--port", str(port)], port, log, **env)

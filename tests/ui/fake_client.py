@@ -7,17 +7,33 @@ import threading
 import time
 from typing import Any
 
-from views.synthetic import Writer, header
+from views.synthetic import WORDS, Writer, header
 
 from workbench.core.errors import PromptError, UnknownNameError
 from workbench.trace.events import Change, Footer
 
 
 def param(
-    name: str, kind: str, default: Any, ge: Any = None, le: Any = None, doc: str = "", choices: Any = None
+    name: str,
+    kind: str,
+    default: Any,
+    ge: Any = None,
+    le: Any = None,
+    doc: str = "",
+    choices: Any = None,
+    when: str = "",
 ) -> dict[str, Any]:
     """A parameter description as the registry gives it."""
-    return {"name": name, "kind": kind, "default": default, "ge": ge, "le": le, "choices": choices, "doc": doc}
+    return {
+        "name": name,
+        "kind": kind,
+        "default": default,
+        "ge": ge,
+        "le": le,
+        "choices": choices,
+        "doc": doc,
+        "when": when,
+    }
 
 
 def method(name: str, title: str, promise: str, params: list[dict[str, Any]], reason: str = "") -> dict[str, Any]:
@@ -34,12 +50,26 @@ def method(name: str, title: str, promise: str, params: list[dict[str, Any]], re
 DEPTH = param("depth", "int", 4, 1, 12, "drafted tokens a round")
 
 
+INACTIVE = "Speculation is inactive: synthetic had nothing to propose for 3 rounds; this is plain decoding."
+OUT_OF_MEMORY = "Out of memory: the run needed 2.1 GB more. Set max_new_tokens to 512, or choose a smaller target."
+SCENES = {
+    "downloading": "Loads for a while, with bytes.",
+    "warming up": "Loads a model that is there already: a stage without bytes.",
+    "queued": "Waits for a row, with its place in line.",
+    "limit": "Is ended by the server after three rounds.",
+    "out of memory": "Runs out of memory after three rounds; what was recorded is kept.",
+    "inactive": "Warns that speculation is inactive after three rounds.",
+    "refused": "Cannot be loaded at all.",
+}
+"""States a run can be put into by a prompt that ends with one of these words."""
+
+
 class FakeRun:
     """Makes one round every `pace` seconds in its own thread, like the engine."""
 
     def __init__(
         self,
-        prompt: str,
+        prompt: str | list[int],
         method: str,
         params: dict[str, Any],
         max_new_tokens: int,
@@ -51,18 +81,65 @@ class FakeRun:
         self.state, self.message = "loading", "synthetic models"
         self.method, self.params = method, dict(params)
         self.writer = Writer(seed, max_new_tokens)
-        self.header = header(method, params, max_new_tokens).to_wire() | {"prompt": prompt}
-        self.header["prompt_text"] = [prompt]
+        self.header = header(method, params, max_new_tokens).to_wire() | {"seed": seed}
+        if isinstance(prompt, str):
+            self.header |= {"prompt": prompt, "prompt_text": [prompt], "prompt_tokens": [0]}
+        else:
+            words = [WORDS[token % len(WORDS)] for token in prompt]
+            self.header |= {"prompt": "".join(words), "prompt_text": words, "prompt_tokens": prompt}
+            prompt = ""
         self.rounds: list[dict[str, Any]] = []
         self.footer: dict[str, Any] | None = None
         self.pace, self.steps, self.paused, self.stopped = pace, 0, paused, False
         self.changes: list[Change] = []
         self.lock = threading.Condition()
+        self.queue: dict[str, int] | None = None
+        self.loading: dict[str, Any] | None = None
+        self.warnings: list[str] = []
+        self.scene = next((scene for scene in SCENES if prompt.endswith(scene)), "")
         threading.Thread(target=self._work, daemon=True).start()
+
+    def _wait(self) -> None:
+        """What comes before the first round."""
+        if self.scene == "downloading":
+            for done in range(0, 30_000_000, 1_000_000):
+                self.loading = {"stage": "downloading synthetic-target", "done": done, "total": 30_000_000}
+                self._sleep()
+        elif self.scene == "warming up":
+            for _ in range(30):
+                self.loading = {"stage": "warming up", "done": 0, "total": None}
+                self._sleep()
+        elif self.scene == "queued":
+            for left in range(30, 0, -1):
+                self.state, self.message, self.queue = "queued", "", {"position": 1 + left // 16, "of": 3}
+                self._sleep()
+        self.loading = self.queue = None
+
+    def _sleep(self) -> None:
+        if not self.stopped:
+            time.sleep(2 * self.pace)
+
+    def _turn(self) -> bool:
+        """What a scene does to a run of three rounds. True when it ends the run."""
+        if self.scene == "inactive":
+            self.warnings = [INACTIVE]
+            self.rounds[-1]["notes"] = [INACTIVE]
+            return False
+        error = {"out of memory": OUT_OF_MEMORY}.get(self.scene, "")
+        self.footer = Footer("error" if error else "limit", self.writer.text, self.writer.clock, error).to_wire()
+        self.state = "error" if error else "finished"
+        return True
 
     def _work(self) -> None:
         time.sleep(0.15)
+        self._wait()
+        if self.scene == "refused":
+            message = "synthetic/hub-model cannot be downloaded: there is no network. Bundled: synthetic-target."
+            self.footer, self.state = Footer("error", "", 0.0, message).to_wire(), "error"
+            return
         while True:
+            if self.scene in ("limit", "out of memory", "inactive") and len(self.rounds) == 3 and self._turn():
+                return
             with self.lock:
                 while self.paused and not self.steps and not self.stopped:
                     self.state, self.message = "paused", ""
@@ -83,11 +160,16 @@ class FakeRun:
             return {
                 "run": self.id, "state": self.state, "message": self.message, "seq": len(self.rounds),
                 "header": None if self.state == "loading" else self.header, "rounds": self.rounds[n:],
-                "footer": self.footer, "warnings": [],
+                "footer": self.footer, "warnings": self.warnings, "queue": self.queue, "loading": self.loading,
             }  # fmt: skip
 
     def change(
-        self, method: str | None = None, params: dict[str, Any] | None = None, drafter: str | None = None
+        self,
+        method: str | None = None,
+        params: dict[str, Any] | None = None,
+        drafter: str | None = None,
+        images: Any = (),
+        sees: str = "both",
     ) -> None:
         with self.lock:
             if method and method != self.method:
@@ -146,7 +228,15 @@ class FakeWorkbench:
         return [
             method("autoregressive", "Plain decoding", "exact", []),
             method(
-                "draft-model", "Draft model", "exact", [DEPTH, param("adaptive", "bool", False, doc="dynamic length")]
+                "draft-model",
+                "Draft model",
+                "exact",
+                [
+                    param("policy", "choice", "fixed", choices=["fixed", "confidence"]),
+                    DEPTH,
+                    param("threshold", "float", 0.4, 0, 1, when="policy = confidence"),
+                    param("adaptive", "bool", False),
+                ],
             ),
             method("draft-tree", "Draft tree", "exact", [DEPTH, param("width", "int", 3, 1, 8)]),
             method("oracle", "Oracle", "simulation", [DEPTH, param("alpha", "float", 0.8, 0, 1)]),
@@ -155,7 +245,7 @@ class FakeWorkbench:
 
     def sampling_params(self) -> list[dict[str, Any]]:
         return [
-            param("temperature", "float", 0.7, 0, 2), param("top_k", "int", 0, 0, 200),
+            param("temperature", "float", 0.7, 0, 2), param("top_k", "int", 0, 0, 200, when="temperature > 0"),
             param("top_p", "float", 1.0, 0, 1),
             param("min_p", "float", 0.0, 0, 1), param("repetition_penalty", "float", 1.0, 0.5, 2),
         ]  # fmt: skip
@@ -168,7 +258,7 @@ class FakeWorkbench:
 
     def start(
         self,
-        prompt: str,
+        prompt: str | list[int],
         method: str = "draft-model",
         params: dict[str, Any] | None = None,
         target: str | None = None,
@@ -177,8 +267,9 @@ class FakeWorkbench:
         seed: int = 0,
         stop: tuple[str, ...] = (),
         paused: bool = False,
+        user: str = "local",
     ) -> FakeRun:
-        if not prompt.strip():
+        if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
         run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace)
         self.runs[run.id] = run

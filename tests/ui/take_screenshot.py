@@ -23,7 +23,7 @@ def main(url: str = "http://127.0.0.1:7860") -> None:
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1440, "height": 1150}, color_scheme="light")
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(40_000)
         page.goto(url)
         page.wait_for_selector(".wb[data-ready=true]")
         page.locator("[data-param=temperature] input[type=number]").fill("0.7")

@@ -129,7 +129,7 @@ def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_
     page.click("[data-press=baseline]")
     page.wait_for_selector("[data-press=baseline]:has-text('✓')")
     says(page, "[data-figure=speedup] .wb-value", "×")
-    assert page.locator(".wb-lane .wb-fill-verify[opacity]").count() > 5, "the plain lane"
+    assert page.locator(".wb-lane .wb-fill-plain").count() > 5, "the plain lane"
     page.fill("textarea", "Another prompt")
     page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # the baseline belongs to its prompt
 
@@ -284,8 +284,44 @@ def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: Opener) ->
     page.click("[data-press=run]")
     state(page, "finished")
     for name, rows in (("lane", count(page)), ("curve", count(page)), ("position", 4), ("histogram", 1)):
-        page.click(f".wb-card-{name} h3 .wb-tool")
+        page.click(f".wb-card-{name} h3 .wb-tool:text-is('▤')")
         page.wait_for_selector(f".wb-card-{name} table tbody tr")
         assert page.locator(f".wb-card-{name} tbody tr").count() >= rows
-        page.click(f".wb-card-{name} h3 .wb-tool")
+        page.click(f".wb-card-{name} h3 .wb-tool:text-is('▤')")
         page.wait_for_selector(f".wb-card-{name} svg")
+
+
+def test_an_idle_page_asks_for_no_frames(fake_app: str, browser: Any) -> None:
+    page = browser.new_page()
+    page.add_init_script("""window.asked = 0; const ask = requestAnimationFrame.bind(window);
+        window.requestAnimationFrame = (draw) => { window.asked += 1; return ask(draw); };""")
+    page.goto(fake_app)
+    page.wait_for_selector(".wb-badge[data-state=recorded]")
+    page.wait_for_function("!document.querySelector('.wb-card-ribbon h3 em').textContent.includes('of its speed')")
+    page.wait_for_timeout(500)
+    page.evaluate("window.asked = 0")
+    page.wait_for_timeout(1000)
+    assert page.evaluate("window.asked") <= 5, "each frame takes time from the cores that decode"
+    page.close()
+
+
+def test_tabs_are_addresses_and_load_when_they_are_opened(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    loaded = "performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname).join()"
+    assert not any(f"/{name}" in page.evaluate(loaded) for name in ("compare", "vision", "sweep"))
+    page.get_by_role("navigation", name="Pages").first.get_by_text("Compare").click()
+    page.wait_for_selector("#wb-compare .wb-nav a[aria-current=page]")
+    assert "tab=compare" in page.url
+    assert page.title().startswith("Compare")
+    assert page.is_hidden(".wb-ribbon")
+    page.go_back()
+    page.wait_for_selector(".wb-ribbon:visible")
+    assert "tab=" not in page.url
+
+
+def test_the_address_of_gradios_api_page_opens_it(fake_app: str, browser: Any) -> None:
+    page = browser.new_page()  # Gradio's own page may log what it likes
+    page.goto(f"{fake_app}/?view=api")
+    page.locator(".api-docs").get_by_text("generate").first.wait_for(state="attached")
+    assert page.locator(".wb-alert").count() == 0
+    page.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 from ui.fake_client import FakeWorkbench
 
-from workbench.ui.page import as_text
+from workbench.client.follow import follow
+from workbench.ui.hosting import as_text, safely
 from workbench.ui.session import BASELINE, DEFAULT_METHOD, Session
 
 
@@ -93,11 +95,13 @@ def test_two_pages_do_not_see_each_other(session: Session) -> None:
     assert {m["channel"] for m in a} == {"1"}
 
 
-def test_an_unknown_run_or_action_is_a_message_not_a_crash(session: Session) -> None:
-    assert "no run" in session.control({"run": "x", "action": "pause"})["error"]["message"]
-    assert "no action" in session.control({"run": "x", "action": "__init__"})["error"]["message"]
-    assert "error" in session.fetch_trace({"run": None, "from": "x"})
-    assert "error" in session.change({"run": "x", "params": {}})
+def test_an_unknown_run_or_action_is_a_message_not_a_crash(session: Session, client: FakeWorkbench) -> None:
+    run = client.start("Hello", paused=True)
+    assert "no run" in safely(session.control)({"run": "x", "action": "pause"})["error"]["message"]
+    assert "no such action" in safely(session.control)({"run": run.id, "action": "__init__"})["error"]["message"]
+    assert safely(session.fetch_trace)({"run": None, "from": "x"})["error"]["remedy"]
+    assert safely(session.change)({"run": "x", "params": {}})["error"]["message"]
+    run.cancel()
 
 
 def test_a_gap_is_filled_from_the_run(session: Session) -> None:
@@ -110,3 +114,69 @@ def test_model_text_cannot_become_a_tag_on_its_way() -> None:
     text = as_text({"rounds": [{"text": "<script>alert(1)</script>"}]})
     assert "<" not in text
     assert json.loads(text)["rounds"][0]["text"] == "<script>alert(1)</script>"
+
+
+def test_a_run_may_start_from_token_ids(session: Session) -> None:
+    messages = run_all(session, request(prompt_tokens=[3, 1, 4]))
+    header = next(m["header"] for m in messages if m.get("header"))
+    assert header["prompt_tokens"] == [3, 1, 4]
+
+
+@pytest.mark.parametrize("wrong", [[1, -1], [1.5], ["1"], {"a": 1}, [True]])
+def test_token_ids_are_checked(session: Session, wrong: Any) -> None:
+    (only,) = run_all(session, request(prompt_tokens=wrong))
+    assert "token ids" in only["error"]["message"]
+
+
+def test_queue_and_loading_are_said_as_they_change(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "__defaults__", (60.0,))  # the pace of a machine with many cores
+    loads = [m["loading"]["done"] for m in run_all(session, request(prompt="downloading")) if m.get("loading")]
+    assert len(loads) > 2
+    assert loads == sorted(loads)
+    places = [m["queue"]["position"] for m in run_all(session, request(prompt="queued")) if m.get("queue")]
+    assert places == [2, 1]
+
+
+def test_a_silent_run_still_gives_signs_of_life(client: FakeWorkbench) -> None:
+    async def listen() -> list[dict[str, Any]]:
+        stream = Session(client).decode(request(paused=True))
+        heard: list[dict[str, Any]] = []
+        async for message in stream:
+            heard.append(message)
+            if len(heard) >= 5:
+                break
+        await stream.aclose()
+        return heard
+
+    heard = wait(listen())
+    assert heard[-1].keys() == {"channel", "run"}, "nothing new, but the connection is used"
+
+
+def test_recordings_are_given_by_name_only(session: Session) -> None:
+    assert session.recorded({"name": "draft-tree"})["rounds"]
+    for name in ("../secret", "", None, "nothing"):
+        assert "no recording" in safely(session.recorded)({"name": name})["error"]["message"]
+
+
+def test_parquet_of_a_run_and_of_a_trace_the_browser_holds(session: Session) -> None:
+    run = run_all(session, request())[-1]["run"]
+    assert "error" in safely(session.export_parquet)({"run": "x"})
+    assert "error" in safely(session.export_parquet)({"trace": {"header": {}}})
+    held = session.recorded({"name": "prompt-lookup"})
+    made = session.export_parquet({"trace": held})
+    assert base64.b64decode(made["data"])[:4] == b"PAR1"
+    assert run
+
+
+def test_what_a_place_cannot_do_and_what_a_run_costs_reach_the_page() -> None:
+    class Elsewhere(FakeWorkbench):
+        def barred(self) -> dict[str, str]:
+            return {"pause": "not here"}
+
+        def estimate(self, request: dict[str, Any]) -> str:
+            return f"{request['max_new_tokens']} s"
+
+    session = Session(Elsewhere())
+    assert session.catalogue({})["barred"] == {"pause": "not here"}
+    assert session.estimate({"max_new_tokens": 8}) == {"text": "8 s"}
+    assert Session(FakeWorkbench()).catalogue({})["barred"] == {}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from starlette.middleware import Middleware
+
 from workbench.ui.later import Later
+from workbench.ui.quiet import Quiet
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -15,10 +18,13 @@ LAUNCH: dict[str, Any] = {
     "share": False,
     "ssr_mode": False,
     "run_history": False,
-    "footer_links": [],
+    "footer_links": ["api"],
     "show_error": True,
+    "state_session_capacity": 1000,
+    "app_kwargs": {"middleware": [Middleware(Quiet)]},
 }
-"""How the page is launched: nothing leaves the machine, nothing is kept in the browser's run history."""
+"""How the page is launched: nothing leaves the machine, nothing is kept in the browser's run history, and an idle page
+costs nothing. Gradio's state of a session is empty here; it still forgets the oldest of a thousand."""
 
 
 def build(client: Any) -> gr.Blocks:

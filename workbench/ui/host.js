@@ -1,34 +1,52 @@
-// Runs once when Gradio mounts the page: gives the view modules a backend. `element`, `props`, `server`, `trigger`
-// and `watch` are Gradio's; the events "decode" and "click" are wired in page.py.
+// Runs once when Gradio mounts a view: loads its modules and lets its own one draw. `element`, `props`, `server`,
+// `trigger` and `watch` are Gradio's; the event "decode" is wired in hosting.py.
 (async () => {
-  const root = element.querySelector(".wb") ?? element;
-  const base = (window.gradio_config?.root ?? "").replace(/\/$/, "");
+  const root = element.querySelector(".wb") ?? element, { tab } = props;
+  for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
+  const asked = () => new URLSearchParams(location.search).get("tab") ?? "live";
+  if (tab && asked() !== tab) await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
+  const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods)?\/?$/, "");
   const at = (path) => `${base}/gradio_api/file=${path}?v=${props.version}`;
-  const style = document.head.appendChild(document.createElement("style"));
   const face = (family, file, weight) =>
     `@font-face{font-family:"${family}";font-weight:${weight};font-display:swap;src:url("${base}/static/fonts/${file}.woff2")}`;
-  style.textContent = [ // the fonts come with Gradio: nothing is fetched from elsewhere
-    face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400), face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
-    face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400), face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Bold", 700), props.palette,
-  ].join("\n");
-  const sheet = document.head.appendChild(document.createElement("link"));
-  sheet.rel = "stylesheet";
-  sheet.href = at(props.stylesheet);
-  const styled = new Promise((done) => (sheet.onload = sheet.onerror = done));
+  if (!document.getElementById("wb-palette")) {
+    const style = Object.assign(document.createElement("style"), { id: "wb-palette" });
+    style.textContent = [ // the fonts come with Gradio: nothing is fetched from elsewhere
+      face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400), face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
+      face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400), face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Bold", 700), props.palette,
+    ].join("\n");
+    document.head.append(style);
+  }
+  const styled = props.stylesheets.map(at).filter((href) => !document.querySelector(`link[href="${href}"]`)).map((href) => new Promise((done) => {
+    document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href, onload: done, onerror: done }));
+  }));
   const names = Object.keys(props.modules);
   const loaded = await Promise.all(names.map((name) => import(at(props.modules[name]))));
   const modules = Object.fromEntries(names.map((name, i) => [name, loaded[i]]));
-  await styled;
-  const dark = localStorage.getItem("wb-theme");
-  if (dark !== null) document.body.classList.toggle("dark", dark === "dark");
-  await modules.live.mount(root, {
+  await Promise.all(styled);
+  const theme = localStorage.getItem("wb-theme");
+  if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
+  const ears = (window.workbenchEars ??= []), tabs = () => window.workbenchTabs;
+  const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
+  await modules[props.first].mount(root, {
     modules,
     host: {
+      base,
       call: (name, payload) => server[name](payload),
       decode: (request) => trigger("decode", request),
-      listen: (hear) => (window.workbenchBus = hear),
+      listen: (hear) => {
+        ears.push(hear);
+        window.workbenchBus ??= (message) => ears.forEach((each) => each(message));
+      },
       theme: () => localStorage.setItem("wb-theme", document.body.classList.toggle("dark") ? "dark" : "light"),
-      remember: window.sessionStorage,
+      remember: tab ? window.sessionStorage : window.localStorage,
+      go: tab ? (to) => tabs().go(to) : undefined,
+      isOpen: () => !tab || tabs().open === tab,
+      address: {
+        read: () => location.search,
+        write: (query) => (tab ? tabs().write(tab, full(query)) : history.replaceState(history.state, "", query ? `?${query}` : location.pathname)),
+        url: (query) => `${location.origin}${location.pathname}?${full(query)}`,
+      },
     },
   });
 })();

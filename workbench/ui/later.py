@@ -25,6 +25,11 @@ class Later:
         finally:
             self._done.set()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the client has been made, or making it has failed. Never waits."""
+        return self._done.is_set()
+
     def __getattr__(self, name: str) -> Any:
         self._done.wait()
         if self._failed is not None:

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { layout } from "./bars.js";
+import { layout, overlayPaths } from "./bars.js";
 
 test("heights are in proportion and the largest fills the room", () => {
   const [a, b] = layout([{ value: 2, part: 1 }, { value: 4 }], 4, 300);
@@ -16,4 +16,13 @@ test("bars stay inside the drawing, however many there are", () => {
 
 test("an empty maximum draws nothing", () => {
   assert.equal(layout([{ value: 0 }], 0, 280)[0].height, 0);
+});
+
+test("the overlay goes through the middle of every bar, at its own height", () => {
+  const placed = layout([{ value: 1 }, { value: 2 }], 2, 280), { line, marks } = overlayPaths([2, 1], placed, (v) => 100 - v);
+  const middle = (b) => (b.x + b.width / 2).toFixed(1);
+  assert.equal(line, `M${middle(placed[0])} 98.0L${middle(placed[1])} 99.0`);
+  assert.equal(marks.match(/z/g).length, 2);
+  assert.deepEqual(overlayPaths([], placed, (v) => v), { line: "", marks: "" });
+  assert.equal(overlayPaths([1, 1, 1], placed, (v) => v).marks.match(/z/g).length, 2);
 });

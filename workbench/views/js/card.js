@@ -31,16 +31,43 @@ export function facts(round, node) {
   const { nodes } = round, f = (v) => (v === null || v === undefined ? "–" : v < 0.005 && v > 0 ? v.toPrecision(1) : v.toFixed(2));
   if (node === null) return [];
   const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node];
-  const out = [["probability", `p = ${f(p)} · q = ${f(q)}`]];
+  const out = [["probability", `p = ${f(p)} · q = ${f(q)}${p !== null && q ? ` · p/q = ${f(p / q)}` : ""}`]];
   const greedy = u === null && round.params.temperature === 0;
   if (accept !== null) out.push(["accept with", greedy ? `${f(accept)}: the target's likeliest token or not` : ratioText(p, q, accept, f)]);
-  out.push(["drawn", u !== null ? `u = ${f(u)} ${u < accept ? "<" : "≥"} ${f(accept)} → ${nodes.status[node]}`
-    : nodes.status[node] === "discarded" ? "never tested: the path ended before it" : `no draw (greedy) → ${nodes.status[node]}`]);
+  out.push(["drawn", (u !== null ? `u = ${f(u)} ${u < accept ? "<" : "≥"} ${f(accept)} → ${nodes.status[node]}`
+    : nodes.status[node] === "discarded" ? "never tested: the path ended before it" : `no draw${greedy ? " (greedy)" : ""} → ${nodes.status[node]}`) + sequel(round, node)]);
   const entropy = round.entropy[nodes.parents[node] + 1];
-  if (entropy !== undefined) out.push(["entropy of p", `${entropy.toFixed(2)} nats`]);
-  out.push(["place", `depth ${nodes.depth[node]}, position ${nodes.position[node]}, id ${nodes.tokens[node]}`]);
+  if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats, of p`]);
+  const siblings = nodes.parents.flatMap((parent, i) => (parent === nodes.parents[node] ? [i] : []));
+  const rank = siblings.length > 1 ? `, draft ${siblings.indexOf(node) + 1} of ${siblings.length} for it` : "";
+  out.push(["place", `depth ${nodes.depth[node]}${rank}, position ${nodes.position[node]}`], ["token", `id ${nodes.tokens[node]}, “${visible(nodes.text[node])}”`], ["time", timeText(round)]);
   if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
   return out;
+}
+
+/** What followed a rejection: the next draft for the same place, or the target's own token. */
+function sequel({ nodes, emitted, bonus_kind }, node) {
+  if (nodes.status[node] !== "rejected") return "";
+  const next = nodes.parents.findIndex((parent, i) => i > node && parent === nodes.parents[node] && nodes.status[i] !== "discarded");
+  if (next >= 0) return `; then “${visible(nodes.text[next])}” was ${nodes.status[next]}`;
+  const own = emitted.find((e) => e.node === null);
+  return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the target's own` : "";
+}
+
+/** Σ min(p, q) over the tokens of which both are known: how often a draft from q can be kept. Pure. */
+export function overlap(rows) {
+  const known = rows.filter((r) => r.p !== null && r.q !== null);
+  return known.length ? known.reduce((sum, r) => sum + Math.min(r.p, r.q), 0) : null;
+}
+
+function timeText(round) {
+  const ms = (s) => (1e3 * s).toFixed(1), host = Math.max(0, round.seconds - round.draft_s - round.verify_s), n = round.emitted.length;
+  return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(host)} host`;
+}
+
+/** Spaces, breaks and tabs made visible. Pure. */
+export function visible(text) {
+  return text.replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length)).replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "·";
 }
 
 function ratioText(p, q, accept, f) {
@@ -50,10 +77,9 @@ function ratioText(p, q, accept, f) {
 
 /** Facts about a whole round. Pure. */
 export function roundFacts(round) {
-  const ms = (s) => `${(1e3 * s).toFixed(1)} ms`;
   const out = [
     ["method", round.method],
-    ["draft · verify · host", `${ms(round.draft_s)} · ${ms(round.verify_s)} · ${ms(round.overhead_s)}`],
+    ["time", timeText(round)],
     ["forwards", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
   ];
   for (const [name, value] of Object.entries(round.signals)) out.push([name, Number(value).toPrecision(3)]);
@@ -61,64 +87,65 @@ export function roundFacts(round) {
   return out;
 }
 
-/** Draw into `el`. @param {{round: object|null, node: number|null, label: (t: string) => string}} data */
-export function render(el, data) {
-  const state = (el._card ??= build(el));
+/** The place a row of the card stands for: the node it hangs from, or the end of the accepted path. Pure. */
+export function placeOf(round, node) {
+  return node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[node];
+}
+
+/** Draw into `el`; emits `wb:branch` {round, place, token, text} when a token is chosen to continue from.
+ *  @param {{round: object|null, node: number|null, barred: string}} data  `barred`: why nothing can be continued */
+export function render(el, data, kit) {
+  const state = (el._card ??= build(el, kit));
   const { round, node } = data;
   el.classList.toggle("is-empty", !round);
   if (!round) return;
-  const rows = candidates(round, node);
-  while (state.bars.childElementCount < rows.length) state.bars.append(bar());
+  const rows = candidates(round, node), taken = new Set(round.emitted.filter((e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node])).map((e) => e.token));
+  while (state.bars.childElementCount < rows.length) state.bars.append(bar(el, kit));
   [...state.bars.children].forEach((row, i) => {
     row.hidden = i >= rows.length;
-    if (!row.hidden) fill(row, rows[i]);
+    if (row.hidden) return;
+    fill(row, rows[i], kit);
+    row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: rows[i].text };
+    const button = row.lastChild, kept = taken.has(rows[i].token);
+    kit.set(button, { "aria-label": `Continue from here with “${visible(rows[i].text)}”` });
+    button.disabled = Boolean(data.barred) || kept;
+    button.title = kept ? "this is what the text goes on with" : data.barred || "continue from here with this token: a new run";
   });
   state.key.hidden = rows.length === 0;
-  const list = [...facts(round, node), ...(node === null ? roundFacts(round) : [])];
-  while (state.list.childElementCount < 2 * list.length) state.list.append(document.createElement("dt"), document.createElement("dd"));
+  const shared = overlap(rows);
+  const list = [...facts(round, node), ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]), ...(node === null ? roundFacts(round) : [])];
+  while (state.list.childElementCount < 2 * list.length) state.list.append(kit.h("dt"), kit.h("dd"));
   [...state.list.children].forEach((cell, i) => {
     const pair = list[i >> 1];
     cell.hidden = !pair;
-    if (pair && cell.textContent !== pair[i & 1]) cell.textContent = pair[i & 1];
+    if (pair) kit.write(cell, pair[i & 1]);
   });
 }
 
-function build(el) {
-  const make = (tag, className) => Object.assign(document.createElement(tag), { className });
-  const bars = make("div", "wb-bars"), key = make("div", "wb-key"), list = make("dl", "wb-facts");
-  for (const [name, words] of [["is-q", "q drafter"], ["is-p", "p target"]]) {
-    const item = make("span", name);
-    item.textContent = words;
-    key.append(item);
-  }
+function build(el, kit) {
+  const bars = kit.h("div", { className: "wb-bars" }), list = kit.h("dl", { className: "wb-facts" });
+  const key = kit.h("div", { className: "wb-key" }, kit.h("span", { className: "is-q" }, "q drafter"), kit.h("span", { className: "is-p" }, "p target"));
   el.append(bars, key, list);
   return { bars, key, list };
 }
 
-function bar() {
-  const row = document.createElement("div");
-  row.className = "wb-bar";
-  row.append(...["code", "i", "i", "span", "span"].map((tag) => document.createElement(tag)));
+function bar(el, kit) {
+  const row = kit.h("div", { className: "wb-bar" }, ...["code", "i", "i", "span", "span"].map((tag) => kit.h(tag)));
+  row.append(kit.h("button", { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) }, "↳"));
+  ["", "is-q", "is-p", "is-q", "is-p"].forEach((name, i) => (row.children[i].className = name));
   return row;
 }
 
-function fill(row, { text, p, q, own }) {
-  const [word, barQ, barP, textQ, textP] = row.children;
-  const shown = text.replace(/^ /, "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "·";
+function fill(row, { text, p, q, own }, kit) {
+  const [word, barQ, barP, textQ, textP] = row.children, shown = visible(text);
   row.classList.toggle("is-own", own);
-  word.textContent = shown.length > 11 ? `${shown.slice(0, 10)}…` : shown;
-  barQ.className = "is-q";
-  barP.className = "is-p";
-  barQ.style.setProperty("--v", q ?? 0);
-  barP.style.setProperty("--v", p ?? 0);
-  textQ.className = "is-q";
-  textP.className = "is-p";
-  textQ.style.setProperty("--v", q ?? 0);
-  textP.style.setProperty("--v", p ?? 0);
-  barQ.toggleAttribute("data-unknown", q === null);
-  barP.toggleAttribute("data-unknown", p === null);
-  textQ.textContent = q === null ? "q –" : `q ${short(q)}`;
-  textP.textContent = p === null ? "p –" : `p ${short(p)}`;
+  kit.write(word, shown.length > 11 ? `${shown.slice(0, 10)}…` : shown);
+  for (const [bar, label, v, name] of [[barQ, textQ, q, "q"], [barP, textP, p, "p"]]) {
+    bar.style.setProperty("--v", v ?? 0);
+    label.style.setProperty("--v", v ?? 0);
+    bar.toggleAttribute("data-unknown", v === null);
+    kit.write(label, v === null ? `${name} –` : `${name} ${short(v)}`);
+  }
 }
 
 function short(v) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { candidates, facts, roundFacts } from "./card.js";
+import { candidates, facts, overlap, roundFacts, visible } from "./card.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../tests/fixtures/wire/chain.json", import.meta.url)));
 
@@ -30,7 +30,7 @@ test("no recorded distribution still shows the node's own p and q", () => {
 test("a draw is told with both sides of the comparison", () => {
   const round = rounds.find((r) => r.nodes.status.includes("rejected")), i = round.nodes.status.indexOf("rejected");
   const drawn = facts(round, i).find(([term]) => term === "drawn")[1];
-  assert.match(drawn, /^u = 0\.\d\d ≥ .* → rejected$/);
+  assert.match(drawn, /^u = 0\.\d\d ≥ .* → rejected; “.*” (is the target's own|was (accepted|rejected))$/);
 });
 
 test("a discarded node says why nothing was drawn", () => {
@@ -39,5 +39,22 @@ test("a discarded node says why nothing was drawn", () => {
 });
 
 test("a round's own facts name method and times", () => {
-  assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "draft · verify · host", "forwards"]);
+  assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forwards"]);
+});
+
+test("a node's facts tell id, place among its siblings, position and the time of its round", () => {
+  const told = Object.fromEntries(facts(rounds[0], 0));
+  assert.match(told.token, /^id \d+, “.+”$/);
+  assert.match(told.place, /^depth 1, position \d+$/);
+  assert.match(told.time, /^round 1: [\d.]+ ms for \d+ tokens? = [\d.]+ draft/);
+});
+
+test("the overlap counts only tokens of which both probabilities are known", () => {
+  assert.equal(overlap([{ p: 0.5, q: 0.2 }, { p: null, q: 0.4 }, { p: 0.1, q: 0.3 }]).toFixed(2), "0.30");
+  assert.equal(overlap([{ p: null, q: 0.4 }]), null);
+});
+
+test("white space is visible at both ends", () => {
+  assert.equal(visible("  a b "), "␣␣a b␣");
+  assert.equal(visible("\n\t"), "⏎⇥");
 });

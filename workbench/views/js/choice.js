@@ -7,7 +7,7 @@ export function first(catalogue) {
   return {
     target: usable(catalogue.targets, catalogue.chosen.target), drafter: usable(catalogue.drafters, catalogue.chosen.drafter),
     method: usable(catalogue.methods, catalogue.chosen.method), params: {}, preset: preset?.name ?? null, prompt: preset?.prompt ?? "",
-    max_new_tokens: catalogue.chosen.max_new_tokens, seed: 0,
+    max_new_tokens: catalogue.chosen.max_new_tokens, seed: 0, prompt_tokens: null, origin: null,
   };
 }
 
@@ -32,10 +32,21 @@ export function parameters(choice, catalogue, method, clamp) {
   }));
 }
 
-/** The request of a run. */
+/** Take a trace's settings over, as far as the catalogue has them. */
+export function adopt(choice, header, catalogue) {
+  const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
+  return {
+    ...choice, prompt: header.prompt, seed: header.seed, max_new_tokens: header.max_new_tokens, params: { ...header.params }, prompt_tokens: null, origin: null,
+    preset: catalogue.presets.find((p) => p.prompt === header.prompt)?.name ?? null,
+    ...(has(catalogue.methods, header.method) && { method: header.method }), ...(has(catalogue.targets, header.target) && { target: header.target }),
+    ...(has(catalogue.drafters, header.drafter) && { drafter: header.drafter }),
+  };
+}
+
+/** The request of a run. A prompt given as tokens goes as tokens; `images` are data-URLs. */
 export function request(choice, catalogue, channel, clamp, paused) {
-  const { prompt, target, drafter, max_new_tokens, seed, method } = choice;
-  return { channel, prompt, target, drafter, max_new_tokens, seed, method, params: parameters(choice, catalogue, method, clamp), paused };
+  const { prompt, prompt_tokens, images, target, drafter, max_new_tokens, seed, method } = choice;
+  return { channel, prompt, ...(prompt_tokens && { prompt_tokens }), ...(images && { images }), target, drafter, max_new_tokens, seed, method, params: parameters(choice, catalogue, method, clamp), paused };
 }
 
 /** The request of the baseline: plain decoding of the same prompt, seed and sampling. */
@@ -45,6 +56,6 @@ export function plainRequest(choice, catalogue, channel, clamp) {
 
 /** What a run and its baseline must share to be compared. */
 export function pairing(choice, catalogue, clamp) {
-  const { prompt, target, max_new_tokens, seed } = choice;
-  return JSON.stringify([prompt, target, max_new_tokens, seed, parameters(choice, catalogue, catalogue.baseline, clamp)]);
+  const { prompt, prompt_tokens, images, target, max_new_tokens, seed } = choice;
+  return JSON.stringify([prompt_tokens ?? prompt, images ?? null, target, max_new_tokens, seed, parameters(choice, catalogue, catalogue.baseline, clamp)]);
 }

@@ -15,18 +15,18 @@ export function options(entries) {
 }
 
 /** Which buttons can be pressed, with the reason why not. Pure. */
-export function buttons({ active, paused, ready, measuring, baseline }) {
+export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
   const idle = active ? "" : "nothing is running", held = measuring ? "the baseline is being measured" : idle;
   return {
     run: { label: "Run", off: !ready ? "the backend is not ready" : measuring ? held : active ? "a run is in progress: stop it first" : "" },
-    pause: { label: paused ? "Resume" : "Pause", off: held },
-    step: { label: "Step", off: !ready ? "the backend is not ready" : measuring ? held : "" },
+    pause: { label: paused ? "Resume" : "Pause", off: barred.pause || held },
+    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? held : "") },
     stop: { label: "Stop", off: idle },
-    baseline: { label: baseline.label, off: baseline.off },
+    baseline: { label: baseline.label, off: barred.baseline || baseline.off },
   };
 }
 
-const PROMISES = {
+export const PROMISES = {
   exact: "exact: same distribution as the target alone",
   "greedy-exact": "greedy-exact: identical text at temperature 0",
   approximate: "approximate: the text may differ from the target's",
@@ -49,15 +49,21 @@ export function render(el, data) {
   ui.promise.dataset.promise = method?.promise ?? "";
   write(ui.teaches, method?.teaches ?? "");
   source(ui.source, method?.source);
-  data.draw(ui.params, { params: method?.params ?? [], values: choice.params });
+  const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce });
+  form(ui.params, method?.params ?? []);
   const [first, ...more] = catalogue.sampling;
-  data.draw(ui.sampling, { params: first ? [first] : [], values: choice.params });
-  data.draw(ui.sampling2, { params: more, values: choice.params });
+  form(ui.sampling, first ? [first] : []);
+  form(ui.sampling2, more);
   write(ui.moreNote, changed(more, choice.params));
   field(ui.max, choice.max_new_tokens);
   field(ui.seed, choice.seed);
   field(ui.prompt, choice.prompt);
   chips(ui.presets, catalogue.presets, choice.preset);
+  ui.branch.hidden = !data.branch;
+  write(ui.branchWords, data.branch);
+  write(ui.estimate, data.estimate);
+  const barred = Object.values(data.run.barred ?? {});
+  write(ui.barred, [...new Set(barred)].join(" "));
   for (const [name, { label, off }] of Object.entries(buttons(data.run))) {
     const button = ui.buttons[name];
     write(button.firstChild, label);
@@ -90,20 +96,22 @@ function build(el) {
   const [methodLabel, method] = picker("method", "Method");
   const [drafterLabel, drafter] = picker("drafter", "Drafter");
   const note = () => h("small", { className: "wb-detail" });
-  const number = (what, min) => h("input", {
-    type: "number", id: `${uid}-${what}`, min, step: 1,
-    onchange: (event) => tell("wb:choose", { what, value: Math.max(min, Math.round(Number(event.target.value) || 0)) }),
+  const number = (what, min, maximum) => h("input", {
+    type: "number", id: `${uid}-${what}`, min, max: maximum, step: 1,
+    onchange: (event) => tell("wb:choose", { what, value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))) }),
   });
-  const max = number("max_new_tokens", 1), seed = number("seed", 0);
+  const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);
   const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: choose("prompt") });
   const presets = h("div", { className: "wb-chips", onclick: (event) => event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }) });
   const ui = {
     target, method, drafter, max, seed, prompt, presets, targetNote: note(), drafterNote: note(),
     promise: h("small", { className: "wb-promise" }), teaches: h("p", { className: "wb-teaches" }), source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
+    branchWords: h("span"), estimate: h("p", { className: "wb-estimate" }), barred: h("p", { className: "wb-estimate" }),
     params: h("div", { className: "wb-form" }), sampling: h("div", { className: "wb-form" }), sampling2: h("div", { className: "wb-form" }),
     moreNote: h("small", {}), note: h("p", { className: "wb-note" }), buttons: {},
   };
   ui.note.setAttribute("role", "status");
+  ui.branch = h("p", { className: "wb-branch", hidden: true }, ui.branchWords, " ", h("button", { type: "button", className: "wb-link", onclick: () => tell("wb:choose", { what: "prompt_tokens", value: null }) }, "use the text instead"));
   const press = (name, className, hint) => {
     const button = h("button", { type: "button", className, onclick: () => tell("wb:press", { button: name }) }, "", hint ? h("kbd", {}, hint) : "");
     button.dataset.press = name;
@@ -120,12 +128,13 @@ function build(el) {
     h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
     h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
   el.append(settings,
-    h("div", { className: "wb-ask" }, h("label", { htmlFor: prompt.id }, "Prompt"), presets, prompt),
-    h("div", { className: "wb-buttons" }, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""), ui.note));
+    h("div", { className: "wb-ask" }, h("label", { htmlFor: prompt.id }, "Prompt"), presets, prompt, ui.branch),
+    h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""), ui.barred, ui.note));
   return ui;
 }
 
-function select(control, wanted, value) {
+/** Fill a select, when what it offers has changed. */
+export function select(control, wanted, value) {
   const key = JSON.stringify(wanted);
   if (control._key !== key) {
     control._key = key;

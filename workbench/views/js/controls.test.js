@@ -22,3 +22,8 @@ test("while the baseline is measured only Stop can be pressed", () => {
   const made = buttons({ active: true, paused: false, ready: true, measuring: true, baseline: { label: "Baseline 3", off: "x" } });
   assert.deepEqual(Object.entries(made).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
 });
+
+test("what this place cannot do is off with its reason, running or not", () => {
+  const made = buttons({ active: true, paused: false, ready: true, measuring: false, baseline, barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" } });
+  assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
+});

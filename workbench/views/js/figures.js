@@ -3,15 +3,20 @@
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole ? part / whole : null);
 
-/** Counts of one round. */
+const counted = new WeakMap();
+
+/** Counts of one round. A round does not change once it is recorded, so they are counted once. */
 export function count(round) {
-  const status = round.nodes.status;
-  return {
-    drafted: status.length,
-    tested: status.filter((s) => s !== "discarded").length,
-    accepted: round.path.length,
-    emitted: round.emitted.length,
-  };
+  if (!counted.has(round)) {
+    const status = round.nodes.status;
+    counted.set(round, {
+      drafted: status.length,
+      tested: status.filter((s) => s !== "discarded").length,
+      accepted: round.path.length,
+      emitted: round.emitted.length,
+    });
+  }
+  return counted.get(round);
 }
 
 /** All figures of a list of rounds by name; null where a denominator is zero. */
@@ -55,13 +60,31 @@ export function acceptanceOverTime(rounds, window = 8) {
   return points;
 }
 
+/** Tokens per second after each round, over the last `window` rounds and over all so far.
+ *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
+export function speedOverTime(rounds, window = 8) {
+  let tokens = 0, seconds = 0, tokensRecent = 0, secondsRecent = 0;
+  return rounds.map((r, index) => {
+    const old = rounds[index - window];
+    tokens += r.emitted.length;
+    seconds += r.seconds;
+    tokensRecent += r.emitted.length - (old?.emitted.length ?? 0);
+    secondsRecent += r.seconds - (old?.seconds ?? 0);
+    return { index, windowed: ratio(tokensRecent, secondsRecent), cumulative: ratio(tokens, seconds) };
+  });
+}
+
 /** Per depth: rounds that tested a node there, rounds that accepted one, the quotient and its 95 % Wilson interval. */
 export function acceptanceByDepth(rounds) {
   const tried = new Map(), kept = new Map();
   for (const { nodes } of rounds) {
-    const at = (wanted) => new Set(nodes.depth.filter((_, i) => wanted(nodes.status[i])));
-    for (const d of at((s) => s !== "discarded")) tried.set(d, (tried.get(d) ?? 0) + 1);
-    for (const d of at((s) => s === "accepted")) kept.set(d, (kept.get(d) ?? 0) + 1);
+    const at = { tried: new Set(), kept: new Set() };
+    nodes.depth.forEach((d, i) => {
+      if (nodes.status[i] !== "discarded") at.tried.add(d);
+      if (nodes.status[i] === "accepted") at.kept.add(d);
+    });
+    for (const d of at.tried) tried.set(d, (tried.get(d) ?? 0) + 1);
+    for (const d of at.kept) kept.set(d, (kept.get(d) ?? 0) + 1);
   }
   return [...tried.keys()].sort((a, b) => a - b).map((depth) => {
     const tested = tried.get(depth), accepted = kept.get(depth) ?? 0;
@@ -79,6 +102,16 @@ export function histogram(rounds) {
     if (round.bonus_kind === "bonus") bars[n].bonus += 1;
   }
   return bars;
+}
+
+/** What changed in mid-run although the baseline rests on it: the first such change, or null.
+ *  @param {string[]} names  the settings that plain decoding has too (those of sampling) */
+export function voids(rounds, names) {
+  for (const r of rounds) {
+    const found = r.changes.find((c) => names.includes(c.name));
+    if (found) return { index: r.index, text: changeText(found) };
+  }
+  return null;
 }
 
 /** Settings that changed, as marks on a time axis: [{index, text}]. */

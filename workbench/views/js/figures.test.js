@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { acceptanceByDepth, acceptanceOverTime, changeMarks, histogram, summary, wilson } from "./figures.js";
+import { acceptanceByDepth, acceptanceOverTime, changeMarks, histogram, speedOverTime, summary, voids, wilson } from "./figures.js";
 
 const fixture = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 
@@ -55,4 +55,17 @@ test("the interval holds the quotient and stays inside 0 to 1", () => {
     const { low, high } = wilson(k, n);
     assert.ok(low >= 0 && high <= 1 && low <= k / n + 1e-9 && high >= k / n - 1e-9);
   }
+});
+
+test("tokens per second over time ends at the run's own figure", () => {
+  const { rounds } = fixture("chain"), points = speedOverTime(rounds, 4), all = summary(rounds);
+  assert.ok(Math.abs(points.at(-1).cumulative - all.tokens_per_second) < 1e-9);
+  const last = rounds.slice(-4), tokens = last.reduce((a, r) => a + r.emitted.length, 0), seconds = last.reduce((a, r) => a + r.seconds, 0);
+  assert.ok(Math.abs(points.at(-1).windowed - tokens / seconds) < 1e-6);
+});
+
+test("a change of sampling in mid-run voids the baseline, a change of depth does not", () => {
+  const rounds = [{ index: 0, changes: [] }, { index: 1, changes: [{ name: "depth", before: 2, after: 4 }] }, { index: 2, changes: [{ name: "temperature", before: 0, after: 0.5 }] }];
+  assert.equal(voids(rounds.slice(0, 2), ["temperature"]), null);
+  assert.deepEqual(voids(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
 });

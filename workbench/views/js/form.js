@@ -31,6 +31,16 @@ export function clamp(param, value) {
   return { value: kept, note: kept === value ? "" : `${param.name} set to ${kept}: allowed is ${min ?? "−∞"} to ${max ?? "∞"}` };
 }
 
+/** Why a parameter does nothing under these values; empty when it does something. Pure.
+ *  @param {string} when  as "policy = confidence or planned" or "temperature > 0"; empty: always
+ *  @param {Record<string, any>} values  all parameters in force */
+export function idle(when, values) {
+  const [, name, sign, wanted] = /^(\w+) (=|>) (.+)$/.exec(when ?? "") ?? [];
+  if (!name || values[name] === undefined) return "";
+  const holds = sign === ">" ? Number(values[name]) > Number(wanted) : wanted.split(" or ").includes(String(values[name]));
+  return holds ? "" : `acts only when ${name.replaceAll("_", " ")} ${sign === ">" ? "is above" : "is"} ${wanted}`;
+}
+
 /** Values to send: those the form holds, defaults for the rest. Pure. */
 export function values(params, held) {
   return Object.fromEntries(params.map((p) => [p.name, held[p.name] ?? p.default]));
@@ -38,7 +48,8 @@ export function values(params, held) {
 
 /** Draw into `el`. Rows are keyed by name: a row that stays keeps its element and the focus.
  *  Emits `wb:param` {name, value, note}.
- *  @param {{params: object[], values: object}} data */
+ *  A parameter that does nothing under the present values is disabled, and says why.
+ *  @param {{params: object[], values: object, inForce: object}} data  `inForce`: all values, of other forms too */
 export function render(el, data) {
   const rows = (el._rows ??= new Map());
   const wanted = new Set(data.params.map((p) => p.name));
@@ -54,7 +65,16 @@ export function render(el, data) {
     row.param = param;
     if (el.children[i] !== row.element) el.insertBefore(row.element, el.children[i] ?? null);
     row.show(data.values[param.name] ?? param.default);
+    bar(row, idle(param.when, data.inForce ?? {}));
   });
+}
+
+function bar(row, reason) {
+  if (row.reason === reason) return;
+  row.reason = reason;
+  row.element.classList.toggle("is-idle", Boolean(reason));
+  for (const control of row.element.querySelectorAll("input, select")) control.disabled = Boolean(reason);
+  row.why.textContent = reason;
 }
 
 function shape(param) {
@@ -67,7 +87,7 @@ function build(el, param) {
   const element = make("div", { className: `wb-field is-${f.control}` }), label = make("label", { htmlFor: uid, textContent: f.title });
   if (f.doc) label.title = f.doc;
   element.dataset.param = f.name;
-  const row = { element, param, shape: shape(param), show: () => {} };
+  const row = { element, param, shape: shape(param), show: () => {}, reason: "", why: make("small", { className: "wb-why" }) };
   const tell = (raw) => {
     const { value, note } = f.control === "slider" || f.control === "number" ? clamp(row.param, raw) : { value: raw, note: "" };
     row.show(value);
@@ -85,6 +105,7 @@ function build(el, param) {
     row.show = (value) => (box.checked = Boolean(value));
     element.append(box, label);
   } else numeric(f, uid, label, row, tell, make);
+  element.append(row.why);
   return row;
 }
 

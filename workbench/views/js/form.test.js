@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { clamp, field, step, values } from "./form.js";
+import { clamp, field, idle, step, values } from "./form.js";
 
 const depth = { name: "draft_depth", kind: "int", default: 4, ge: 1, le: 12, choices: null, doc: "" };
 
@@ -30,4 +30,12 @@ test("a value outside its range is brought back, and that is said", () => {
 test("what the form does not hold is sent with its default", () => {
   assert.deepEqual(values([depth], {}), { draft_depth: 4 });
   assert.deepEqual(values([depth], { draft_depth: 7, other: 1 }), { draft_depth: 7 });
+});
+
+test("a parameter that does nothing says what it waits for", () => {
+  assert.equal(idle("policy = confidence or planned", { policy: "planned" }), "");
+  assert.equal(idle("policy = confidence", { policy: "fixed" }), "acts only when policy is confidence");
+  assert.equal(idle("temperature > 0", { temperature: 0 }), "acts only when temperature is above 0");
+  assert.equal(idle("temperature > 0", { temperature: 0.2 }), "");
+  assert.equal(idle("", {}), "");
 });

@@ -5,57 +5,67 @@ const dash = "—";
 /** What the strip says. Pure.
  *  @param {object} f  figures of the run (`figures.summary`)
  *  @param {object|null} plain  figures of the measured baseline, when it belongs to the same prompt and settings
+ *  @param {string} none  why there is no speed-up, when there is none
  *  @param {Record<string, [string, string]>} definitions  name → [title, formula], from `workbench.trace.metrics`
  *  @returns {{id: string, value: string, unit: string, label: string, formula: string}[]} */
-export function items(f, plain, definitions) {
+export function items(f, plain, definitions, none = "no baseline yet") {
   const formula = (name) => definitions[name]?.[1] ?? "";
   const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
+  const host = f.seconds - f.draft_seconds - f.verify_seconds;
   const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
   const faster = plain?.tokens_per_second && f.tokens_per_second ? f.tokens_per_second / plain.tokens_per_second : null;
+  const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
     { id: "speedup", value: faster === null ? dash : `${faster.toFixed(2)}×`, unit: "", formula: formula("speedup_vs_autoregressive"),
-      label: faster === null ? "speed-up: no baseline yet" : faster < 1 ? "of plain: slower on this run" : "faster on this run, n = 1" },
-    { id: "tau", value: fixed(f.tau, 2), unit: "", label: "τ tokens a pass", formula: formula("tau") },
+      label: faster === null ? (none.startsWith("baseline void") ? "speed-up: baseline void" : "speed-up: no baseline") : faster < 1 ? "slower than plain on this run, n = 1" : "faster on this run, n = 1",
+      worked: faster === null ? none : `${f.tokens_per_second.toFixed(1)} / ${plain.tokens_per_second.toFixed(1)} tokens per second` },
+    { id: "tau", value: fixed(f.tau, 2), unit: f.rounds ? `${f.tokens}/${f.rounds}` : "", label: "τ tokens a pass", formula: formula("tau"),
+      worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} passes` : "" },
     { id: "acceptance", value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
-      unit: f.tested ? `${f.accepted}/${f.tested}` : "", label: "accepted of tested", formula: formula("acceptance_rate") },
+      unit: f.tested ? `${f.accepted}/${f.tested}` : "", label: "accepted of tested", formula: formula("acceptance_rate"),
+      worked: f.drafted ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %` : "" },
     { id: "rate", value: fixed(f.tokens_per_second, 0), unit: "tok/s", formula: formula("tokens_per_second"),
-      label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second" },
-    { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: `for ${f.tokens} tokens`,
-      formula: "forwards of the target after prefill / tokens emitted" },
-    { id: "cost", value: !f.rounds ? dash : `${ms(f.draft_seconds)}+${ms(f.verify_seconds)}+${ms(Math.max(0, f.seconds - f.draft_seconds - f.verify_seconds))}`,
-      unit: "ms", label: "draft + verify + host", formula: `mean wall time of a round over ${f.rounds} rounds; host: ${formula("overhead_share")}` },
+      label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second", worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "" },
+    { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: f.tokens > f.target_forwards ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved` : `for ${f.tokens} tokens`,
+      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token", worked: "" },
+    { id: "cost", value: !f.rounds ? dash : `${ms(f.draft_seconds)}+${ms(f.verify_seconds)}+${ms(Math.max(0, host))}`,
+      unit: "ms", label: "draft + verify + host", formula: `mean wall time of a round; host: ${formula("overhead_share")}`,
+      worked: f.rounds ? `(${seconds(f.draft_seconds)} + ${seconds(f.verify_seconds)} + ${seconds(Math.max(0, host))}) / ${f.rounds} rounds` : "" },
   ];
 }
 
-/** Draw into `el`. @param {{items: ReturnType<typeof items>}} data */
-export function render(el, data) {
+/** Draw into `el`. A figure opens its formula while it is pointed at or focused, and a click or Enter keeps it open.
+ *  @param {{items: ReturnType<typeof items>}} data */
+export function render(el, data, kit) {
   const state = (el._items ??= []);
   data.items.forEach((item, i) => {
-    const cell = (state[i] ??= build(el, item.id, i));
-    write(cell.value, item.value);
-    write(cell.unit, item.unit);
-    write(cell.label, item.label);
-    write(cell.formula, item.formula);
+    const cell = (state[i] ??= build(el, item.id, i, kit));
+    kit.write(cell.value, item.value);
+    kit.write(cell.unit, item.unit);
+    kit.write(cell.label, item.label);
+    kit.write(cell.formula, item.formula);
+    kit.write(cell.worked, item.worked);
   });
 }
 
-function build(el, id, i) {
-  const make = (tag, className) => Object.assign(document.createElement(tag), { className });
-  const button = make("button", "wb-figure"), figure = make("b", ""), value = make("span", "wb-value"), unit = make("small", "");
-  const label = make("span", "wb-label"), formula = make("span", "wb-formula");
-  button.type = "button";
+function build(el, id, i, kit) {
+  const parts = { value: kit.h("span", { className: "wb-value" }), unit: kit.h("small"), label: kit.h("span", { className: "wb-label" }), formula: kit.h("span"), worked: kit.h("small") };
+  const tip = kit.h("span", { className: "wb-formula", id: `wb-formula-${(el._uid ??= Math.random().toString(36).slice(2, 8))}-${i}` }, parts.formula, parts.worked);
+  const button = kit.h("button", { type: "button", className: "wb-figure" }, kit.h("b", {}, parts.value, " ", parts.unit), parts.label, tip);
+  tip.setAttribute("role", "tooltip");
   button.dataset.figure = id;
-  formula.setAttribute("role", "tooltip");
-  formula.id = `${(el._uid ??= Math.random().toString(36).slice(2, 8))}-${i}`;
-  button.setAttribute("aria-describedby", formula.id);
-  figure.append(value, " ", unit);
-  button.append(figure, label, formula);
+  button.setAttribute("aria-describedby", tip.id);
+  button.setAttribute("aria-expanded", "false");
+  const open = (on) => button.setAttribute("aria-expanded", String(on));
+  button.addEventListener("click", () => open(button.getAttribute("aria-expanded") !== "true"));
+  button.addEventListener("blur", () => open(false));
+  button.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || button.getAttribute("aria-expanded") !== "true") return;
+    open(false);
+    event.stopPropagation();
+  });
   el.append(button);
-  return { value, unit, label, formula };
-}
-
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  return parts;
 }
 
 export default { render };

@@ -1,7 +1,7 @@
-/** Wall clock: what each round spent on draft, verify and host, over plain decoding on the same time scale. */
+/** Wall clock: when each phase of each round ran, on its lane, over plain decoding on the same time scale. */
 
-const GAP = 3;
-const LEFT = 62;
+const GAP = 3, LEFT = 62, ROW = 26, TOP = 35;
+const KINDS = { draft: "draft", verify: "verify" };
 
 /** The rounds in view: `count` of them, ending at the newest while live, around `anchor` otherwise. Pure. */
 export function span(n, anchor, count) {
@@ -9,21 +9,46 @@ export function span(n, anchor, count) {
   return { from, to: Math.min(n, from + count) };
 }
 
+/** The phases of a round: as recorded, or one after the other where a trace has sums only. What lies between them, and
+ *  judging and committing, is the host's. Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
+export function stretches(round) {
+  const end = round.started_s + round.seconds, out = [];
+  if (!round.phases?.length) {
+    const cut = [0, round.draft_s, round.draft_s + round.verify_s, round.seconds].map((t) => round.started_s + t);
+    return ["draft", "verify", "host"].map((kind, i) => ({ kind, lane: "device", start: cut[i], end: cut[i + 1] }));
+  }
+  for (const p of round.phases) out.push({ kind: KINDS[p.name] ?? "host", lane: p.lane, start: p.start_s, end: p.end_s });
+  const last = Math.max(...out.map((p) => p.end));
+  if (last < end) out.push({ kind: "host", lane: out.at(-1).lane, start: last, end });
+  return out;
+}
+
+/** Lanes to draw: one when no two phases overlap, otherwise one for each named lane. Pure. */
+export function lanes(rounds) {
+  const names = [...new Set(rounds.flatMap((r) => stretches(r).map((p) => p.lane)))];
+  const overlap = rounds.some((r) => {
+    const sorted = stretches(r).sort((a, b) => a.start - b.start);
+    return sorted.some((p, i) => i > 0 && p.start < sorted[i - 1].end - 1e-6);
+  });
+  return overlap && names.length > 1 ? names : null;
+}
+
 /** Lay the rounds in view and the plain passes for the same text along one axis. Pure.
  *  @param {object[]} rounds  of the run
  *  @param {object[]|null} plain  rounds of the baseline
- *  @returns {{boxes: object[], plain: object[], scale: number, tokens: number, seconds: number, plainSeconds: number|null}} */
+ *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number, plainSeconds: number|null}} */
 export function layout(rounds, plain, view, width) {
-  const inView = rounds.slice(view.from, view.to), n = Math.max(inView.length, view.room ?? 0);
+  const inView = rounds.slice(view.from, view.to), n = Math.max(inView.length, view.room ?? 0), named = lanes(inView);
   const seconds = inView.reduce((a, r) => a + r.seconds, 0);
   const scale = (width - LEFT - GAP * n) / (seconds * (n / Math.max(1, inView.length)) || 1);
   let x = LEFT;
   const boxes = inView.map((r) => {
-    const parts = [["draft", r.draft_s], ["verify", r.verify_s], ["host", Math.max(0, r.seconds - r.draft_s - r.verify_s)]];
-    let at = x;
-    const segments = parts.map(([name, s]) => ({ name, x: at, width: (at += s * scale, s * scale) }));
-    const box = { index: r.index, x, width: at - x, segments, emitted: r.emitted.length };
-    x = at + GAP;
+    const segments = stretches(r).map((p) => ({
+      kind: p.kind, row: named ? named.indexOf(p.lane) : 0, x: x + Math.max(0, p.start - r.started_s) * scale,
+      width: Math.max(0, Math.min(p.end - r.started_s, r.seconds) - Math.max(0, p.start - r.started_s)) * scale,
+    }));
+    const box = { index: r.index, x, width: r.seconds * scale, segments, emitted: r.emitted.length };
+    x += box.width + GAP;
     return box;
   });
   const before = rounds.slice(0, view.from).reduce((a, r) => a + r.emitted.length, 0);
@@ -39,7 +64,7 @@ export function layout(rounds, plain, view, width) {
     px += r.seconds * scale;
   }
   const plainSeconds = passes.length === tokens && tokens ? passes.reduce((a, r) => a + r.seconds, 0) : null;
-  return { boxes, plain: marks, scale, tokens, seconds, plainSeconds };
+  return { boxes, plain: marks, lanes: named, scale, tokens, seconds, plainSeconds };
 }
 
 /** Sums over a brushed stretch of rounds. Pure. */
@@ -50,91 +75,70 @@ export function totals(rounds, [from, to]) {
 }
 
 /** Draw into `el`; emits `wb:pick` {round} on a click and `wb:brush` {from, to} after a drag.
- *  @param {{rounds: object[], plain: object[]|null, anchor: number, shown: number, brush: number[]|null}} data */
-export function render(el, data) {
-  const state = (el._lane ??= build(el));
-  const width = Math.max(280, el.clientWidth || 900), count = Math.max(5, Math.min(16, Math.floor((width - LEFT) / 64)));
+ *  @param {{rounds: object[], plain: object[]|null, none: string, anchor: number, shown: number, brush: number[]|null}} data */
+export function render(el, data, kit) {
+  const width = Math.max(280, kit.size(el).width || 900), count = Math.max(5, Math.min(16, Math.floor((width - LEFT) / 64)));
   const view = { ...span(data.rounds.length, data.anchor, count), room: count };
-  const drawn = layout(data.rounds, data.plain, view, width);
-  state.boxes = drawn.boxes;
-  set(state.svg, { width, height: 74, viewBox: `0 0 ${width} 74`, "aria-label": sentence(drawn, view) });
-  fit(state.plain, drawn.plain.length, () => s("rect", { class: "wb-fill-verify", opacity: 0.32, y: 8, height: 14 }));
-  drawn.plain.forEach((m, i) => set(state.plain.children[i], { x: m.x.toFixed(1), width: m.width.toFixed(1) }));
-  write(state.none, data.plain ? "" : width < 560 ? "not measured: press Baseline" : "not measured yet: Baseline decodes this prompt plainly, with the same seed");
-  fit(state.run, drawn.boxes.length, box);
+  const drawn = layout(data.rounds, data.plain, view, width), rows = drawn.lanes?.length ?? 1;
+  const height = TOP + ROW * rows + 13;
+  const state = kit.frame(el, { width, height, label: sentence(drawn, view) }, (svg) => build(svg, el, kit));
+  el._boxes = drawn.boxes;
+  kit.fit(state.plain, drawn.plain.length, () => kit.s("rect", { class: "wb-fill-plain", y: 8, height: 14 }));
+  drawn.plain.forEach((m, i) => kit.set(state.plain.children[i], { x: m.x.toFixed(1), width: m.width.toFixed(1) }));
+  kit.write(state.none, data.plain ? "" : data.none);
+  kit.fit(state.names, rows, () => kit.s("text", { x: 0 }));
+  (drawn.lanes ?? ["this run"]).forEach((name, i) => {
+    kit.set(state.names.children[i], { y: TOP + 18 + ROW * i });
+    kit.write(state.names.children[i], name);
+  });
+  kit.fit(state.run, drawn.boxes.length, () => {
+    const g = kit.group("rect", "g", "text");
+    kit.set(g.children[0], { class: "wb-frame", y: TOP, rx: 3 });
+    kit.set(g.children[2], { class: "wb-mute", "text-anchor": "middle" });
+    return g;
+  });
   drawn.boxes.forEach((b, i) => {
-    const g = state.run.children[i], chosen = b.index === data.shown;
+    const g = state.run.children[i], [frame, parts, label] = g.children;
     const brushed = data.brush && b.index >= data.brush[0] && b.index <= data.brush[1];
-    set(g, { class: `wb-box${chosen ? " is-shown" : ""}${brushed ? " is-brushed" : ""}` });
-    set(g.children[0], { x: (b.x - 2).toFixed(1), width: (b.width + 3).toFixed(1) });
-    b.segments.forEach((part, k) => set(g.children[k + 1], { x: part.x.toFixed(1), width: Math.max(0, part.width).toFixed(1) }));
-    set(g.children[4], { x: (b.x + b.width / 2).toFixed(1) });
-    write(g.children[4], b.width > 18 ? `+${b.emitted}` : "");
+    kit.set(g, { class: `wb-box${b.index === data.shown ? " is-shown" : ""}${brushed ? " is-brushed" : ""}` });
+    kit.set(frame, { x: (b.x - 2).toFixed(1), width: (b.width + 3).toFixed(1), height: ROW * rows });
+    kit.fit(parts, b.segments.length, () => kit.s("rect", { height: 18 }));
+    b.segments.forEach((p, k) => kit.set(parts.children[k], { class: `wb-fill-${p.kind}`, x: p.x.toFixed(1), y: TOP + 4 + ROW * p.row, width: p.width.toFixed(1) }));
+    kit.set(label, { x: (b.x + b.width / 2).toFixed(1), y: height - 1 });
+    kit.write(label, b.width > 18 ? `+${b.emitted}` : "");
   });
 }
 
-function sentence(drawn, view) {
+/** What the drawing says, in a sentence. Pure. */
+export function sentence(drawn, view) {
+  if (!drawn.boxes.length) return "Wall clock: no rounds yet";
   const plain = drawn.plainSeconds === null ? "" : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for as many`;
   return `Wall clock of rounds ${view.from + 1} to ${view.to}: ${drawn.tokens} tokens in ${(1e3 * drawn.seconds).toFixed(0)} ms${plain}`;
 }
 
-function build(el) {
-  const svg = el.appendChild(s("svg", { role: "img" }));
-  const word = (text, y, className) => {
-    const t = svg.appendChild(s("text", { x: 0, y, class: className }));
-    t.textContent = text;
-    return t;
+function build(svg, el, kit) {
+  const word = svg.appendChild(kit.s("text", { x: 0, y: 19, class: "wb-mute" }));
+  kit.write(word, "plain");
+  const state = {
+    none: svg.appendChild(kit.s("text", { x: LEFT, y: 19, class: "wb-mute" })), names: svg.appendChild(kit.s("g")),
+    plain: svg.appendChild(kit.s("g")), run: svg.appendChild(kit.s("g")),
   };
-  word("plain", 19, "wb-mute");
-  word("this run", 53, "");
-  const state = { svg, none: word("", 19, "wb-mute"), plain: svg.appendChild(s("g")), run: svg.appendChild(s("g")), boxes: [] };
-  set(state.none, { x: LEFT });
   const roundAt = (event) => {
-    const x = event.clientX - svg.getBoundingClientRect().left;
-    return (state.boxes.findLast((b) => b.x <= x) ?? state.boxes[0])?.index;
+    const x = event.clientX - svg.getBoundingClientRect().left, boxes = el._boxes ?? [];
+    return (boxes.findLast((b) => b.x <= x) ?? boxes[0])?.index;
   };
   let start = null;
-  const tell = (name, detail) => el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
-  svg.addEventListener("pointerdown", (event) => (start = roundAt(event)));
+  svg.addEventListener("pointerdown", (event) => (start = roundAt(event) ?? null));
   svg.addEventListener("pointermove", (event) => {
     const now = roundAt(event);
-    if (start === null || start === undefined || now === undefined || !event.buttons) return;
-    if (now !== start) tell("wb:brush", { from: Math.min(start, now), to: Math.max(start, now) });
+    if (start === null || now === undefined || !event.buttons) return;
+    if (now !== start) kit.tell(el, "wb:brush", { from: Math.min(start, now), to: Math.max(start, now) });
   });
   svg.addEventListener("pointerup", (event) => {
-    if (start !== null && start !== undefined && roundAt(event) === start) tell("wb:pick", { round: start });
+    if (start !== null && roundAt(event) === start) kit.tell(el, "wb:pick", { round: start });
     start = null;
   });
   return state;
-}
-
-function box() {
-  const g = s("g");
-  g.append(s("rect", { class: "wb-frame", y: 35, height: 26, rx: 3 }));
-  for (const name of ["draft", "verify", "host"]) g.append(s("rect", { class: `wb-fill-${name}`, y: 39, height: 18 }));
-  g.append(s("text", { class: "wb-mute", y: 73, "text-anchor": "middle" }));
-  return g;
-}
-
-function fit(parent, n, make) {
-  while (parent.childElementCount < n) parent.append(make());
-  [...parent.children].forEach((child, i) => set(child, { display: i >= n ? "none" : "inline" }));
-}
-
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
-function set(element, attributes) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (element.getAttribute(name) !== `${value}`) element.setAttribute(name, value);
-  }
-}
-
-function s(tag, attributes = {}) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  set(element, attributes);
-  return element;
 }
 
 export default { render };

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { layout, span, totals } from "./lane.js";
+import { lanes, layout, span, stretches, totals } from "./lane.js";
 
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
 const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6, `${a} ≠ ${b}`);
@@ -41,4 +41,22 @@ test("a baseline whose text ended earlier still lends its passes", () => {
   const drawn = layout(rounds, plain, { from: 8, to: 11 }, 900);
   assert.ok(drawn.plain.length > 0);
   near(drawn.plainSeconds, 0.01 * drawn.tokens);
+});
+
+test("phases that overlap are drawn on their own lanes, where they were", () => {
+  const phases = [{ name: "verify", start_s: 1, end_s: 1.4, lane: "gpu" }, { name: "draft", start_s: 1.1, end_s: 1.3, lane: "drafter" }];
+  const round = { ...read("chain")[0], started_s: 1, seconds: 0.5, phases };
+  assert.deepEqual(lanes([round]), ["gpu", "drafter"]);
+  const { boxes, scale } = layout([round], null, { from: 0, to: 1 }, 900);
+  const [verify, draft] = boxes[0].segments;
+  assert.deepEqual([verify.row, draft.row], [0, 1]);
+  near(draft.x - verify.x, 0.1 * scale);
+  assert.equal(lanes(read("chain")), null, "one after the other: one lane");
+});
+
+test("time after the last phase is the host's, and a trace without phases has its sums", () => {
+  const round = read("chain")[0], parts = stretches({ ...round, phases: [] });
+  near(parts.at(-1).end - parts[0].start, round.seconds);
+  const cut = stretches({ ...round, phases: round.phases.slice(0, 1) });
+  assert.deepEqual(cut.map((p) => p.kind), ["draft", "host"]);
 });

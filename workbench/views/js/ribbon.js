@@ -1,5 +1,6 @@
 /** The text, grouped by round: what was committed on top, rejected and discarded drafts as ghosts under it. */
 
+const CHUNK = { least: 24, most: 64 };
 const MAX_GHOSTS = 5;
 const GHOST_CHARS = 20;
 
@@ -61,92 +62,134 @@ export function describe(round) {
   return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
 }
 
-/** Draw into `el`. Rounds are only ever appended; a new `data.key` starts over.
- *  @param {{key: string, prompt: string[], rounds: object[], shown: {round: number, token: number|null}|null,
- *           ghosts: boolean, waiting: string, follow: boolean}} data */
-export function render(el, data) {
-  const state = (el._ribbon ??= { key: null, drawn: 0, groups: [], lit: [], uid: `wb${Math.random().toString(36).slice(2, 8)}` });
+/** Where a new chunk begins: after a line break once the last one is long enough, or when it is full. Pure.
+ *  @param {number} size  rounds in the last chunk  @param {boolean} broke  whether the last round ended a line */
+export function chunkEnds(size, broke) {
+  return size >= CHUNK.most || (size >= CHUNK.least && broke);
+}
+
+/** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
+ *  sight; a new `data.key` starts over.
+ *  @param {{key: string, prompt: string[], rounds: object[], shown: {round: number, token: number|null, scroll: boolean}|null,
+ *           ghosts: boolean, follow: boolean}} data */
+export function render(el, data, kit) {
+  const state = (el._ribbon ??= begin(el, kit));
   if (state.key !== data.key) {
-    el.replaceChildren();
-    Object.assign(state, { key: data.key, drawn: 0, groups: [], lit: [], prompt: null });
+    state.inner.replaceChildren();
+    Object.assign(state, { key: data.key, drawn: 0, groups: [], lit: [], prompt: null, chunk: null, size: 0, broke: false, held: false });
   }
   const text = data.prompt.join("");
   if (state.prompt !== text) {
-    const first = el.querySelector(".wb-prompt") ?? el.insertBefore(node("span", "wb-prompt"), el.firstChild);
+    const first = state.inner.querySelector(".wb-prompt") ?? state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
     first.textContent = text;
     state.prompt = text;
   }
   el.classList.toggle("no-ghosts", !data.ghosts);
-  if (state.drawn < data.rounds.length) {
-    const tail = document.createDocumentFragment();
-    for (; state.drawn < data.rounds.length; state.drawn += 1) {
-      const made = data.rounds[state.drawn].emitted.length ? group(data.rounds[state.drawn], state.uid) : [];
-      state.groups.push(made);
-      tail.append(...made);
-    }
-    el.append(tail);
-    if (data.follow) el.scrollTop = el.scrollHeight;
-  }
+  state.follow = data.follow;
+  el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto"; // the browser keeps a reader's place, not a follower's
+  for (; state.drawn < data.rounds.length; state.drawn += 1) append(state, data.rounds[state.drawn], kit);
   light(el, state, data.shown, data.follow);
 }
 
-function group(round, uid) {
+/** True when the visitor scrolled back and the newest text is out of sight. */
+export function isHeld(el) {
+  return el._ribbon?.held ?? false;
+}
+
+/** Go to the newest text and stay there. */
+export function catchUp(el) {
+  if (!el._ribbon) return;
+  el._ribbon.held = false;
+  scrollTo(el, el._ribbon, el.scrollHeight);
+}
+
+/** Follow the newest text: its height changes when rounds are added, and again when chunks that were only estimated come
+ *  into sight and are laid out. So the end is gone to whenever the height has changed, after layout, once a frame. */
+function begin(el, kit) {
+  const inner = el.appendChild(kit.h("div"));
+  inner.setAttribute("role", "presentation");
+  const state = { inner, key: null, uid: `wb${Math.random().toString(36).slice(2, 8)}`, held: false, follow: false, top: 0 };
+  el.addEventListener("scroll", () => {
+    const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30;
+    if (!far || el.scrollTop < state.top - 2) state.held = far; // only a reader scrolls back
+    state.top = el.scrollTop;
+  }, { passive: true });
+  const watcher = new ResizeObserver(() => state.follow && !state.held && scrollTo(el, state, el.scrollHeight));
+  watcher.observe(inner);
+  watcher.observe(el);
+  return state;
+}
+
+function scrollTo(el, state, top) {
+  el.scrollTop = top;
+  state.top = el.scrollTop;
+}
+
+function append(state, round, kit) {
+  if (!state.chunk || chunkEnds(state.size, state.broke)) {
+    state.chunk = state.inner.appendChild(kit.h("div", { className: "wb-chunk" }));
+    state.chunk.setAttribute("role", "presentation");
+    state.size = 0;
+  }
+  const made = round.emitted.length ? group(round, state.uid, kit) : [];
+  state.groups.push(made);
+  state.chunk.append(...made);
+  state.size += 1;
+  state.broke = made.at(-1)?.className === "wb-break";
+}
+
+function group(round, uid, kit) {
   const parts = [];
   for (const segment of segments(round)) {
     const bare = segment.ghosts.length === 0 && segment.tokens.every((t) => /^⏎+$/.test(t.text));
-    const box = node("span", `wb-round${bare ? " is-break" : ""}`);
+    const box = kit.h("span", { className: `wb-round${bare ? " is-break" : ""}` });
     box.dataset.round = round.index;
-    const row = node("span", "wb-row"), under = node("span", "wb-ghosts");
+    const row = kit.h("span", { className: "wb-row" }), under = kit.h("span", { className: "wb-ghosts" });
     for (const t of segment.tokens) {
-      const token = node("span", `wb-token is-${t.kind}`, t.text);
+      const token = kit.h("span", { className: `wb-token is-${t.kind}`, id: `${uid}-${round.index}-${t.k}` }, t.text);
       token.dataset.round = round.index;
       token.dataset.token = t.k;
       if (t.node !== null) token.dataset.node = t.node;
-      token.id = `${uid}-${round.index}-${t.k}`;
       token.setAttribute("role", "option");
+      token.setAttribute("aria-selected", "false");
       token.setAttribute("aria-label", `${t.text.trim() || "space"}, ${t.kind}, round ${round.index + 1}`);
       row.append(token);
     }
     for (const g of segment.ghosts) {
-      const ghost = node("span", `wb-ghost is-${g.status}`, g.text);
+      const ghost = kit.h("span", { className: `wb-ghost is-${g.status}` }, g.text);
       ghost.dataset.round = round.index;
       ghost.dataset.node = g.node;
       under.append(ghost);
     }
-    if (segment.hidden) under.append(node("span", "wb-more", `+${segment.hidden}`));
+    if (segment.hidden) under.append(kit.h("span", { className: "wb-more" }, `+${segment.hidden}`));
     under.setAttribute("aria-hidden", "true");
     box.append(row, under);
     parts.push(box);
-    for (let i = 0; i < segment.breaks; i += 1) parts.push(node("span", "wb-break"));
+    for (let i = 0; i < segment.breaks; i += 1) parts.push(kit.h("span", { className: "wb-break" }));
   }
   return parts;
 }
 
 function light(el, state, shown, follow) {
-  for (const old of state.lit) {
-    old.classList.remove("is-shown");
-    old.removeAttribute("aria-selected");
+  const token = shown && shown.token !== null ? document.getElementById(`${state.uid}-${shown.round}-${shown.token}`) : null;
+  const key = shown ? `${shown.round}/${shown.token}/${(state.groups[shown.round] ?? []).length}` : "";
+  if (state.litKey !== key || token !== state.token) {
+    for (const old of state.lit) old.classList.remove("is-shown");
+    state.token?.setAttribute("aria-selected", "false");
+    state.lit = shown ? (state.groups[shown.round] ?? []).filter((g) => g.classList.contains("wb-round")) : [];
+    if (token) {
+      token.setAttribute("aria-selected", "true");
+      state.lit = [...state.lit, token];
+      el.setAttribute("aria-activedescendant", token.id);
+    } else el.removeAttribute("aria-activedescendant");
+    for (const now of state.lit) now.classList.add("is-shown");
+    Object.assign(state, { litKey: key, token });
   }
-  state.lit = shown ? (state.groups[shown.round] ?? []).filter((g) => g.classList.contains("wb-round")) : [];
-  const token = shown && shown.token !== null ? el.querySelector(`#${state.uid}-${shown.round}-${shown.token}`) : null;
-  if (token) {
-    token.setAttribute("aria-selected", "true");
-    state.lit = [...state.lit, token];
-    el.setAttribute("aria-activedescendant", token.id);
-  } else el.removeAttribute("aria-activedescendant");
-  for (const now of state.lit) now.classList.add("is-shown");
   const first = state.lit[0];
   if (first && !follow && shown.scroll) {
-    const top = first.offsetTop - el.offsetTop;
-    if (top < el.scrollTop || top > el.scrollTop + el.clientHeight - 40) el.scrollTop = top - el.clientHeight / 3;
+    const box = el.getBoundingClientRect(), at = first.getBoundingClientRect();
+    if (at.top < box.top || at.bottom > box.bottom - 20) scrollTo(el, state, el.scrollTop + at.top - box.top - el.clientHeight / 3);
   }
 }
 
-function node(tag, className, text) {
-  const made = document.createElement(tag);
-  made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-export default { render };
+export default { render, isHeld, catchUp };

@@ -1,149 +1,186 @@
-/** The cards of the Live view in one place: builds them once, then tells each drawing what to show. */
+/** The parts of the Live view in one place: builds them once, then tells each drawing what to show. */
 
-/** Build the empty page inside `el`; returns the parts by name. */
-export function build(el) {
-  const parts = {};
+const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded"];
+const WINDOW = 8;
+
+/** Build the empty page inside `el`; returns the parts by name. @param {object} m  the modules */
+export function build(el, m) {
+  const { kit } = m, { h } = kit, parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (name, title, extra, ...body) => {
-    const head = h("h3", {}, part(`${name}Title`, "span", {}, title), extra ?? "", part(`${name}Note`, "em"));
-    return h("section", { className: `wb-card wb-card-${name}` }, head, ...body);
-  };
-  const chart = (name, title, extra, className) => {
-    const made = card(name, title, extra, part(name, "div", { className }), part(`${name}Table`, "div", { className: "wb-table", tabIndex: 0, hidden: true }));
-    made.firstChild.append(tableSwitch(parts, name, title));
-    return made;
-  };
-  const region = (name, className, attributes) => {
-    const made = part(name, "div", { className, tabIndex: 0 });
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    return made;
-  };
-  el.append(
-    h("header", { className: "wb-head" }, h("b", {}, "Speculative Decoding Workbench"), h("span", { className: "wb-tabname" }, "Live"), h("span", { className: "wb-space" }),
-      part("badge", "span", { className: "wb-badge" }, h("i"), part("badgeText", "span")),
-      part("simulation", "span", { className: "wb-badge is-simulation", hidden: true }, "SIMULATION"),
-      part("theme", "button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme"),
-      part("help", "button", { type: "button", className: "wb-badge", title: "Keys and words" }, "?")),
+  const chart = (...given) => m.panel.chart(kit, parts, ...given), card = (...given) => m.panel.card(kit, parts, ...given);
+  parts.ghosts = h("input", { type: "checkbox", checked: true });
+  const tokens = h("span", { className: "wb-extra" }, m.panel.legend(kit, STATUSES.map((name) => [`is-${name}`, name])), h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"));
+  const overTime = (last) => m.panel.legend(kit, [["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
+  el.append(header(part, kit),
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }),
-      part("stage", "div", { className: "wb-stage" },
+      part("stage", "main", { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
-        card("ribbon", "Tokens", legend(parts), region("ribbon", "wb-ribbon", { role: "listbox", "aria-label": "Generated tokens", "aria-orientation": "horizontal" })),
+        card("ribbon", "Tokens", tokens, part("origin", "div", { className: "wb-origin", hidden: true }, part("originText", "span"), part("originBack", "button", { type: "button", className: "wb-link" }, "back to where it came from")),
+          part("progress", "progress", { hidden: true }),
+          m.panel.region(kit, parts, "ribbon", "wb-ribbon", { role: "listbox", "aria-label": "Generated tokens", "aria-orientation": "horizontal" })),
         h("div", { className: "wb-two" },
-          card("tree", "Draft tree", null, region("tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" })),
-          card("card", "Node", null, part("card", "div", { className: "wb-nodecard" }))),
-        chart("lane", "Wall clock", phases(), "wb-lane"),
-        h("div", { className: "wb-three" },
-          chart("curve", "Acceptance", null, "wb-chart"),
+          card("tree", "Draft tree", treeTools(part, kit, m),
+            m.panel.region(kit, parts, "tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" }),
+            m.panel.region(kit, parts, "mask", "wb-tree wb-mask", { role: "group", "aria-label": "Attention mask of the selected round", hidden: "" }),
+            m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" })),
+          card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
+        chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "host"].map((name) => [`wb-phase-${name}`, name])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
+        part("curves", "div", { className: "wb-four" },
+          chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
+          chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
           chart("position", "By position", null, "wb-chart"),
-          chart("histogram", "Accepted per round", h("span", { className: "wb-legend" }, h("span", {}, h("i", { className: "wb-with-bonus" }), "bonus")), "wb-chart is-parts")),
-        scrubber(part))),
+          chart("histogram", "Accepted per round", m.panel.legend(kit, [["wb-with-bonus", "bonus"], ["wb-key-theory", "if all alike"]]), "wb-chart is-parts")),
+        part("positionTheory", "p", { className: "wb-theorywords" }),
+        m.scrubber.build(kit, parts))),
     part("live", "div", { className: "wb-unseen" }),
     part("keys", "dialog", { className: "wb-keys" }));
-  parts.live.setAttribute("aria-live", "polite");
-  parts.alerts.setAttribute("role", "alert");
-  help(parts.keys);
+  kit.set(parts.live, { "aria-live": "polite" });
+  kit.set(parts.alerts, { role: "alert" });
+  kit.set(parts.side, { "aria-label": "Settings" });
+  kit.set(parts.card, { role: "region", "aria-label": "The selected token" });
+  m.help.build(parts.keys, kit);
   return parts;
 }
 
-function tableSwitch(parts, name, title) {
-  const button = h("button", { type: "button", className: "wb-tool", title: "Show the numbers as a table" }, "▤");
-  button.setAttribute("aria-label", `${title}: show as a table`);
-  button.setAttribute("aria-pressed", "false");
-  button.addEventListener("click", () => {
-    const on = parts[`${name}Table`].hidden;
-    parts[`${name}Table`].hidden = !on;
-    parts[name].hidden = on;
-    button.setAttribute("aria-pressed", String(on));
-    button.dispatchEvent(new CustomEvent("wb:redraw", { bubbles: true }));
-  });
-  return button;
+function header(part, kit) {
+  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
+  const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
+  const menu = kit.h("div", { className: "wb-menu" }, badge("export", "export ▾", "Save this run"), part("exports", "div", { className: "wb-exports", hidden: true }));
+  const made = kit.h("header", { className: "wb-head" }, kit.h("b", { className: "wb-name" }, kit.h("span", {}, "Speculative Decoding "), "Workbench"), part("nav", "nav", { className: "wb-nav" }), kit.h("span", { className: "wb-space" }),
+    part("badge", "span", { className: "wb-badge wb-from-where" }, kit.h("i"), part("badgeText", "span")),
+    part("simulation", "span", { className: "wb-badge is-simulation", hidden: true }, "SIMULATION"),
+    part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),
+    badge("copy", "copy link", "Copy a link to these settings and this place"), menu, badge("open", "open …", "Open a trace file: JSON or JSON Lines"), file,
+    badge("theme", "◐ theme", "Light or dark"), badge("help", "?", "Keys and words"));
+  file.setAttribute("aria-label", "Trace file");
+  return made;
 }
 
-function legend(parts) {
-  const names = ["accepted", "corrected", "bonus", "rejected", "discarded"];
-  parts.ghosts = h("input", { type: "checkbox", checked: true });
-  const toggle = h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts");
-  return h("span", { className: "wb-legend" }, ...names.map((name) => h("span", {}, h("i", { className: `is-${name}` }), name)), toggle);
+function treeTools(part, kit, m) {
+  const threshold = part("threshold", "input", { type: "range", min: 0, max: 0.5, step: 0.01, value: 0 });
+  threshold.setAttribute("aria-label", "Hide untested paths below this draft probability");
+  const modes = part("modes", "span", { className: "wb-modes" }, ...[["tree", "tree"], ["mask", "mask"], ["list", "list"]].map(([mode, word]) => {
+    const button = kit.h("button", { type: "button", className: "wb-tool" }, word);
+    button.dataset.mode = mode;
+    return button;
+  }));
+  kit.set(modes, { role: "group", "aria-label": "Show the draft as" });
+  return kit.h("span", { className: "wb-extra" }, modes, kit.h("label", { className: "wb-toggle wb-cut" }, "hide q <", part("thresholdText", "span", {}, "0"), threshold));
 }
 
-function phases() {
-  return h("span", { className: "wb-legend" }, ...["draft", "verify", "host"].map((name) => h("span", {}, h("i", { className: `wb-phase-${name}` }), name)));
-}
-
-function scrubber(part) {
-  const button = (name, text, title) => {
-    const made = part(name, "button", { type: "button", className: "wb-tool", title }, text);
-    made.setAttribute("aria-label", title);
-    return made;
-  };
-  const speed = part("speed", "select", { title: "Replay speed" }, ...[["1", "1×"], ["0.25", "0.25×"], ["0.05", "0.05×"]].map(([value, text]) => h("option", { value }, text)));
-  speed.setAttribute("aria-label", "Replay speed");
-  const slider = part("slider", "input", { type: "range", min: 1, max: 1, value: 1, step: 1 });
-  slider.setAttribute("aria-label", "Round shown");
-  return h("div", { className: "wb-scrub" }, button("replay", "▶", "Replay with the recorded times"), button("back", "[", "Previous round"),
-    part("where", "span", { className: "wb-where" }, "round –"), button("forth", "]", "Next round"), slider, speed,
-    part("jump", "button", { type: "button", className: "wb-badge" }, h("i"), "jump to live"));
-}
-
-function help(dialog) {
-  const keys = [
-    ["Ctrl / ⌘ Enter", "run"], ["Space", "pause or resume"], ["← →", "token (in the tree: parent, child)"], ["↑ ↓", "node of the same depth"],
-    ["[ ]", "previous, next round"], ["Home End", "first, last round"], ["Enter or P", "pin what is shown"], ["Esc", "clear the pin"], ["L", "jump to live"], ["?", "this list"],
-  ];
-  const words = [
-    ["draft", "tokens the drafter proposes"], ["verify", "one forward of the target over all of them"], ["accepted", "tested and kept"], ["rejected", "tested and refused"],
-    ["corrected", "the target's own token after a rejection"], ["bonus", "the target's extra token after a fully accepted path"], ["discarded", "drafted, never tested: the path ended before it"], ["τ", "tokens emitted per verification"],
-  ];
-  const table = (rows) => h("dl", {}, ...rows.flatMap(([a, b]) => [h("dt", {}, a), h("dd", {}, b)]));
-  dialog.append(h("form", { method: "dialog" }, h("div", { className: "wb-two" }, h("div", {}, h("h3", {}, "Keys, while the stage has the focus"), table(keys)), h("div", {}, h("h3", {}, "Words"), table(words))), h("button", { className: "wb-go" }, "Close")));
-}
-
-/** Draw everything that `view` says. `m` are the drawing modules. */
+/** Draw everything that `view` says. While a run goes on, what is out of sight waits until it comes into sight or the run
+ *  ends: a machine that decodes has better things to do. `m` are the modules. */
 export function draw(parts, m, view) {
-  const { run, rounds, shown, figures } = view;
+  const { run, rounds, shown, figures } = view, { kit } = m, { write } = kit;
   write(parts.badgeText, view.badge);
   parts.badge.dataset.state = view.state;
+  parts.badge.dataset.from = run?.from ?? "live";
+  parts.badge.title = view.badge;
   parts.simulation.hidden = !view.simulation;
-  alerts(parts.alerts, view.alerts);
-  m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions) });
+  alerts(parts.alerts, view.alerts, kit);
+  m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.noBaseline) }, kit);
   m.ribbon.render(parts.ribbon, {
     key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
-  });
-  parts.ribbon.classList.toggle("is-empty", !run?.header);
-  parts.ribbon.dataset.empty = view.waiting;
+  }, kit);
+  parts.ribbon.classList.toggle("is-empty", rounds.length === 0);
+  kit.set(parts.ribbon, { "data-empty": view.waiting });
+  progress(parts.progress, view);
+  parts.origin.hidden = !view.origin;
+  if (view.origin) write(parts.originText, m.branch.words(view.origin, m.card.visible));
+  parts.originBack.hidden = !view.origin?.run || view.active;
   write(parts.ribbonNote, view.status);
-  const round = shown === null ? null : rounds[shown.round];
-  m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root: rootText(run, rounds, shown), node: shown?.node ?? null, empty: view.waiting });
-  write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
-  write(parts.treeNote, round ? treeNote(round, m.tree.choose(round.nodes).hidden) : "");
-  nodeCard(parts, m, round, shown);
-  m.lane.render(parts.lane, { rounds, plain: view.plainRounds, anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush });
-  write(parts.laneNote, view.brush ? m.lane.totals(rounds, view.brush) : rounds.length ? "drag to sum" : "");
-  m.curve.render(parts.curve, { points: m.figures.acceptanceOverTime(rounds, 8), marks: m.figures.changeMarks(rounds), shown: shown?.round ?? 0, window: 8 });
-  write(parts.curveNote, rounds.length ? "accepted / tested" : "");
-  const depths = m.figures.acceptanceByDepth(rounds);
-  m.bars.render(parts.position, {
-    bars: depths.map((d) => ({ label: `${d.depth}`, value: d.rate, text: d.rate.toFixed(2), low: d.low, high: d.high })), max: 1, ticks: [0, 0.5, 1], axis: "depth",
-    summary: `Acceptance by depth, given all before: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "nothing tested yet"}`,
-  });
-  write(parts.positionNote, depths.length ? "given all before" : "");
-  const counts = m.figures.histogram(rounds);
-  m.bars.render(parts.histogram, {
-    bars: counts.map((c) => ({ label: `${c.accepted}`, value: c.rounds, text: `${c.rounds}`, part: c.bonus })), max: Math.max(1, ...counts.map((c) => c.rounds)), ticks: [], axis: "accepted",
-    summary: `Rounds by accepted drafts: ${counts.map((c) => `${c.accepted}: ${c.rounds}`).join(", ") || "none yet"}`,
-  });
-  write(parts.histogramNote, rounds.length ? `n = ${rounds.length}` : "");
-  for (const [name, make] of Object.entries(m.table.TABLES)) {
-    if (!parts[`${name}Table`].hidden) m.table.render(parts[`${name}Table`], make(rounds, m.figures));
-  }
-  scrub(parts, view);
+  const round = shown === null ? null : rounds[shown.round], due = (name) => view.all || kit.inSight(parts[`${name}Card`]);
+  if (due("tree")) tree(parts, m, view, round);
+  if (due("card")) nodeCard(parts, m, round, shown, view.barredBranch);
+  if (due("lane")) lane(parts, m, view);
+  curves(parts, m, view, due);
+  m.scrubber.render(parts, { ...view, held: m.ribbon.isHeld(parts.ribbon) }, kit);
 }
 
-function nodeCard(parts, m, round, shown) {
-  const node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
-  m.card.render(parts.card, { round, node });
+function lane(parts, m, view) {
+  const { rounds, shown } = view, { kit } = m;
+  m.lane.render(parts.lane, { rounds, plain: view.plainRounds, none: plainWords(view), anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush }, kit);
+  kit.write(parts.laneNote, view.range ? m.lane.totals(rounds, view.range) : rounds.length ? "drag to sum" : "");
+  tabulate(parts, m, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));
+}
+
+function tree(parts, m, view, round) {
+  const { kit } = m, { shown } = view, modes = { tree: parts.tree, mask: parts.mask, list: parts.treeList };
+  for (const [mode, el] of Object.entries(modes)) el.hidden = view.mode !== mode;
+  for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
+  kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
+  const root = rootText(view.run, view.rounds, shown);
+  if (view.mode === "tree" || !round) m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root, node: shown?.node ?? null, empty: "The draft tree of the selected round", threshold: view.threshold }, kit);
+  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node: shown.node, label: m.tree.label }, kit);
+  else m.treelist.render(parts.treeList, { items: m.tree.layout(round, view.threshold).items.map((n) => (n.emitted ? { ...n, text: m.ribbon.tokenText(round, n.emitted) } : n)), root }, kit);
+  kit.write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
+  kit.write(parts.treeNote, round ? treeNote(round, m.tree.choose(round.nodes, undefined, view.threshold).hidden, view.mode) : "");
+}
+
+function curves(parts, m, view, due) {
+  const { rounds, shown, counted, range } = view, { kit } = m, { write } = kit;
+  const at = shown?.round ?? 0, over = range ? `rounds ${range[0] + 1}–${range[1] + 1}` : "";
+  const series = (points) => ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
+  const percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`), fixed = (v) => (v ? v.toFixed(0) : "–");
+  const marks = due("curve") || due("rate") ? m.figures.changeMarks(rounds) : [];
+  if (due("curve")) {
+    const acceptance = m.figures.acceptanceOverTime(rounds, WINDOW), end = acceptance.at(-1);
+    const changes = marks.length ? `; changes: ${marks.map((c) => `${c.text} at round ${c.index + 1}`).join("; ")}` : "";
+    const summary = `Acceptance over ${rounds.length} rounds: ${percent(end?.cumulative)} of tested drafts in all, ${percent(end?.windowed)} in the last ${WINDOW} rounds${changes}`;
+    m.lines.render(parts.curve, { series: series(acceptance), max: 1, ticks: [0, 0.5, 1], digits: 1, level: null, rounds: rounds.length, marks, shown: at, summary }, kit);
+    write(parts.curveNote, end ? `accepted / tested: ${end.windowed?.toFixed(2) ?? "–"} · ${end.cumulative?.toFixed(2) ?? "–"}` : "");
+    tabulate(parts, m, "curve", rounds, summary);
+  }
+  if (due("rate")) {
+    const speed = m.figures.speedOverTime(rounds, WINDOW), now = speed.at(-1), plain = view.plainFigures?.tokens_per_second ?? null;
+    const summary = `Tokens per second over ${rounds.length} rounds: ${fixed(now?.cumulative)} in all, ${fixed(now?.windowed)} in the last ${WINDOW} rounds${plain ? `; plain decoding ${fixed(plain)}` : ""}`;
+    const max = m.lines.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
+    m.lines.render(parts.rate, {
+      series: series(speed), max, ticks: [0, max / 2, max], digits: max < 10 ? 1 : 0, level: plain ? { value: plain, text: `plain ${plain.toFixed(0)}` } : null,
+      rounds: rounds.length, marks, shown: at, summary,
+    }, kit);
+    write(parts.rateNote, now ? `${fixed(now.windowed)} · ${fixed(now.cumulative)}` : "");
+    tabulate(parts, m, "rate", rounds, summary);
+  }
+  const depths = due("position") || due("histogram") ? m.figures.acceptanceByDepth(counted) : [], theory = m.theory.overlay(counted, view.plainRounds, depths);
+  if (due("position")) {
+    const summary = `Acceptance by depth, given all before: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "nothing tested yet"}${theory ? `. ${m.theory.words(theory)}` : ""}`;
+    m.bars.render(parts.position, {
+      bars: depths.map((d) => ({ label: `${d.depth}`, value: d.rate, text: d.rate.toFixed(2), low: d.low, high: d.high })), max: 1, ticks: [0, 0.5, 1], axis: "depth", summary, overlay: theory && depths.map(() => theory.rate),
+    }, kit);
+    write(parts.positionNote, depths.length ? over || "given all before" : "");
+    write(parts.positionTheory, m.theory.words(theory));
+    tabulate(parts, m, "position", counted, summary);
+  }
+  if (due("histogram")) {
+    const counts = m.figures.histogram(counted);
+    const summary = `Rounds by accepted drafts: ${counts.map((c) => `${c.accepted}: ${c.rounds}`).join(", ") || "none yet"}`;
+    m.bars.render(parts.histogram, {
+      bars: counts.map((c) => ({ label: `${c.accepted}`, value: c.rounds, text: `${c.rounds}`, part: c.bonus })), max: Math.max(1, ...counts.map((c) => c.rounds)), ticks: [], axis: "accepted", summary, overlay: theory && counts.map((c) => theory.counts[c.accepted] ?? 0),
+    }, kit);
+    write(parts.histogramNote, counted.length ? over || `n = ${counted.length}` : "");
+    tabulate(parts, m, "histogram", counted, summary);
+  }
+}
+
+/** The numbers of a chart, where they are asked for in its place. */
+function tabulate(parts, m, name, rounds, summary) {
+  const el = parts[`${name}Table`];
+  if (el.hidden) return;
+  m.kit.write(el.firstChild, summary);
+  m.table.render(el, m.table.TABLES[name](rounds, m.figures));
+}
+
+function plainWords(view) {
+  if (view.measuring) return `measuring: ${view.measuring.tokens} of ${view.measuring.of} tokens`;
+  return view.noBaseline === "no baseline yet" ? "not measured yet: Baseline decodes this prompt plainly, with the same seed" : view.noBaseline;
+}
+
+function nodeCard(parts, m, round, shown, barred) {
+  const { write } = m.kit, node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
+  m.card.render(parts.card, { round, node, barred }, m.kit);
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
   if (node !== null) {
     write(parts.cardTitle, `“${m.ribbon.visibleText(round.nodes.text[node])}” at depth ${round.nodes.depth[node]}`);
@@ -155,10 +192,10 @@ function nodeCard(parts, m, round, shown) {
   }
 }
 
-function treeNote(round, hidden) {
+function treeNote(round, hidden, mode) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (n === 0) return "nothing drafted: plain decoding";
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${round.nodes.q.some((q) => q !== null) ? " · edge width = draft probability" : ""}${hidden ? ` · +${hidden} hidden` : ""}`;
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${mode !== "mask" && hidden ? ` · +${hidden} hidden` : ""}`;
 }
 
 function rootText(run, rounds, shown) {
@@ -170,34 +207,25 @@ function rootText(run, rounds, shown) {
   return run?.header?.prompt_text.at(-1) ?? "";
 }
 
-function scrub(parts, view) {
-  const n = view.rounds.length, at = view.shown?.round ?? 0;
-  parts.slider.max = Math.max(1, n);
-  parts.slider.disabled = n === 0;
-  if (document.activeElement !== parts.slider || view.follow) parts.slider.value = at + 1;
-  parts.slider.setAttribute("aria-valuetext", n ? `round ${at + 1} of ${n}` : "no rounds yet");
-  parts.slider.style.setProperty("--fill", `${n > 1 ? (100 * at) / (n - 1) : n ? 100 : 0}%`);
-  write(parts.where, n ? `round ${at + 1} of ${n}` : "round –");
-  write(parts.replay, view.replaying ? "❚❚" : "▶");
-  parts.jump.hidden = view.follow || n === 0;
+function progress(el, view) {
+  el.hidden = view.progress === null;
+  if (view.progress === null) return;
+  el.setAttribute("aria-label", view.waiting);
+  if (view.progress.total) {
+    el.max = view.progress.total;
+    el.value = view.progress.done;
+  } else el.removeAttribute("value");
 }
 
-function alerts(el, list) {
+/** What must be said, a box each. */
+export function alerts(el, list, kit) {
   while (el.childElementCount > list.length) el.lastChild.remove();
-  while (el.childElementCount < list.length) el.append(h("div", {}, h("b"), " ", h("span")));
+  while (el.childElementCount < list.length) el.append(kit.h("div", {}, kit.h("b"), " ", kit.h("span")));
   list.forEach((alert, i) => {
     el.children[i].className = `wb-alert is-${alert.kind}`;
-    write(el.children[i].firstChild, alert.message);
-    write(el.children[i].lastChild, alert.remedy);
+    kit.write(el.children[i].firstChild, alert.message);
+    kit.write(el.children[i].lastChild, alert.remedy);
   });
 }
 
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-function h(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
+export default { build, draw };

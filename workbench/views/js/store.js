@@ -2,9 +2,13 @@
 
 const TERMINAL = new Set(["finished", "cancelled", "error"]);
 
-/** An empty record of one run. `channel` is the name the page gave it before the backend answered with an id. */
+/** An empty record of one run. `channel` is the name the page gave it before the backend answered with an id; `from`
+ *  says where its numbers come from ("live", "recorded", "imported"), `origin` what it branched off. */
 export function newRun(channel) {
-  return { channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, warnings: [], error: null };
+  return {
+    channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, warnings: [], error: null,
+    queue: null, loading: null, origin: null, from: "live",
+  };
 }
 
 /** Put a message into the record.
@@ -19,6 +23,7 @@ export function apply(run, message) {
     run.state = message.state;
     run.message = message.message ?? "";
   }
+  for (const name of ["queue", "loading"]) if (name in message) run[name] = message[name];
   if (message.header) run.header = message.header;
   if (message.warnings) run.warnings = message.warnings;
   if (message.footer) run.footer = message.footer;
@@ -32,6 +37,19 @@ export function apply(run, message) {
   run.seq = Math.max(run.seq, message.seq ?? 0, run.rounds.length);
   const have = complete(run);
   return have < run.seq ? have : null;
+}
+
+/** A record of a finished trace. `notes` are said with its warnings. */
+export function fromTrace(channel, { header, rounds, footer, attribution = null }, from, notes = []) {
+  const run = { ...newRun(channel), from, attribution };
+  const ended = { error: "error", cancelled: "cancelled" }[footer?.reason] ?? "finished";
+  apply(run, { header, rounds, footer, state: ended, warnings: [...(footer?.warnings ?? []), ...notes], seq: rounds.length });
+  return run;
+}
+
+/** The trace of a record, as exports write it. */
+export function toTrace(run) {
+  return { header: run.header, rounds: visible(run), footer: run.footer ?? { reason: "", text: "", seconds: 0, error: "", warnings: run.warnings }, ...(run.attribution && { attribution: run.attribution }) };
 }
 
 /** Number of rounds from 0 on without a hole. */
@@ -53,7 +71,7 @@ export function isOver(run) {
   return TERMINAL.has(run.state);
 }
 
-/** True while the run holds the engine: from the press of Run to its end. */
+/** True while the run holds the engine: from the press of Run to its end. A recording holds nothing. */
 export function isActive(run) {
-  return run !== null && !isOver(run);
+  return run !== null && run.from === "live" && !isOver(run);
 }

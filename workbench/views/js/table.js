@@ -15,6 +15,10 @@ export const TABLES = {
       p.index + 1, percent(p.windowed), percent(p.cumulative), figures.changeMarks([rounds[p.index]])[0]?.text ?? "",
     ]),
   }),
+  rate: (rounds, figures) => ({
+    head: ["round", "last 8, tok/s", "cumulative, tok/s"],
+    rows: figures.speedOverTime(rounds, 8).map((p) => [p.index + 1, p.windowed?.toFixed(1) ?? "–", p.cumulative?.toFixed(1) ?? "–"]),
+  }),
   position: (rounds, figures) => ({
     head: ["depth", "tested", "accepted", "quotient", "95 % interval"],
     rows: figures.acceptanceByDepth(rounds).map((d) => [d.depth, d.tested, d.accepted, percent(d.rate), `${percent(d.low)} – ${percent(d.high)}`]),

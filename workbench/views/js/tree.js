@@ -2,11 +2,13 @@
 
 const MAX_NODES = 64;
 const MANY_ROWS = 11;
+const KEY = 16;
 export const TARGET_TOKEN = "target";
 
-/** Choose the nodes to draw: tested ones first, then the likeliest paths, each with all its ancestors.
+/** Choose the nodes to draw: tested ones first, then the likeliest paths, each with all its ancestors. A path that the
+ *  drafter gave less than `threshold` is left out unless it was tested.
  *  @returns {{kept: Set<number>, hiddenUnder: Map<number, number>, hidden: number}}  −1 is the root */
-export function choose(nodes, limit = MAX_NODES) {
+export function choose(nodes, limit = MAX_NODES, threshold = 0) {
   const { parents, q, status } = nodes;
   const path = [];
   parents.forEach((parent, i) => path.push((parent < 0 ? 1 : path[parent]) * (q[i] ?? 0.5)));
@@ -16,7 +18,7 @@ export function choose(nodes, limit = MAX_NODES) {
   for (const i of order) {
     const line = [];
     for (let j = i; j >= 0 && !kept.has(j); j = parents[j]) line.push(j);
-    if (kept.size + line.length > limit) continue;
+    if (kept.size + line.length > limit || (status[i] === "discarded" && path[i] < threshold)) continue;
     line.forEach((j) => kept.add(j));
   }
   const hiddenUnder = new Map();
@@ -32,9 +34,9 @@ export function choose(nodes, limit = MAX_NODES) {
 /** Place a round's tree: x in columns of depth, y in rows of leaves. The accepted path comes first; a tree of many
  *  rows hangs from its top row, so that the path stays in sight when the rest is scrolled. Pure.
  *  @returns {{items: object[], rows: number, columns: number, hidden: number}}  items in drawing order, root first */
-export function layout(round, limit = MAX_NODES) {
+export function layout(round, threshold = 0, limit = MAX_NODES) {
   const { nodes, path } = round;
-  const { kept, hiddenUnder, hidden } = choose(nodes, limit);
+  const { kept, hiddenUnder, hidden } = choose(nodes, limit, threshold);
   const onPath = new Set(path);
   const children = new Map([[-1, []]]);
   [...kept].sort((a, b) => a - b).forEach((i) => {
@@ -91,53 +93,58 @@ export function label(text, chars = 14) {
   return seen.length > chars ? `${seen.slice(0, chars - 1)}…` : seen || "·";
 }
 
-/** Draw into `el`; elements are kept and moved, never made anew for a round of the same size.
- *  @param {{round: object|null, root: string, node: number|string|null, empty: string,
+/** Draw into `el`; elements are kept and moved, never made anew.
+ *  @param {{round: object|null, root: string, node: number|string|null, empty: string, threshold: number,
  *           textOf: (round: object, emitted: object) => string}} data */
-export function render(el, data) {
-  const svg = el.querySelector("svg") ?? el.appendChild(s("svg", { role: "tree" }));
-  const state = (el._tree ??= { edges: svg.appendChild(s("g")), nodes: svg.appendChild(s("g")), heads: svg.appendChild(s("g")) });
+export function render(el, data, kit) {
   el.classList.toggle("is-empty", !data.round);
   el.dataset.empty = data.empty ?? "";
   if (!data.round) return;
-  const tree = layout(data.round);
+  const tree = layout(data.round, data.threshold);
   for (const n of tree.items) if (n.emitted) n.text = data.textOf(data.round, n.emitted);
   el._items = tree.items;
-  const box = frame(el, tree);
-  set(svg, { width: box.width, height: box.height, viewBox: `0 0 ${box.width} ${box.height}`, "aria-label": sentence(data.round, tree) });
-  fit(state.heads, tree.columns + 1, () => s("text", { class: "wb-mute" }));
-  [...state.heads.children].forEach((head, d) => {
-    set(head, { x: box.x(d) - 6, y: 12 });
-    write(head, d === 0 ? "committed" : `depth ${d}`);
+  const box = places(el, tree, kit);
+  const state = kit.frame(el, { width: box.width, height: box.height, label: sentence(data.round, tree), role: "tree" }, (svg) => {
+    const [edges, nodes, heads] = [0, 1, 2].map(() => svg.appendChild(kit.s("g")));
+    for (const part of [edges, heads]) kit.set(part, { "aria-hidden": "true" });
+    kit.set(nodes, { role: "presentation" });
+    return { edges, nodes, heads, key: svg.appendChild(kit.s("text", { class: "wb-mute", x: 14, "aria-hidden": "true" })) };
   });
-  fit(state.edges, tree.items.length - 1, () => s("path", { fill: "none" }));
-  fit(state.nodes, tree.items.length, newNode);
+  kit.set(state.key, { y: box.height - 4 });
+  kit.write(state.key, data.round.nodes.q.some((q) => q !== null) ? "edge width: draft probability q" : "");
+  kit.fit(state.heads, tree.columns + 1, () => kit.s("text", { class: "wb-mute" }));
+  for (let d = 0; d <= tree.columns; d += 1) {
+    kit.set(state.heads.children[d], { x: box.x(d) - 6, y: 12 });
+    kit.write(state.heads.children[d], d === 0 ? "committed" : `depth ${d}`);
+  }
+  kit.fit(state.edges, tree.items.length - 1, () => kit.s("path", { fill: "none" }));
+  kit.fit(state.nodes, tree.items.length, () => newNode(kit));
   const at = new Map(tree.items.map((n) => [n.id, n]));
   tree.items.forEach((n, i) => {
     const x = box.x(n.depth), y = box.y(n.y);
-    if (i > 0) edge(state.edges.children[i - 1], n, at.get(n.parent), x, y, box);
-    drawNode(state.nodes.children[i], n, x, y, box, n.id === data.node, data.root);
+    if (i > 0) edge(state.edges.children[i - 1], n, at.get(n.parent), x, y, box, kit);
+    drawNode(state.nodes.children[i], n, x, y, box, n.id === data.node, data.root, kit);
   });
 }
 
-function frame(el, tree) {
-  const width = Math.max(300, el.clientWidth || 640), height = Math.max(200, (el.clientHeight || 272) - 14);
+function places(el, tree, kit) {
+  const width = Math.max(300, kit.size(el).width || 640), height = Math.max(200, (kit.size(el).height || 272) - 14 - KEY);
   const rowHeight = Math.min(58, Math.max(21, (height - 44) / Math.max(1, tree.rows)));
   const column = Math.min(168, Math.max(68, (width - 40 - 84) / Math.max(1, tree.columns)));
   const head = 34, tall = Math.max(height, head + 10 + tree.rows * rowHeight);
   const top = head + Math.max(0, (tall - head - 10 - tree.rows * rowHeight) / 2);
   return {
-    width: Math.max(width, 34 + tree.columns * column + 96), height: tall, rowHeight,
+    width: Math.max(width, 34 + tree.columns * column + 96), height: tall + KEY, rowHeight,
     chars: Math.max(5, Math.floor((column - 30) / 7.6)), innerChars: Math.max(5, Math.floor((column - 8) / 7.4)),
     x: (depth) => 20 + depth * column,
     y: (row) => top + (row + 0.5) * rowHeight,
   };
 }
 
-function edge(path, n, parent, x, y, box) {
+function edge(path, n, parent, x, y, box, kit) {
   const x0 = box.x(parent.depth) + 9, y0 = box.y(parent.y), mid = (x0 + x) / 2;
   const width = n.thick ? 3.5 : n.kind === "discarded" ? 1.2 : 1 + 3 * (n.q ?? 0.2);
-  set(path, { d: `M${x0} ${y0}C${mid} ${y0} ${mid} ${y} ${x - 9} ${y}`, class: `wb-edge is-${n.kind}`, "stroke-width": width.toFixed(2) });
+  kit.set(path, { d: `M${x0} ${y0}C${mid} ${y0} ${mid} ${y} ${x - 9} ${y}`, class: `wb-edge is-${n.kind}`, "stroke-width": width.toFixed(2) });
 }
 
 const SHAPES = {
@@ -149,27 +156,30 @@ const SHAPES = {
   discarded: "M-6.5 0A6.5 6.5 0 1 1 6.5 0A6.5 6.5 0 1 1 -6.5 0Z",
 };
 
-function newNode() {
-  const g = s("g", { role: "treeitem" });
-  g.append(s("circle", { class: "wb-ring", r: 13 }), s("path", {}), s("text", { class: "wb-code" }), s("text", { class: "wb-mute" }), s("circle", { class: "wb-hit", r: 15 }));
+function newNode(kit) {
+  const g = kit.group("circle", "path", "text", "text", "circle");
+  ["wb-ring", "", "wb-code", "wb-mute", "wb-hit"].forEach((name, i) => kit.set(g.children[i], { class: name }));
+  kit.set(g, { role: "treeitem" });
+  kit.set(g.firstChild, { r: 13 });
+  kit.set(g.lastChild, { r: 15 });
   return g;
 }
 
-function drawNode(g, n, x, y, box, chosen, root) {
-  set(g, { transform: `translate(${x} ${y})`, class: `wb-node is-${n.kind}${chosen ? " is-chosen" : ""}`, "aria-level": n.depth + 1, "aria-selected": chosen });
+function drawNode(g, n, x, y, box, chosen, root, kit) {
+  kit.set(g, { transform: `translate(${x} ${y})`, class: `wb-node is-${n.kind}${chosen ? " is-chosen" : ""}`, "aria-level": n.depth + 1, "aria-selected": chosen });
   g.dataset.node = n.id;
   const [, shape, word, figure] = g.children;
-  set(shape, { d: SHAPES[n.kind] });
+  kit.set(shape, { d: SHAPES[n.kind] });
   const low = box.rowHeight < 34, above = n.inner && n.kind !== "root", text = label(n.kind === "root" ? root : n.text, above ? box.innerChars : n.inner ? box.chars : 14);
   const note = noteOf(n), brief = low && note.length > 8 ? note.split(" · ")[0] : note, more = !n.hidden ? "" : low ? ` +${n.hidden}` : ` +${n.hidden} hidden`;
   const wide = 7.3 * text.length;
   // A node with children has its words above the edges that leave it; a leaf has them at its side.
   const [word0, note0] = n.kind === "root" ? [[-9, 24], [-9, 38]] : above ? [[-7, -13], low ? [wide - 2, -13] : [-7, 24]] : low ? [[13, 4], [17 + wide, 4]] : [[14, -2], [14, 12]];
-  set(word, { x: word0[0], y: word0[1] });
-  write(word, text);
-  set(figure, { x: note0[0], y: note0[1] });
-  write(figure, `${low && above ? "" : brief}${more}`);
-  set(g, { "aria-label": `${text}, ${n.kind}${note ? `, ${note}` : ""}${n.hidden ? `, ${n.hidden} nodes under it not drawn` : ""}` });
+  kit.set(word, { x: word0[0], y: word0[1] });
+  kit.write(word, text);
+  kit.set(figure, { x: note0[0], y: note0[1] });
+  kit.write(figure, `${low && above ? "" : brief}${more}`);
+  kit.set(g, { "aria-label": `${text}, ${n.kind}${note ? `, ${note}` : ""}${n.hidden ? `, ${n.hidden} nodes under it not drawn` : ""}` });
 }
 
 function noteOf(n) {
@@ -178,30 +188,10 @@ function noteOf(n) {
   return n.q === null || n.q === undefined ? `p ${n.p.toFixed(2)}` : `q ${n.q.toFixed(2)}`;
 }
 
-function sentence(round, tree) {
+/** What the drawing says, in a sentence. Pure. */
+export function sentence(round, tree) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   return `Draft tree of round ${round.index + 1}: ${round.nodes.text.length} nodes, ${tested} tested, ${round.path.length} accepted, ${tree.hidden} not drawn`;
-}
-
-function fit(parent, n, make) {
-  while (parent.childElementCount < n) parent.append(make());
-  [...parent.children].forEach((child, i) => set(child, { display: i >= n ? "none" : "inline" }));
-}
-
-function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
-function set(element, attributes) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (element.getAttribute(name) !== `${value}`) element.setAttribute(name, value);
-  }
-}
-
-function s(tag, attributes = {}) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  set(element, attributes);
-  return element;
 }
 
 export default { render };

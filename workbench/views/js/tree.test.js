@@ -60,3 +60,12 @@ test("labels show spaces and are cut", () => {
   assert.equal(label(" fox"), "␣fox");
   assert.equal(label("abcdefghij", 5), "abcd…");
 });
+
+test("a threshold hides unlikely untested paths and nothing that was tested", () => {
+  for (const round of read("tree")) {
+    const { kept, hidden } = choose(round.nodes, 64, 0.3);
+    round.nodes.status.forEach((status, i) => status !== "discarded" && assert.ok(kept.has(i)));
+    assert.equal(kept.size + hidden, round.nodes.tokens.length);
+  }
+  assert.ok(read("tree").some((r) => choose(r.nodes, 64, 0.3).hidden > 0));
+});

@@ -1,19 +1,31 @@
 /** Sentences of the Live view: what state it is in, what went wrong, what a screen reader hears. No DOM. */
 
-/** One line about where the run is. @param {{run: object|null, plain: object|null, figures: object, selection: object}} page */
-export function status({ run, plain, figures, pinned, measuring }) {
+/** One line about where the run is.
+ *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost: number, slow: string}} page
+ *    `lost`: seconds without an answer, 0 when all is well; `slow`: at what speed a recording is played */
+export function status({ run, figures, pinned, measuring, lost = 0, slow = "" }) {
+  if (lost) return `reconnecting: no answer for ${Math.round(lost)} s`;
   if (measuring) return `measuring the baseline: ${measuring.tokens} of ${measuring.of} tokens`;
   if (!run) return "";
   const of = run.header?.max_new_tokens ? ` of ${run.header.max_new_tokens}` : "";
   const tail = pinned ? " · pinned" : "";
-  const say = { finished: ended(run), cancelled: "stopped", error: "ended by an error", starting: "starting", queued: "queued", loading: "loading the models", prefill: "reading the prompt" };
+  const say = { finished: ended(run), cancelled: "stopped by you", error: "ended by an error", starting: "starting", queued: place(run.queue), loading: "loading the models", prefill: "reading the prompt" };
   const counted = figures.tokens ? `${figures.tokens}${of} tokens` : "";
-  return [say[run.state] ?? run.state, counted].filter(Boolean).join(" · ") + tail;
+  return [slow ? `played at ${slow}` : (say[run.state] ?? run.state), counted].filter(Boolean).join(" · ") + tail;
 }
 
+const REASONS = {
+  eos: "finished: end of text", length: "finished: max tokens reached", "stop-string": "finished: stop string", cancelled: "stopped by you",
+  error: "ended by an error", limit: "stopped by a limit of this server", lease: "stopped: nobody followed it", memory: "stopped: out of memory",
+};
+
 function ended(run) {
-  const reasons = { eos: "finished: end of text", length: "finished: max tokens reached", "stop-string": "finished: stop string", cancelled: "stopped", error: "ended by an error" };
-  return reasons[run.footer?.reason] ?? "finished";
+  const reason = run.footer?.reason ?? "";
+  return REASONS[reason] ?? (reason ? `stopped: ${reason}` : run.footer ? "ended" : "truncated: the trace has no end");
+}
+
+function place(queue) {
+  return queue ? `queued: ${queue.position} of ${queue.of} in line` : "queued";
 }
 
 /** What the empty stage says. */
@@ -21,12 +33,24 @@ export function waiting(run, ready = true) {
   if (!ready) return "The backend is starting …";
   if (!run) return "Press Run: the text appears here, one group for each round of draft and verify.";
   const words = {
-    starting: "Asking the backend …", queued: "Queued: another run holds the engine.", loading: "Loading the models …",
-    prefill: "The target reads the prompt …", paused: "Paused before the first round: press Step.", error: "No tokens: see the message above.",
-    cancelled: "Stopped before the first round.",
+    starting: "Asking the backend …", queued: run.queue ? `Queued: number ${run.queue.position} of ${run.queue.of} in line.` : "Queued: another run holds the engine.",
+    loading: run.loading ? loading(run.loading) : "Loading the models …", prefill: "The target reads the prompt …", paused: "Paused before the first round: press Step.",
+    error: "No tokens: see the message above.", cancelled: "Stopped before the first round.",
   };
-  return [words[run.state] ?? "Waiting for the first round …", run.message].filter(Boolean).join(" ");
+  return [words[run.state] ?? "Waiting for the first round …", run.loading ? "" : run.message].filter(Boolean).join(" ");
 }
+
+function loading({ stage, done, total }) {
+  const mb = (bytes) => (bytes / 1e6).toFixed(1);
+  return `${stage.replace(/^./, (c) => c.toUpperCase())}${total ? `: ${mb(done)} of ${mb(total)} MB` : done ? `: ${mb(done)} MB` : ""} …`;
+}
+
+/** How far a wait has come, for a bar; null when nobody can say. @returns {{done: number, total: number|null}|null} */
+export function progress(run) {
+  return run && run.state === "loading" && run.loading ? { done: run.loading.done, total: run.loading.total || null } : null;
+}
+
+const INACTIVE = /^Speculation is inactive/;
 
 /** Everything that must be said and stay said: errors with their remedy, then warnings. */
 export function alerts(errors, run, rounds) {
@@ -34,9 +58,10 @@ export function alerts(errors, run, rounds) {
   if (run?.error) out.push({ kind: "error", message: run.error.message, remedy: run.error.remedy ?? "" });
   else if (run?.footer?.error) out.push({ kind: "error", message: run.footer.error, remedy: "" });
   else if (run?.state === "error") out.push({ kind: "error", message: run.message || "The run ended with an error.", remedy: "" });
-  for (const message of new Set([...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])])) out.push({ kind: "warning", message, remedy: "" });
+  const warned = new Set([...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])]);
+  for (const message of warned) out.push({ kind: INACTIVE.test(message) ? "error" : "warning", message, remedy: "" });
   const noted = new Map();
-  for (const r of rounds) for (const note of r.notes) noted.set(note, [...(noted.get(note) ?? []), r.index + 1]);
+  for (const r of rounds) for (const note of r.notes) if (!warned.has(note)) noted.set(note, [...(noted.get(note) ?? []), r.index + 1]);
   for (const [note, at] of [...noted].slice(0, 4)) {
     const where = at.length === 1 ? `round ${at[0]}` : `${at.length} rounds, first ${at[0]}`;
     out.push({ kind: "warning", message: note, remedy: `(${where})` });
@@ -44,10 +69,14 @@ export function alerts(errors, run, rounds) {
   return out;
 }
 
-/** The badge: where the numbers come from. */
-export function badge(run, live, device) {
-  const made = run?.header ? [run.header.target, run.header.device === device ? "" : "", device || `${run.header.device} · ${run.header.dtype}`] : [device];
-  return [live ? "LIVE" : "RECORDED", ...made].filter(Boolean).join(" · ");
+const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };
+
+/** The badge: where the numbers come from, and on what they were made. */
+export function badge(run, device) {
+  if (!run?.header) return [FROM[run?.from ?? "live"], device].filter(Boolean).join(" · ");
+  const { target, device: made, dtype, hardware } = run.header;
+  const on = run.from === "live" && device ? device : [made?.toUpperCase(), dtype, hardware].filter(Boolean).join(" · ");
+  return [FROM[run.from], target, on].filter(Boolean).join(" · ");
 }
 
 /** What came of the last changes, for the note under the buttons. */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { alerts, badge, changeNote, heard, status, waiting } from "./words.js";
+import { alerts, badge, changeNote, heard, progress, status, waiting } from "./words.js";
 
 const figures = { tokens: 5, rounds: 2, acceptance_rate: 0.5 };
 
@@ -28,11 +28,32 @@ test("every state before the first round has words", () => {
 });
 
 test("the badge says whether the numbers are live", () => {
-  assert.match(badge(null, true, "CPU"), /^LIVE · CPU$/);
-  assert.match(badge({ header: { target: "t", device: "cpu", dtype: "float32" } }, false, "CPU"), /^RECORDED · t/);
+  assert.match(badge(null, "CPU"), /^LIVE · CPU$/);
+  assert.match(badge({ from: "recorded", header: { target: "t", device: "cpu", dtype: "float32", hardware: "H" } }, "CPU"), /^RECORDED · t · CPU · float32 · H$/);
 });
 
 test("the note tells where a change was applied; the summary is one sentence", () => {
   assert.match(changeNote([{ index: 8, text: "depth 2 → 4" }], true), /depth 2 → 4 was applied at round 9/);
   assert.match(heard(figures, true), /^Ended\. 5 tokens in 2 rounds, 50 per cent/);
+});
+
+test("inactive speculation is an error, said once although its rounds note it too", () => {
+  const message = "Speculation is inactive: x had nothing to propose for 16 rounds";
+  const said = alerts([], { warnings: [message], footer: null }, [{ index: 15, notes: [message] }]);
+  assert.deepEqual(said, [{ kind: "error", message, remedy: "" }]);
+});
+
+test("a queue has a position, a download its bytes, a lost backend its seconds", () => {
+  assert.match(waiting({ state: "queued", message: "", queue: { position: 2, of: 3 } }), /number 2 of 3/);
+  const run = { state: "loading", message: "", loading: { stage: "downloading x", done: 12.3e6, total: 26e6 } };
+  assert.match(waiting(run), /^Downloading x: 12\.3 of 26\.0 MB/);
+  assert.deepEqual(progress(run), { done: 12.3e6, total: 26e6 });
+  assert.equal(progress({ state: "running" }), null);
+  assert.match(status({ run: null, figures, pinned: false, measuring: null, lost: 4.2 }), /reconnecting: no answer for 4 s/);
+});
+
+test("an end that is not known by name is said as it is; a trace without end is truncated", () => {
+  const at = (footer) => status({ run: { state: "finished", header: null, footer }, figures, pinned: false, measuring: null });
+  assert.match(at({ reason: "quota" }), /^stopped: quota/);
+  assert.match(at(null), /^truncated/);
 });

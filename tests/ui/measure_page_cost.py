@@ -1,0 +1,83 @@
+"""What does an open page cost? `python tests/ui/measure_page_cost.py [pairs]`, on a quiet machine; about three minutes.
+
+Serves the app in this process and makes the same generations again and again, in turn with a browser that shows them
+and with one that shows an empty page. Prints the ratio of tokens per second within each pair, then the median with its
+quartiles. The first pair warms up.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import time
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
+SETTINGS: dict[str, Any] = {"method": "draft-model", "max_new_tokens": 192, "seed": 0}
+RUNS = 4
+"""Generations on each side of a pair."""
+DONE = "sessionStorage.getItem('wb-run') && document.querySelector('.wb-badge[data-state=finished]')"
+READY = ".wb[data-ready=true]"
+
+
+def alone(client: Any, page: Page, url: str) -> list[Any]:
+    """Runs that nobody looks at."""
+    page.goto("about:blank")
+    time.sleep(0.5)
+    return [client.start(PROMPT, params={"temperature": 0.0}, **SETTINGS).wait() for _ in range(RUNS)]
+
+
+def watched(client: Any, page: Page, url: str) -> list[Any]:
+    """The same runs, started and followed by the page."""
+    page.goto(url)
+    page.wait_for_selector(READY)
+    page.wait_for_timeout(1500)
+    traces = []
+    for _ in range(RUNS):
+        page.evaluate("sessionStorage.removeItem('wb-run')")
+        page.click("[data-press=run]")
+        page.wait_for_function(DONE)
+        traces.append(client.run(page.evaluate("sessionStorage.getItem('wb-run')")).trace)
+    return traces
+
+
+def speed(traces: list[Any]) -> float:
+    """Tokens per second over all rounds."""
+    return sum(len(t.token_ids) for t in traces) / sum(r.seconds for t in traces for r in t.rounds)
+
+
+def main(pairs: int = 10, port: int = 8165) -> None:
+    """Print the paired ratio with its quartiles."""
+    from workbench.client import Workbench
+    from workbench.ui import LAUNCH, build
+
+    client = Workbench()
+    client.load()
+    build(client).launch(server_port=port, quiet=True, prevent_thread_lock=True, **LAUNCH)
+    query = "&".join(f"{name}={value}" for name, value in {**SETTINGS, "temperature": 0, "prompt": PROMPT}.items())
+    url = f"http://127.0.0.1:{port}/?{query}"
+    ratios = []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")  # no example plays
+        for i in range(pairs + 1):
+            sides = [watched, alone] if i % 2 else [alone, watched]  # a drift of the machine favours neither
+            made = {side: side(client, page, url) for side in sides}
+            assert all(t.token_ids == made[alone][0].token_ids for traces in made.values() for t in traces), "one text"
+            if i:
+                ratios.append(speed(made[watched]) / speed(made[alone]))
+                print(
+                    f"pair {i}: {speed(made[watched]):.1f} / {speed(made[alone]):.1f} tokens/s = {ratios[-1]:.3f}",
+                    flush=True,
+                )
+        browser.close()
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    print(f"with / without a page: median {middle:.3f} (quartiles {low:.3f}–{high:.3f}, n = {len(ratios)})")
+    client.close()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

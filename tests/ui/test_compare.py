@@ -1,0 +1,144 @@
+"""The Compare tab over the bundled models, in a browser: measure, race, pin, open, save, and honest texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.conftest import Opener
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+V = "#wb-compare "
+READY = V + ".wb[data-ready=true]"
+LINK = (
+    "/?tab=compare&lane=draft-model%3Adepth%3D3&lane=medusa-typical%3Aepsilon%3D0&lane=eagle-vlm&prompts=&text=Once+upon+a+time"
+    "&temperature=0.4&seed=3&repeats=1&max_new_tokens=12"
+)
+KEPT = """(view) => {
+  window.removed = [];
+  const isChart = (node) => node.classList?.contains("js-plotly-plot");
+  const look = (all) => all.forEach((m) => window.removed.push(...[...m.removedNodes].filter(isChart)));
+  for (const card of document.querySelectorAll(`${view} .wb-card`))
+    new MutationObserver(look).observe(card, { childList: true, subtree: true });
+  window.rows = [...document.querySelectorAll(`${view} .wb-racer`)];
+}"""
+
+
+def measured(page: Any) -> None:
+    page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
+    page.wait_for_selector(V + ".wb-racer")
+
+
+def says(page: Any, selector: str, text: str) -> None:
+    page.locator(V + selector).filter(has_text=text).first.wait_for(state="attached")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What one test saves and the others open."""
+    return {"json": tmp_path_factory.mktemp("compare") / "made.json"}
+
+
+def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Opener, saved: dict[str, Path]) -> None:
+    page = open_page(real_app + LINK, ready=READY)
+    assert "16 runs" not in page.inner_text(V + ".wb-go")
+    says(page, ".wb-go", "8 runs")
+    page.focus(V + ".wb-go")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(V + ".wb-measuring:visible")
+    measured(page)
+    rows = page.locator(V + ".wb-compared tbody tr")
+    assert rows.count() == 4
+    failed = page.locator(V + "tr[data-lane='EagleVLM']")
+    assert "left out" in failed.inner_text()
+    assert "1.00" in page.inner_text(V + "tr[data-lane='Autoregressive'] .is-speedup")
+    # the race has ended or runs to its end; the text is the recorded one
+    page.keyboard.press("End")
+    page.locator(V + ".wb-slider, " + V + "[aria-label='Time of the race']").focus()
+    page.keyboard.press("End")
+    says(page, ".wb-racer[data-lane^='Draft model']", "12 of 12 tokens")
+    page.evaluate(KEPT, V.strip())
+    page.keyboard.press("Home")
+    says(page, ".wb-racer[data-lane^='Draft model']", "0 of 12 tokens")
+    # the approximate method: its divergence with the target's margin, and the texts side by side
+    typical = V + ".wb-verdict[data-lane^='Medusa, typical']"
+    assert "approximate: not the target's distribution" in page.inner_text(typical)
+    assert "first at token" in page.inner_text(typical)
+    assert "nats" in page.inner_text(typical)
+    says(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")
+    page.select_option(
+        V + "[aria-label='Lane whose text is shown']", label=page.locator(V + "tr").nth(3).get_attribute("data-lane")
+    )
+    page.wait_for_selector(V + ".wb-texts ins, " + V + ".wb-texts del")
+    # a pin, and every figure shows its difference
+    page.click(V + "tr[data-lane^='Draft model'] button:has-text('pin')")
+    says(page, ".wb-card-table h3 em", "differences to Draft model (depth 3)")
+    delta = page.inner_text(V + "tr[data-lane='Autoregressive'] .is-tau .wb-delta")
+    assert delta.startswith("−")
+    says(page, ".wb-card-costs h3 em", "difference to Draft model")
+    page.wait_for_selector(
+        V + ".wb-card-costs .js-plotly-plot text:has-text('(+'), " + V + ".wb-card-costs text:has-text('(−')"
+    )
+    # numbers as tables
+    page.click(V + ".wb-card-pays .wb-tool")
+    assert page.locator(V + ".wb-card-pays tbody tr").count() == 2
+    says(page, ".wb-card-pays .wb-summary", "acceptance")
+    page.click(V + ".wb-card-pays .wb-tool")
+    assert page.evaluate("window.removed.length") == 0, "no chart was mounted again"
+    assert page.evaluate("window.rows.every((row) => row.isConnected)")
+    with page.expect_download() as download:
+        page.click(V + "[title='Save this comparison']")
+        page.click(V + "[data-kind=json]")
+    download.value.save_as(saved["json"])
+    made = json.loads(saved["json"].read_text())
+    assert [lane["plain"] for lane in made["lanes"]] == [True, False, False, False]
+    with page.expect_download() as download:
+        page.click(V + "[title='Save this comparison']")
+        page.click(V + "[data-kind=csv]")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert len(lines) == 1 + 3, "a row a run"
+    # the run behind a row, in the Live view; the pin survives a new measurement's page
+    page.click(V + "tr[data-lane^='Draft model'] button:has-text('run')")
+    page.wait_for_selector("#wb-page .wb-badge:has-text('RECORDED')")
+    page.locator("#wb-page .wb-ribbon .wb-prompt").filter(has_text="Once upon a time").wait_for()
+    assert page.locator("#wb-page .wb-ribbon .wb-token").count() == 12
+
+
+def test_a_saved_comparison_opens_at_every_width_and_in_the_dark(
+    real_app: str, open_page: Opener, saved: dict[str, Path]
+) -> None:
+    if not saved["json"].exists():
+        pytest.skip("needs the comparison that the first test saves")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for width, scheme in ((390, "dark"), (1280, "light")):
+        page = open_page(real_app + "/?tab=compare", ready=READY, viewport={"width": width, "height": 900})
+        if scheme == "dark":
+            page.click(V + "[title='Light or dark']")
+        page.set_input_files(V + "input[type=file]", saved["json"])
+        says(page, ".wb-badge", "IMPORTED")
+        page.wait_for_selector(V + ".wb-card-pays .js-plotly-plot .legend, " + V + ".wb-card-pays .js-plotly-plot svg")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
+        assert not [
+            (v["id"], [n["target"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
+        ]
+        page.set_input_files(
+            V + "input[type=file]", {"name": "x.json", "mimeType": "application/json", "buffer": b"[1]"}
+        )
+        says(page, ".wb-alert", "it is no comparison")
+
+
+def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open_page: Opener) -> None:
+    link = "/?tab=compare&lane=draft-model&prompts=story&repeats=20&max_new_tokens=8&nonsense=1"
+    page = open_page(real_app + link, ready=READY)
+    says(page, ".wb-alert", "nonsense=1: unknown")
+    page.click(V + ".wb-go")
+    page.locator(V + ".wb-compared .is-quartiles").filter(has_text=", 1").first.wait_for(timeout=240_000)
+    page.click(V + "button:has-text('Stop')")
+    measured(page)
+    says(page, ".wb-foot", "Stopped before the end")
+    says(page, ".wb-verdict[data-lane='Draft model']", "identical")
+    assert "lane=draft-model" in page.url

@@ -1,0 +1,157 @@
+"""The Export menu on the page, and the HTML replay opened from disk with the network cut."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from traces import HOSTILE, hostile
+from ui.conftest import Opener
+
+from workbench.trace import export
+from workbench.views import recorded
+from workbench.views.replay import replay
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture
+def from_disk(browser: Any) -> Iterator[Any]:
+    """Opens a file with the network cut. At the end: no text of a trace has run, nothing was asked, nothing failed."""
+    problems: list[str] = []
+    contexts = []
+
+    def open_file(path: Path, **options: Any) -> Any:
+        context = browser.new_context(**({"offline": True, "viewport": {"width": 1280, "height": 900}} | options))
+        contexts.append(context)
+        known = ("data:", "blob:", path.as_uri())
+        page = context.new_page()
+        page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(known) else None)
+        page.on("dialog", lambda d: problems.append(d.message))
+        page.goto(path.as_uri())
+        page.wait_for_selector(".wb[data-ready=true]")
+        return page
+
+    yield open_file
+    for context in contexts:
+        assert [page.evaluate("window.hurt ?? null") for page in context.pages] == [None]
+        context.close()
+    assert problems == []
+
+
+def files(page: Any, folder: Path, leave_out: str = "nothing") -> dict[str, Path]:
+    """Press the buttons of the Export menu; the files by what the buttons say."""
+    page.get_by_role("button", name="export").first.click()
+    page.wait_for_selector(".wb-exportview")
+    buttons, saved = page.locator(".wb-export:enabled, .wb-exportview button"), {}
+    for i in range(buttons.count()):
+        button = buttons.nth(i)
+        name = button.get_attribute("aria-label") or button.locator("b").inner_text()
+        if re.search(leave_out, name):
+            continue
+        with page.expect_download() as download:
+            button.click()
+        saved[name] = folder / download.value.suggested_filename
+        download.value.save_as(saved[name])
+    assert len(set(saved.values())) == len(saved), "every file has a name of its own"
+    return saved
+
+
+def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any, tmp_path: Path) -> None:
+    path = tmp_path / "replay.html"
+    path.write_text(replay(hostile()), encoding="utf-8")
+    page = from_disk(path)
+    assert "RECORDED" in page.inner_text(".wb-head")
+    assert page.locator("img, .wb-ribbon script, iframe").count() == 0
+    assert HOSTILE[0] in page.inner_text(".wb-ribbon")
+    assert page.locator(".wb-token").count() == len(hostile().token_ids)
+    page.click(".wb-token >> nth=0")
+    page.wait_for_selector(".wb-where:has-text('round 1 of')")
+    page.keyboard.press("]")
+    page.wait_for_selector(".wb-where:has-text('round 2 of')")
+    saved = files(page, tmp_path, leave_out="(?<!Tokens) as PNG")
+    assert "Parquet" not in saved, "no server here"
+    again = export.read_json_lines(saved["JSON Lines"].read_text(encoding="utf-8"))
+    assert again == hostile()
+    for name, made in saved.items():
+        if made.suffix == ".svg":
+            root = ElementTree.parse(made).getroot()  # well-formed, whatever the texts hold
+            assert not [e for e in root.iter() if e.tag.endswith(("script", "}img", "}iframe"))], name
+            assert not [a for e in root.iter() for a in e.attrib if a.lower().startswith("on")], name
+            assert "RECORDED" in "".join(root.itertext()), name
+        if made.suffix == ".png":
+            assert made.read_bytes().startswith(b"\x89PNG"), name
+    second = from_disk(saved["HTML replay"])
+    assert second.locator(".wb-token").count() == len(hostile().token_ids)
+
+
+def test_a_simulation_says_so_in_its_replay(from_disk: Any, tmp_path: Path) -> None:
+    trace = hostile()
+    trace.header.simulation = True
+    path = tmp_path / "replay.html"
+    path.write_text(replay(trace), encoding="utf-8")
+    page = from_disk(path, viewport={"width": 390, "height": 800}, color_scheme="dark")
+    assert page.locator(".is-simulation").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.body.classList.contains('dark')")
+
+
+def test_every_export_of_the_page_can_be_read(fake_app: str, open_page: Opener, from_disk: Any, tmp_path: Path) -> None:
+    n_tokens = len(recorded.read(recorded.folder() / f"draft-model{recorded.SUFFIX}").token_ids)
+    page = open_page(f"{fake_app}/?recorded=draft-model", reduced_motion="reduce")
+    page.wait_for_function(f"document.querySelectorAll('.wb-token').length === {n_tokens}")
+    saved = files(page, tmp_path, leave_out="as SVG|(?<!clock) as PNG")
+    trace = export.read(saved["JSON Lines"].read_bytes())
+    assert export.read(saved["Parquet"].read_bytes()).to_wire() == trace.to_wire()
+    made = json.loads(saved["Chrome trace"].read_text(encoding="utf-8"))
+    assert len(made["traceEvents"]) == len(export.chrome_trace(trace)["traceEvents"])
+    assert saved["Wall clock as PNG"].read_bytes().startswith(b"\x89PNG")
+    replayed = from_disk(saved["HTML replay"])
+    assert replayed.locator(".wb-token").count() == len(trace.token_ids)
+    for selector in (".wb-token", ".wb-node path"):  # the same colours as on the page
+        seen = [p.evaluate(f"getComputedStyle(document.querySelector('{selector}')).fill + "
+                           f"getComputedStyle(document.querySelector('{selector}')).backgroundColor")
+                for p in (page, replayed)]  # fmt: skip
+        assert seen[0] == seen[1]
+
+
+def test_the_menu_works_by_keyboard_and_says_when_there_is_nothing(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    button = page.get_by_role("button", name="export").first
+    button.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "wb-export"
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    page.wait_for_selector(f".wb-exportnote:has-text('Saved {download.value.suggested_filename}')")
+    page.keyboard.press("Escape")
+    assert page.locator(".wb-exports").is_hidden()
+
+
+def test_a_recording_that_is_still_playing_is_saved_whole(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+    page = open_page(f"{fake_app}/?recorded=autoregressive")
+    assert page.locator(".wb-token").count() < 20, "it plays slowly"
+    saved = files(page, tmp_path, leave_out="^(?!JSON Lines)")
+    assert export.read(saved["JSON Lines"].read_bytes()) == recorded.trace("autoregressive")
+
+
+@pytest.mark.parametrize("width", [390, 700, 1280])
+def test_the_menu_is_on_the_screen(from_disk: Any, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "replay.html"
+    path.write_text(replay(recorded.trace("draft-model")), encoding="utf-8")
+    page = from_disk(path, viewport={"width": width, "height": 800})
+    page.get_by_role("button", name="export").first.click()
+    page.wait_for_selector(".wb-exportview")
+    page.wait_for_timeout(100)
+    box = page.locator(".wb-exports").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert box["y"] + box["height"] <= 800

@@ -1,0 +1,94 @@
+"""The window that says why a run is as fast as it is, and the boards, in the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import hostile
+from ui.conftest import Opener
+from ui.fake_client import FakeWorkbench
+
+from workbench.core.errors import WorkbenchError
+from workbench.methods import registry
+from workbench.ui.hosting import safely
+from workbench.ui.session import MOST_OTHERS, Session
+from workbench.views import recorded
+
+
+def in_browser(test: Any) -> Any:
+    """Mark a test that needs chromium."""
+    return pytest.mark.browser(pytest.mark.slow(test))
+
+
+def test_the_session_analyses_what_the_browser_holds() -> None:
+    session = Session(FakeWorkbench())
+    trace, plain = recorded.trace("draft-model").to_wire(), recorded.trace("autoregressive").to_wire()
+    found = session.whatif({"trace": trace, "others": [plain]})
+    assert found["budget"]["speedup"] > 1
+    assert Path(found["plotly"]).name == "plotly.min.js"
+    assert session.whatif({"trace": trace})["budget"]["speedup"] is None
+    medusa = recorded.trace("medusa").to_wire()
+    many = session.whatif({"trace": trace, "others": [medusa] * (MOST_OTHERS + 4)})
+    assert len(many["combinations"]) == MOST_OTHERS
+    assert session.whatif({"trace": hostile().to_wire()})["words"]
+
+
+def test_what_is_no_trace_is_said_in_words() -> None:
+    session = Session(FakeWorkbench())
+    assert "damaged" in safely(session.whatif)({"trace": {"header": {}}})["error"]["message"]
+    with pytest.raises(WorkbenchError):
+        session.whatif({})
+
+
+def opened(page: Any) -> Any:
+    page.get_by_role("button", name="why this fast?").click()
+    page.wait_for_selector(".wb-whybody:not([hidden])")
+    return page.locator(".wb-whatif")
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: int, scheme: str) -> None:
+    from ui.test_pages import serious
+
+    page = open_page(
+        f"{fake_app}/?recorded=draft-model", viewport={"width": width, "height": 1000}, color_scheme=scheme
+    )
+    page.wait_for_selector(".wb-theorywords:not(:empty)")
+    assert "by position" in page.locator(".wb-theorywords").inner_text()
+    assert page.locator(".wb-card-position .wb-theory").get_attribute("d")
+    dialog = opened(page)
+    assert "cannot be told" in dialog.inner_text()
+    assert dialog.locator(".wb-whytable tbody tr").count() >= 12
+    dialog.locator(".wb-card-lengths .wb-tool").click()
+    assert "exactly what is accepted" in dialog.locator(".wb-card-lengths table").inner_text()
+    page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly has come
+
+    medusa = tmp_path / "medusa.json"
+    medusa.write_text(json.dumps(recorded.trace("medusa").to_wire()))
+    with page.expect_file_chooser() as chooser:
+        dialog.get_by_role("button", name="compare with another run").click()
+    chooser.value.set_files(medusa)
+    page.wait_for_function("document.querySelector('.wb-whatif').innerText.includes('and medusa 2.')")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert serious(page) == []
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+
+
+@in_browser
+def test_the_boards_stand_on_the_methods_page(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/methods")
+    page.wait_for_selector(".wb[data-drawn=true]")
+    assert page.locator("#exactness tbody tr").count() == len(registry.names())
+    standings = page.locator("#exactness .wb-standing").all_inner_texts()
+    assert len(standings) == len(registry.names())
+    claims = page.locator("#claims tbody tr")
+    assert claims.count() >= 15
+    line = page.locator("#claims tbody tr", has_text="draft-tree").filter(has_text="static tree")
+    assert "not measurable here" in line.inner_text()
+    assert "workbench claims --method draft-tree --key over-static" in line.inner_text()
+    assert page.locator(".wb-method .wb-standing").count() == len(registry.names())

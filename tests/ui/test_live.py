@@ -1,0 +1,342 @@
+"""The Live view over synthetic rounds, in a browser: examples, links, branches, files, long runs, wide trees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from ui.conftest import Opener
+from ui.test_page import ROUNDS, WATCH, count, long, says, short, state, stop, wait_rounds
+from views.synthetic import trace
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+TEXT = "[...document.querySelectorAll('.wb-token')].map((e) => e.textContent).join('')"
+PUSH = """async ({ rounds }) => {
+  const run = sessionStorage.getItem('wb-run');
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  for (let i = 0; i < rounds.length; i += 12) {
+    const part = rounds.slice(i, i + 12);
+    window.workbenchBus({ run, rounds: part, seq: part.at(-1).index + 1 });
+    await frame();
+  }
+  await frame();
+  await frame();
+}"""
+
+
+def upload(page: Any, name: str, data: dict[str, Any] | str) -> None:
+    text = data if isinstance(data, str) else json.dumps(data)
+    page.set_input_files("input[type=file]", {"name": name, "mimeType": "application/json", "buffer": text.encode()})
+
+
+def wide_tree(n_rounds: int) -> dict[str, Any]:
+    """Rounds of 136 nodes: 8 children of the root, 8 of each of those, and 8 of each of eight of these."""
+    return trace("draft-tree", {"depth": 3, "width": 8, "temperature": 0.7}, n_rounds, seed=4)
+
+
+def test_the_recorded_example_plays_first_and_the_first_run_replaces_it(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    says(page, ".wb-badge", "RECORDED")
+    page.wait_for_function("Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) > 2")
+    assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
+    page.click("[data-press=run]")
+    says(page, ".wb-badge", "LIVE")
+    state(page, "finished")
+    assert page.evaluate(ROUNDS) == list(range(count(page))), "nothing of the example is left"
+    assert page.locator(".wb-token").count() == 128
+
+
+def test_reduced_motion_shows_the_example_whole(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app, reduced_motion="reduce")
+    page.wait_for_selector(".wb-token")
+    assert page.evaluate(ROUNDS) == list(range(count(page)))
+    says(page, ".wb-card-ribbon h3 em", "finished")
+
+
+def test_a_link_restores_the_controls_elsewhere_and_run_gives_the_same_text(fake_app: str, open_page: Opener) -> None:
+    one = open_page(fake_app)
+    one.select_option("[data-what=method]", "draft-tree")
+    one.locator("[data-param=width] input[type=number]").fill("2")
+    short(one, 40)
+    one.get_by_label("Seed").fill("11")
+    one.fill("textarea", "A prompt & more = <b>ü</b>?")
+    one.keyboard.press("Control+Enter")
+    state(one, "finished")
+    one.click(".wb-round[data-round='2'] .wb-token")
+    one.wait_for_function("location.search.includes('round=3')")
+    link = one.url
+    asked = parse_qs(urlsplit(link).query)
+    assert (asked["method"], asked["width"], asked["seed"]) == (["draft-tree"], ["2"], ["11"])
+    two = open_page(link + "&depth=99&nonsense=1&drafter=other")
+    assert two.input_value("[data-what=method]") == "draft-tree"
+    assert two.input_value("[data-param=width] input[type=number]") == "2"
+    assert two.input_value("textarea") == "A prompt & more = <b>ü</b>?"
+    note = two.inner_text(".wb-alert.is-note")
+    for problem in ("depth=99", "nonsense=1", "another tokenizer"):
+        assert problem in note
+    two.click("[data-press=run]")
+    state(two, "finished")
+    assert two.evaluate(TEXT) == one.evaluate(TEXT)
+    two.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 3 ')")
+    says(two, ".wb-card-ribbon h3 em", "pinned")
+    two.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    two.get_by_text("copy link").click()
+    says(two, ".wb-note", "clipboard")
+    assert "width=2" in two.evaluate("navigator.clipboard.readText()")
+
+
+def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
+    fake_app: str, open_page: Opener
+) -> None:
+    page = open_page(fake_app)
+    short(page, 30)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    ghost = page.locator(".wb-ghost.is-rejected").first
+    word, at = ghost.inner_text().strip(), int(ghost.get_attribute("data-round") or 0)
+    ghost.click()
+    before = page.evaluate(TEXT)
+    page.click(".wb-bar.is-own .wb-from")
+    says(page, ".wb-origin", f"branch at round {at + 1}")
+    state(page, "finished")
+    assert word in page.inner_text(".wb-origin")
+    assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the chosen token is the end of the prompt"
+    assert "ids=" in page.evaluate("location.search") or page.wait_for_function("location.search.includes('ids=')")
+    page.get_by_text("back to where it came from").click()
+    page.wait_for_function(f"{TEXT} === {json.dumps(before)}")
+    assert page.is_visible(".wb-branch"), "the panel still holds the branch's prompt"
+    page.get_by_text("use the text instead").click()
+    page.wait_for_selector(".wb-branch", state="hidden")
+
+
+def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    page.click("[data-press=run]")
+    page.locator(".wb-ghost.is-rejected").first.click()
+    page.click(".wb-bar.is-own .wb-from")
+    says(page, ".wb-origin", "branch at round")
+    wait_rounds(page, 2)
+    stop(page)
+
+
+def test_a_change_of_sampling_in_mid_run_voids_the_baseline(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    short(page, 60)
+    page.click("[data-press=baseline]")
+    page.wait_for_selector("[data-press=baseline]:has-text('✓')")
+    page.click("[data-press=step]")
+    wait_rounds(page, 1)
+    says(page, "[data-figure=speedup] .wb-value", "×")
+    page.locator("[data-param=temperature] input[type=number]").fill("0.9")
+    page.keyboard.press("Tab")
+    page.wait_for_timeout(300)
+    page.click("[data-press=pause]")
+    state(page, "finished")
+    assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
+    says(page, "[data-figure=speedup] .wb-label", "baseline void")
+    says(page, ".wb-lane svg", "baseline void: temperature 0.70 → 0.90 @ round 2")
+
+
+def test_lost_messages_are_asked_for_again(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.evaluate("""() => {
+      const hear = window.workbenchBus;
+      let n = 0;
+      window.dropped = 0;
+      window.workbenchBus = (m) => (n++ % 3 === 1 && m.rounds?.length ? (window.dropped += 1) : hear(m));
+    }""")
+    page.click("[data-press=run]")
+    state(page, "finished")
+    assert page.evaluate("window.dropped") >= 1
+    page.wait_for_function(
+        f"({ROUNDS}).length === Number(document.querySelector('.wb-where').textContent.split(' of ')[1])"
+    )
+    assert page.evaluate(ROUNDS) == list(range(count(page)))
+    assert page.locator(".wb-token").count() == 128
+
+
+def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    open_page.allowed += ["AbortError", "Connection errored out", "Failed to fetch", "net::ERR", "network error"]
+    long(page)
+    page.click("[data-press=run]")
+    wait_rounds(page, 3)
+    page.context.set_offline(True)
+    page.evaluate(
+        "window.workbenchBus = ((hear) => (m) => window.deaf || hear(m))(window.workbenchBus); window.deaf = true"
+    )
+    state(page, "lost")
+    says(page, ".wb-card-ribbon h3 em", "reconnecting")
+    had = count(page)
+    page.context.set_offline(False)
+    page.wait_for_selector(".wb-badge:not([data-state=lost])")
+    page.wait_for_function(f"Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) > {had}")
+    says(page, ".wb-alerts", "were filled in")
+    assert page.evaluate(ROUNDS) == list(range(len(page.evaluate(ROUNDS))))
+    page.evaluate("window.deaf = false")
+    if page.is_enabled("[data-press=stop]"):
+        page.click("[data-press=stop]")
+
+
+def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    long(page)
+    page.click("[data-press=step]")
+    wait_rounds(page, 1)
+    page.evaluate(WATCH)
+    rounds = trace("draft-model", {"depth": 4, "temperature": 0.7}, 900, seed=6)["rounds"][1:]
+    page.evaluate(PUSH, {"rounds": rounds})
+    n_tokens = page.locator(".wb-token").count()
+    assert n_tokens > 2000
+    assert page.evaluate(ROUNDS) == list(range(900))
+    assert page.evaluate("window.removed") == []
+    assert page.evaluate("window.kept.every((e) => e.isConnected)")
+    skipped = page.evaluate("""[...document.querySelectorAll('.wb-chunk')]
+      .filter((e) => !e.firstElementChild.checkVisibility({ contentVisibilityAuto: true })).length""")
+    assert skipped > 5, "what is out of sight is not laid out"
+    page.locator(".wb-ribbon").evaluate("(e) => { e.scrollTop = 0; }")
+    page.wait_for_selector(".wb-scrub .wb-badge:visible")
+    page.evaluate(PUSH, {"rounds": trace("draft-model", {"depth": 4, "temperature": 0.7}, 912, seed=6)["rounds"][900:]})
+    assert page.locator(".wb-ribbon").evaluate("(e) => e.scrollTop") == 0, "the reader who scrolled back is left alone"
+    page.keyboard.press("Escape")
+    page.click(".wb-scrub .wb-badge")
+    end = "(e) => e.scrollTop + e.clientHeight > e.scrollHeight - 40"
+    page.wait_for_function(f"({end})(document.querySelector('.wb-ribbon'))")
+    stop(page)
+
+
+def test_a_tree_of_136_nodes_is_cut_collapsed_and_drawn_in_place(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    upload(page, "wide.json", wide_tree(12))
+    says(page, ".wb-badge", "IMPORTED")
+    nodes = page.locator(".wb-tree .wb-node:visible")
+    assert nodes.count() <= 66, "64, the root and the target's token"
+    says(page, ".wb-card-tree h3 em", "hidden")
+    page.focus(".wb-ribbon")
+    page.keyboard.press("Home")
+    page.evaluate(WATCH)
+    for _ in range(11):
+        page.keyboard.press("]")
+    page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 12 ')")
+    assert page.evaluate("window.removed") == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1440, "the tree pans inside its own region"
+    many = nodes.count()
+    page.locator(".wb-cut input").fill("0.4")
+    shown = "[...document.querySelectorAll('.wb-tree .wb-node')].filter((e) => e.getAttribute('display') !== 'none')"
+    page.wait_for_function(f"{shown}.length < {many}")
+    page.keyboard.press("Tab")
+    page.focus(".wb-tree")
+    page.keyboard.press("m")
+    page.wait_for_selector(".wb-mask svg")
+    assert page.locator(".wb-maskrow:visible").count() == 136
+    page.locator(".wb-maskrow[data-node='20']").hover()
+    page.wait_for_selector(".wb-maskrow.is-chosen[data-node='20']")
+    assert page.locator(".wb-maskrow.is-ancestor").count() == 1
+    page.focus(".wb-mask")
+    page.keyboard.press("m")
+    page.wait_for_selector(".wb-treelist li li")
+    assert "accepted" in page.inner_text(".wb-treelist")
+
+
+def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    good = json.loads((Path(__file__).parents[1] / "fixtures" / "wire" / "switch.json").read_text())
+    newer = good | {"header": good["header"] | {"schema": 99}}
+    upload(page, "newer.json", newer)
+    says(page, ".wb-alert.is-error", "schema 99")
+    says(page, ".wb-badge", "RECORDED")
+    upload(page, "notes.txt", "hello")
+    page.wait_for_selector(".wb-alert:has-text('notes.txt')")
+    upload(page, "older.json", good | {"header": good["header"] | {"schema": 0}})
+    says(page, ".wb-badge", "IMPORTED")
+    page.wait_for_selector(".wb-alert.is-warning:has-text('older schema')")
+    page.wait_for_selector(".wb-change text:text-is('depth 2 → 5')")
+    lines = [{"event": "header", **good["header"]}, *({"event": "round", **r} for r in good["rounds"])]
+    upload(page, "cut.jsonl", "\n".join(map(json.dumps, lines))[:-700])
+    page.wait_for_selector(".wb-alert.is-warning:has-text('truncated')")
+    hostile = json.loads(json.dumps(good).replace(" fox", "<img src=x onerror=document.title=1>"))
+    upload(page, "hostile.json", hostile)
+    page.wait_for_selector(".wb-token:has-text('onerror')")
+    for mode in ("mask", "list", "tree"):
+        page.click(f"[data-mode={mode}]")
+    assert page.locator(".wb img").count() == 0
+    assert page.title() == "Speculative Decoding Workbench"
+
+
+def test_playing_moves_through_the_rounds_and_can_be_paused(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    upload(page, "run.json", trace("draft-model", {"depth": 4, "temperature": 0.7}, 30, seed=1))
+    says(page, ".wb-badge", "IMPORTED")
+    page.focus(".wb-ribbon")
+    page.keyboard.press(" ")
+    says(page, "[aria-label^='Play with']", "❚❚")
+    page.wait_for_function("/^round [3-9] /.test(document.querySelector('.wb-where').textContent)")
+    page.keyboard.press(" ")
+    says(page, "[aria-label^='Play with']", "▶")
+    there = page.inner_text(".wb-where")
+    page.wait_for_timeout(400)
+    assert page.inner_text(".wb-where") == there
+    page.get_by_text("jump to the end").click()
+    page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 30 ')")
+
+
+def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    short(page, 40)
+    page.focus("textarea")
+    page.keyboard.press("Control+Enter")
+    state(page, "finished")
+    page.focus(".wb-ribbon")
+    for key, wanted in (("1", ".wb-figure[data-figure=speedup]"), ("3", ".wb-tree"), ("2", ".wb-ribbon")):
+        page.keyboard.press(key)
+        assert page.evaluate(f"document.activeElement.matches({wanted!r})"), key
+    page.keyboard.press("Home")
+    page.keyboard.press("}")
+    page.keyboard.press("}")
+    says(page, ".wb-card-lane h3 em", "rounds 1–3:")
+    says(page, ".wb-card-histogram h3 em", "rounds 1–3")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("p")
+    says(page, ".wb-card-ribbon h3 em", "pinned")
+    page.keyboard.press("1")
+    page.keyboard.press("Enter")
+    assert page.get_attribute(".wb-figure[data-figure=speedup]", "aria-expanded") == "true"
+    page.keyboard.press("Escape")
+    assert page.get_attribute(".wb-figure[data-figure=speedup]", "aria-expanded") == "false"
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.focus(".wb-ribbon")
+    page.keyboard.press("m")
+    page.wait_for_selector("[data-mode=mask][aria-pressed=true]")
+
+
+def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    threshold = page.locator("[data-param=threshold]")
+    assert "policy is confidence" in threshold.inner_text()
+    assert threshold.locator("input[type=number]").is_disabled()
+    page.locator("[data-param=policy] select").select_option("confidence")
+    page.wait_for_selector("[data-param=threshold] input[type=number]:enabled")
+    page.locator("[data-param=temperature] input[type=number]").fill("0")
+    page.keyboard.press("Tab")
+    page.locator(".wb-moresampling summary").click()
+    assert "temperature is above 0" in page.inner_text("[data-param=top_k]")
+
+
+def test_embedded_it_is_the_stage_alone_or_one_part_of_it(fake_app: str, open_page: Opener) -> None:
+    page = open_page(
+        f"{fake_app}/?recorded=draft-tree&round=2&embed=1&view=tree", viewport={"width": 700, "height": 500}
+    )
+    page.wait_for_selector(".wb-node")
+    assert page.is_hidden(".wb-side")
+    assert page.is_hidden(".wb-ribbon")
+    says(page, ".wb-badge", "RECORDED")
+    says(page, ".wb-card-tree h3", "round 2")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700

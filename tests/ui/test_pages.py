@@ -1,0 +1,250 @@
+"""Gallery, Methods and Learn in a browser: complete, handsome at every width, without serious findings of axe."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import HOSTILE, hostile
+from ui.conftest import Opener
+
+from workbench.methods import registry
+from workbench.trace import export, metrics
+from workbench.trace.metrics import DEFINITIONS
+from workbench.ui import gallery, learn, methods_page
+from workbench.views import lessons, recorded
+
+
+def in_browser(test: Any) -> Any:
+    """Mark a test that needs chromium."""
+    return pytest.mark.browser(pytest.mark.slow(test))
+
+
+# -- What the pages are made from -------------------------------------------------------------------------------------
+
+
+def test_every_method_says_its_idea_in_two_sentences_and_its_rule() -> None:
+    for card in methods_page.catalogue():
+        sentences = [s for s in re.split(r"(?<=[a-z.0-9])\. ", card["idea"].rstrip(".")) if s]
+        assert len(sentences) == 2, card["name"]
+        assert card["formula"], card["name"]
+        assert card["source"]["url"].startswith("https://"), card["name"]
+
+
+def test_a_method_without_words_goes_by_its_drafter_s_docstring() -> None:
+    import dataclasses
+
+    bare = dataclasses.replace(registry.get("prompt-lookup"), idea="")
+    assert methods_page.idea(bare).startswith("Look the newest `ngram` committed tokens up")
+
+
+class TwoTargets:
+    """A client with a target that lacks what one method needs."""
+
+    def targets(self) -> list[dict[str, Any]]:
+        return [{"name": "a"}, {"name": "b"}]
+
+    def drafters(self, target: str) -> list[dict[str, Any]]:
+        return [{"name": "small", "available": target == "a"}]
+
+    def methods(self, target: str, drafter: str) -> list[dict[str, Any]]:
+        missing = "" if drafter == "small" else f"No draft model is chosen for {target}."
+        plain = {"name": "plain", "title": "Plain", "available": True, "reason": ""}
+        return [plain, {"name": "draft", "title": "Draft", "available": not missing, "reason": missing}]
+
+
+def test_the_matrix_gives_the_reason_in_place_of_a_tick() -> None:
+    found = methods_page.compatibility(TwoTargets())
+    assert [(c["target"], c["drafter"]) for c in found["columns"]] == [("a", "small"), ("a", None), ("b", None)]
+    assert [row["reasons"] for row in found["rows"]] == [
+        ["", "", ""],
+        ["", "No draft model is chosen for a.", "No draft model is chosen for b."],
+    ]
+
+
+def test_the_tour_leaves_out_what_has_no_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [step["name"] for step in learn.tour()] == list(lessons.STEPS)
+    json.dumps(learn.tour())
+    monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
+    assert learn.tour() == []
+    recorded.write(tmp_path / f"oracle{recorded.SUFFIX}", made_before := recorded.read(ORACLE))
+    assert [step["name"] for step in learn.tour()] == ["what-it-buys"]
+    assert made_before.header.simulation
+
+
+ORACLE = recorded.folder() / f"oracle{recorded.SUFFIX}"
+
+
+# -- In the browser ---------------------------------------------------------------------------------------------------
+
+
+def serious(page: Any) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page, context=".wb", options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{v['id']}: {n['target']} {n['failureSummary'][:200]}"
+        for v in found
+        if v["impact"] in ("serious", "critical")
+        for n in v["nodes"]
+    ]
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
+    for path in ("gallery", "methods", "learn"):
+        page = open_page(f"{fake_app}/{path}", viewport={"width": width, "height": 900}, color_scheme=scheme)
+        if path == "methods":
+            page.wait_for_selector(".wb[data-drawn=true]")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} scrolls sideways"
+        assert page.locator("h1").count() == 1
+        assert page.title().endswith("Speculative Decoding Workbench")
+        assert serious(page) == [], path
+        page.context.close()
+
+
+@in_browser
+def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
+    fake_app: str, open_page: Opener, tmp_path: Path
+) -> None:
+    page = open_page(f"{fake_app}/gallery")
+    assert page.locator(".wb-shelf h2").all_inner_texts() == recorded.names()
+    card = page.locator(".wb-shelf", has_text="draft-tree-sampled")
+    trace = recorded.trace("draft-tree-sampled")
+    assert f"{metrics.tau(trace.rounds):.2f}" in card.inner_text()
+    assert "RECORDED" in card.inner_text()
+    assert page.locator(".wb-shelf", has_text="oracle").locator(".is-simulation").count() == 1
+    with page.expect_download() as download:
+        card.get_by_role("button").click()
+    download.value.save_as(tmp_path / "saved.jsonl")
+    assert export.read((tmp_path / "saved.jsonl").read_bytes()) == trace
+    fork = card.get_by_role("link", name="Fork").get_attribute("href")
+    assert "method=draft-tree-sampled" in fork
+    assert "temperature=0.8" in fork
+    card.get_by_role("link", name="Open").click()
+    page.wait_for_selector(".wb[data-ready=true] .wb-token")
+    assert "RECORDED" in page.inner_text(".wb-head")
+
+
+@in_browser
+def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/methods")
+    page.wait_for_selector(".wb[data-drawn=true]")
+    assert page.locator(".wb-method").count() == len(registry.names())
+    for method in registry.methods():
+        card = page.locator(f"[data-method='{method.name}']")
+        text = card.text_content()
+        assert all(part in text for part in (method.title, method.idea, method.formula, method.promise.value))
+        assert card.locator(".wb-params tbody tr").count() == len(method.params)
+        assert card.locator("figure svg .wb-node").count() > 1, "a picture of its draft"
+        assert (
+            card.get_by_role("link", name=f"Run {method.title}")
+            .get_attribute("href")
+            .endswith(f"/?method={method.name}")
+        )
+    for title, meaning in DEFINITIONS.values():
+        assert title in page.inner_text("#figures")
+        assert meaning in page.inner_text("#figures")
+    assert page.locator(".wb-matrix tbody tr").count() > 0
+
+
+def press(page: Any, selector: str) -> None:
+    """Click what may lie out of sight in its scroller."""
+    page.locator(selector).first.dispatch_event("click")
+
+
+@in_browser
+def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/learn")
+    names = list(lessons.STEPS)
+    done = ".wb-steps [data-done=true]"
+    page.click(".wb-question .wb-button >> nth=0")
+    page.wait_for_selector(".wb-why")
+    press(page, ".wb-lesson .wb-round[data-round='0']")
+    page.wait_for_timeout(300)
+    assert page.locator(done).count() == 0, "a round is not the rejected draft that was asked for"
+    for i, name in enumerate(names):
+        make, needed = lessons.STEPS[name]
+        step = make(*map(recorded.trace, needed))
+        page.wait_for_selector(f".wb-lessonhead h2:has-text('{i + 1}. ')")
+        assert step.see.split(":")[0] in page.inner_text(".wb-lessontext")
+        if step.dials:
+            page.locator("#wb-dial-a").fill("0.8")
+            page.locator("#wb-dial-k").fill("12")
+            assert page.locator(done).count() == i, "still faster than plain decoding"
+            page.locator("#wb-dial-c").fill("1")
+        elif step.rounds and "lane" in step.cards:
+            # Walk to the slowest round, there or back; the lane is drawn, not made of buttons.
+            for way in ["Next round"] * 60 + ["Previous round"] * 120:
+                if page.locator(done).count() > i:
+                    break
+                page.click(f".wb-lesson button[aria-label='{way}']")
+        elif step.rounds:
+            press(page, f".wb-lesson .wb-round[data-round='{step.rounds[0]}']")
+        else:
+            r, node = step.places[0]
+            press(page, f".wb-lesson .wb-round[data-round='{r}']")
+            page.wait_for_selector(f".wb-card-tree h3:has-text('round {r + 1}')")
+            press(page, f".wb-card-tree .wb-node[data-node='{node}']")
+        page.wait_for_function(f"document.querySelectorAll('{done}').length === {i + 1}")
+        assert "Done" in page.inner_text(".wb-task")
+        if i + 1 < len(names):
+            page.click("text=Next step")
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true]")
+    assert page.locator(done).count() == len(names), "remembered"
+    page.click("text=start over")
+    page.wait_for_function(f"document.querySelectorAll('{done}').length === 0")
+
+
+@in_browser
+def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_page: Opener) -> None:
+    """The pages drawn again over a host whose every text is out to do harm."""
+    page = open_page(f"{fake_app}/gallery")
+    trace = hostile()
+    entry = recorded.describe(HOSTILE[0], trace)
+    source = {"title": HOSTILE[0], "authors": HOSTILE[1], "year": 1, "url": "javascript:window.hurt=1", "where": ""}
+    words = {"name": HOSTILE[0] + HOSTILE[4], "title": HOSTILE[1], "idea": HOSTILE[0], "formula": HOSTILE[1]}
+    card = methods_page.catalogue()[1] | words | {"source": source}
+    matrix = {"columns": [{"target": HOSTILE[0], "drafter": HOSTILE[1]}], "rows": []}
+    matrix["rows"] = [{"name": "x", "title": HOSTILE[0], "reasons": [HOSTILE[1]]}]
+    step = lessons.to_wire("round", lessons.read_a_round(recorded.trace("draft-model")))
+    answers = {
+        "recordings": [entry], "recording": trace.to_wire(), "matrix": matrix,
+        "methods": {"methods": [card], "definitions": [], "recordings": [words["name"]]},
+        "steps": [step | {"title": HOSTILE[0], "see": HOSTILE[1], "choices": HOSTILE[:3], "recording": HOSTILE[0]}],
+    }  # fmt: skip
+    for module in ("gallery", "methodcards", "learn"):
+        text = page.evaluate(DRAWN_WITH, [module, answers])
+        assert HOSTILE[0] in text, module
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hurt ?? null") is None
+    assert page.locator(".wb img, .wb script, .wb iframe, a[href^=javascript]").count() == 0
+
+
+DRAWN_WITH = """async ([first, answers]) => {
+  const asked = performance.getEntriesByType("resource").map((r) => /\\/js\\/(\\w+)\\.js.*/.exec(r.name));
+  const urls = asked.filter(Boolean);
+  const loaded = await Promise.all(urls.map(async (u) => [u[1], await import(u.input)]));
+  const modules = Object.fromEntries(loaded);
+  const el = document.body.appendChild(Object.assign(document.createElement("div"), { className: "wb wb-page" }));
+  await modules[first].mount(el, { modules, host: { base: "", call: async (name) => answers[name], theme() {} } });
+  await new Promise((done) => setTimeout(done, 200));
+  return el.textContent;
+}"""
+
+
+def test_pages_take_a_client_only_to_ask_what_runs() -> None:
+    """Gallery and tour work before any backend: their `add` touches no client."""
+    import gradio as gr
+
+    with gr.Blocks() as demo:
+        gr.HTML("main")
+    gallery.add(demo, None)
+    learn.add(demo, None)
+    methods_page.add(demo, None)
+    assert [page[0] for page in demo.pages] == ["", "gallery", "learn", "methods"]

@@ -1,0 +1,80 @@
+"""The Sweep tab over the bundled models, in a browser: a grid that fills, cells that open, sweeps that go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.conftest import Opener
+
+from workbench.bench.sweep import Kept
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+V = "#wb-sweep "
+READY = V + ".wb[data-ready=true]"
+LINK = (
+    "/?tab=sweep&axis=method%3Dprompt-lookup,autoregressive&axis=temperature%3D0,0.5"
+    "&group=stories&limit=1&repeats=1&max_new_tokens=6"
+)
+
+
+def says(page: Any, selector: str, text: str) -> None:
+    page.locator(V + selector).filter(has_text=text).first.wait_for(state="attached")
+
+
+def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
+    real_app: str, open_page: Opener, sweeps: Path
+) -> None:
+    page = open_page(real_app + LINK, ready=READY)
+    says(page, ".wb-go", "4 cells")
+    page.click(V + ".wb-go")
+    page.wait_for_selector(V + ".wb-cell[data-state=done]", timeout=240_000)
+    page.evaluate(f"window.cells = [...document.querySelectorAll('{V}.wb-cell')]")
+    page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
+    states = page.eval_on_selector_all(V + ".wb-cell", "cells => cells.map((c) => c.dataset.state)")
+    assert states == ["done"] * 4
+    assert page.evaluate("window.cells.every((cell) => cell.isConnected)"), "cells are filled, not made anew"
+    # by keyboard: one stop, arrows, Enter
+    page.focus(V + ".wb-cell")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    says(page, ".wb-card-cell dd", "prompt-lookup")
+    says(page, ".wb-card-cell dd", "0.5")
+    page.select_option(V + "[aria-label='What the cells show']", "tau")
+    label = page.get_attribute(V + ".wb-cell >> nth=1", "aria-label")
+    assert label.startswith("method prompt-lookup, temperature 0.5: mean accepted length τ")
+    says(page, ".wb-codebox", "Sweep.of({")
+    says(page, ".wb-codebox", "workbench sweep --axis")
+    with page.expect_download() as download:
+        page.click(V + "[title='Save this sweep']")
+        page.click(V + "[data-kind=csv]")
+    assert len(Path(download.value.path()).read_text().splitlines()) == 1 + 4
+    page.click(V + "button:has-text('open its run')")
+    page.wait_for_selector("#wb-page .wb-badge:has-text('RECORDED')")
+    page.wait_for_function("document.querySelectorAll('#wb-page .wb-ribbon .wb-token').length === 6")
+    # what was measured is there after a reload, and on disk
+    [folder] = sweeps.iterdir()
+    assert len(list((folder / "cells").glob("*.json"))) == 4
+    assert Kept(folder).sweep.axes[1].values == (0.0, 0.5)
+    page = open_page(real_app + LINK, ready=READY)
+    page.click(V + ".wb-go")
+    says(page, ".wb-card-heat h3 em", "4 kept from before")
+    page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
+
+
+def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page: Opener) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = open_page(real_app + LINK, ready=READY, viewport={"width": 390, "height": 800})
+    page.click(V + "summary >> nth=0")
+    page.fill(V + ".wb-axis >> nth=1 >> input", "0, 9")
+    says(page, ".wb-detail.is-wrong", "9: a number from 0")
+    assert page.is_disabled(V + ".wb-go")
+    page.fill(V + ".wb-axis >> nth=1 >> input", "0, 0.5")
+    assert page.is_enabled(V + ".wb-go")
+    page.click(V + ".wb-go")
+    page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
+    assert not [(v["id"], [n["target"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]

@@ -1,0 +1,309 @@
+"""The Vision tab in a browser: over synthetic runs for what must never happen, over the bundled model for the rest."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from ui.conftest import ROOT, Opener, free_port, models_folder, serve
+from ui.fake_vision import FakeVision, finished
+
+from workbench.trace.events import Trace
+from workbench.views.replay import replay
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+V = "#wb-vision "
+DONE = f"['finished', 'error'].includes(document.querySelector('{V}.wb-badge').dataset.state)"
+MARKS = f"[...document.querySelectorAll('{V}.wb-card-curve .wb-change')].filter((e) => e.checkVisibility())"
+
+
+@pytest.fixture(scope="module")
+def vision_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page over synthetic runs with pictures."""
+    port, log = free_port(), tmp_path_factory.mktemp("vision") / "log"
+    yield from serve([sys.executable, "tests/ui/serve_vision.py", str(port), "0.05"], port, log)
+
+
+def png(colour: str = "red", size: tuple[int, int] = (32, 48)) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", size, colour).save(out, "PNG")
+    return out.getvalue()
+
+
+def visit(open_page: Opener, app: str, query: str = "", **options: Any) -> Any:
+    """The tab, opened. Live's own view is on the same page, unseen."""
+    page = open_page(f"{app}/?tab=vision{query}", ready=f"{V}.wb[data-ready=true]", **options)
+    page.wait_for_selector(f"{V}.wb-card-picture image", state="attached")
+    return page
+
+
+def says(page: Any, selector: str, text: str) -> None:
+    page.locator(V + selector).first.filter(has_text=text).wait_for(state="attached")
+
+
+def run(page: Any) -> None:
+    page.click(f"{V}[data-press=run]")
+    page.wait_for_function(f"document.querySelector('{V}.wb-badge').dataset.from === 'live'")
+    page.wait_for_function(DONE)
+    page.wait_for_function(f"!document.querySelector('{V}[data-figure=grounded] .wb-value').textContent.includes('—')")
+
+
+def at(page: Any, card: str, column: int, row: int) -> tuple[float, float]:
+    box = page.locator(f"{V}.wb-card-{card} .wb-vis svg").bounding_box()
+    return box["x"] + box["width"] * (column + 0.5) / 8, box["y"] + box["height"] * (row + 0.5) / 8
+
+
+def stroke(page: Any, *patches: tuple[int, int]) -> None:
+    page.mouse.move(*at(page, "picture", *patches[0]))
+    page.mouse.down()
+    for patch in patches[1:]:
+        page.mouse.move(*at(page, "picture", *patch))
+    page.mouse.up()
+
+
+def step(page: Any, n: int) -> None:
+    page.click(f"{V}[data-press=step]")
+    page.wait_for_function(f"Number(document.querySelector('{V}.wb-where').textContent.split(' of ')[1]) >= {n}")
+
+
+def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: Opener) -> None:
+    page = open_page(vision_app)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    assert page.evaluate("performance.getEntriesByType('resource').every((e) => !/vision\\w*\\.(js|css)/.test(e.name))")
+    page.get_by_role("link", name="Vision", exact=True).click()
+    page.wait_for_selector(f"{V}.wb[data-ready=true]")
+    assert any("visionview.js" in url for url in asked)
+    assert "tab=vision" in page.url
+
+
+def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: Opener) -> None:
+    page = visit(open_page, vision_app)
+    run(page)
+    captions = [page.locator(f"{V}.wb-caption").nth(i) for i in (0, 1)]
+    page.wait_for_function(
+        f"(() => {{ const [a, b] = [...document.querySelectorAll('{V}.wb-caption')].map((e) => "
+        "[...e.querySelectorAll('.wb-token')].map((t) => t.innerText).join('')); return a && a === b; })()"
+    )  # the slower of the two is drawn to its end, too
+    words = [c.locator(".wb-token").all_inner_texts() for c in captions]
+    assert "".join(words[0]) == "".join(words[1]), "both are exact"
+    assert captions[1].locator(".wb-ghost.is-rejected").count() > captions[0].locator(".wb-ghost.is-rejected").count()
+    assert page.locator(V + "img[src='x']").count() == 0, "token text is text"
+    assert page.evaluate("window.hurt") is None
+    grounded = captions[0].locator(".wb-token.is-grounded").all_inner_texts()
+    assert {" red", " circle"} <= set(grounded)
+    assert " the" not in grounded
+    says(page, "[data-figure=grounded] small", "vs")
+    says(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
+    # A word, then its patches; a patch, then its words.
+    captions[0].locator(".wb-token:has-text('red')").first.click()
+    says(page, ".wb-card-target em", "for “red”")
+    hot = page.locator(f"{V}.wb-card-target .wb-heat").evaluate_all(
+        "(all) => all.map((e) => +e.getAttribute('opacity'))"
+    )
+    assert hot.index(max(hot)) == 18
+    page.mouse.move(*at(page, "target", 2, 2))
+    says(page, ".wb-pointed", "Row 3, column 3")
+    says(page, ".wb-pointed", "red")
+    assert " red" in captions[0].locator(".wb-token.is-leaning").all_inner_texts()
+    # The same from the keyboard.
+    page.focus(f"{V}.wb-card-picture .wb-vis")
+    page.keyboard.press("PageUp")
+    page.keyboard.press("ArrowRight")
+    says(page, ".wb-pointed", "Row 1, column 2")
+    # What the blind drafter sees, when one of its words is chosen.
+    captions[1].locator(".wb-token").nth(3).click()
+    says(page, ".wb-card-drafter em", "no vision tokens")
+    captions[1].locator(".wb-ghost.is-rejected").first.click()
+    says(page, ".wb-card-card h3 em", "rejected")
+    assert page.locator(f"{V}.wb-runs tbody tr").count() == 2
+
+
+def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app: str, open_page: Opener) -> None:
+    page = visit(open_page, vision_app, "&max_new_tokens=90")
+    step(page, 1)
+    page.click(f"{V}[data-value=hide]")
+    stroke(page, (5, 5), (6, 5), (6, 6), (5, 6))
+    assert page.evaluate(f"{MARKS}.length") == 0, "nothing changes before the next round"
+    before = page.get_attribute(f"{V}.wb-card-picture image", "href")
+    step(page, 2)
+    page.wait_for_function(f"{MARKS}.length === 1")
+    assert "picture changed" in page.inner_text(f"{V}.wb-card-curve")
+    assert page.locator(f"{V}.wb-round[data-round='1'][data-change='picture changed']").count() >= 1
+    after = page.get_attribute(f"{V}.wb-card-picture image", "href")
+    assert after != before
+    hidden = Image.open(io.BytesIO(base64.b64decode((after or "").partition(",")[2]))).convert("RGB")
+    assert hidden.getpixel((46, 50)) == (244, 241, 234), "painted with the picture's background"
+    # Only the drafter is deceived: what the target sees stays. By the keyboard, this time.
+    page.click(f"{V}[data-value=drafter]")
+    page.focus(f"{V}.wb-card-picture .wb-vis")
+    for key in ("PageUp", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    step(page, 3)
+    page.wait_for_function(f"{MARKS}.length === 2")
+    assert "drafter's picture" in page.inner_text(f"{V}.wb-card-curve")
+    assert page.get_attribute(f"{V}.wb-card-picture image", "href") == after
+    assert page.get_attribute(f"{V}.wb-card-drafter image", "href") != after
+    # Another picture of the gallery is swapped in, for both again.
+    page.click(f"{V}[data-value=both]")
+    page.click(f"{V}[data-scene=three]")
+    step(page, 4)
+    page.wait_for_function(f"{MARKS}.length === 3")
+    assert page.get_attribute(f"{V}.wb-card-picture image", "href") not in (before, after)
+    page.click(f"{V}[data-press=stop]")
+    page.wait_for_selector(f"{V}.wb-badge[data-state=cancelled]")
+
+
+def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, open_page: Opener) -> None:
+    page = visit(open_page, vision_app)
+    page.click(f"{V}[data-value=draw]")
+    page.focus(f"{V}.wb-pad")
+    for key in ("ArrowLeft", "ArrowUp", "Enter", "Enter", "u"):
+        page.keyboard.press(key)
+    says(page, ".wb-padsaid", "A sketch: large red circle at the middle.")
+    page.click(f"{V}.wb-paddialog .wb-go")
+    assert page.input_value(f"{V}.wb-picking input[type=text]") == "A sketch: large red circle at the middle."
+    sketch = page.get_attribute(f"{V}.wb-card-picture image", "href")
+    files = page.locator(f"{V}.wb-picking input[type=file]")
+    files.set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"})
+    says(page, ".wb-alert.is-error", "Use PNG, JPEG, WebP or GIF")
+    files.set_input_files({"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG no"})
+    page.wait_for_selector(f"{V}.wb-alert:has-text('broken.png cannot be opened')")
+    assert page.get_attribute(f"{V}.wb-card-picture image", "href") == sketch, "nothing is lost"
+    files.set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.wait_for_function(
+        f"document.querySelector('{V}.wb-card-picture image').getAttribute('href') !== {json.dumps(sketch)}"
+    )
+    upload = page.get_attribute(f"{V}.wb-card-picture image", "href")
+    page.evaluate(
+        """async (url) => {
+          const held = new DataTransfer();
+          held.items.add(new File([await (await fetch(url)).blob()], "pasted.png", { type: "image/png" }));
+          const event = new ClipboardEvent("paste", { clipboardData: held, bubbles: true });
+          document.querySelector("#wb-vision .wb-stage").dispatchEvent(event);
+        }""",
+        "data:image/png;base64," + base64.b64encode(png("blue")).decode(),
+    )
+    page.wait_for_function(
+        f"document.querySelector('{V}.wb-card-picture image').getAttribute('href') !== {json.dumps(upload)}"
+    )
+    run(page)
+    says(page, ".wb-badge", "LIVE")
+
+
+def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: Opener, tmp_path: Path) -> None:
+    page = visit(open_page, vision_app)
+    page.click(f"{V}[data-scene=three]")
+    page.select_option(f"{V}[data-param=compressor] select", "pool")
+    page.fill(f"{V}textarea", "How many <b>shapes</b>?")
+    run(page)
+    says(page, ".wb-card-drafter em", "16 blocks of 64 patches")
+    page.wait_for_function("location.search.includes('scene=three') && location.search.includes('compressor=pool')")
+    link = page.url
+    page.click(f"{V}[title='Save this run']")
+    with page.expect_download() as saved:
+        page.locator(f"{V}.wb-export:has-text('JSON Lines')").click()
+    saved.value.save_as(tmp_path / "run.jsonl")
+    other = visit(open_page, vision_app, link.partition("tab=vision")[2] + "&scene=nowhere&nonsense=1")
+    assert other.input_value(f"{V}textarea") == "How many <b>shapes</b>?"
+    assert other.get_attribute(f"{V}[data-scene=three]", "aria-pressed") == "true"
+    says(other, ".wb-alert.is-note", "nonsense=1")
+    other.locator(f"{V}.wb-head input[type=file]").set_input_files(tmp_path / "run.jsonl")
+    says(other, ".wb-badge", "IMPORTED")
+    says(other, ".wb-card-drafter em", "16 blocks of 64 patches")
+    assert other.inner_text(f"{V}[data-figure=grounded] .wb-value") == page.inner_text(
+        f"{V}[data-figure=grounded] .wb-value"
+    )
+    other.locator(f"{V}.wb-token:has-text('blue')").first.click()
+    says(other, ".wb-card-target em", "for “blue”")
+
+
+def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: Opener, tmp_path: Path) -> None:
+    trace = Trace.from_wire(finished(FakeVision(pace=0.0), "specvlm"))
+    (tmp_path / "run.html").write_text(replay(trace))
+    open_page.allowed.append("asked file:")
+    page = open_page(f"file://{tmp_path}/run.html", ready=".wb-vision[data-ready=true]")
+    page.locator(".wb-token.is-grounded:has-text('circle')").first.click()
+    page.locator(".wb-card-target em", has_text="for “circle”").wait_for()
+    assert "16 kept, 48 dropped" in page.inner_text(".wb-card-drafter")
+    assert page.inner_text("[data-figure=grounded] .wb-value").endswith("%")
+    assert page.evaluate("window.hurt") is None
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_nothing_serious_and_every_target_can_be_hit(
+    vision_app: str, open_page: Opener, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = visit(open_page, vision_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.evaluate(f"document.querySelector('{V}.wb-settings').open = true")
+    run(page)
+    page.locator(f"{V}.wb-ghost.is-rejected").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for where in (".wb", ".wb-paddialog"):
+        if where == ".wb-paddialog":
+            page.click(f"{V}[data-value=draw]")
+        found = axe.run(page, context=V + where, options={"resultTypes": ["violations"]}).response["violations"]
+        grave = [
+            (v["id"], n["html"][:160]) for v in found if v["impact"] in ("serious", "critical") for n in v["nodes"]
+        ]
+        assert grave == []
+        small = page.evaluate(f"""['button', 'select', 'input', 'textarea', 'a[href]', 'summary']
+          .flatMap((tag) => [...document.querySelectorAll(`{V}{where} ${{tag}}`)])
+          .filter((e) => e.checkVisibility())
+          .map((e) => [e, (e.labels?.[0] ?? e).getBoundingClientRect(), e.getBoundingClientRect()])
+          .filter(([, label, box]) => Math.max(box.height, label.height) < 24 || Math.max(box.width, label.width) < 24)
+          .map(([e, , box]) => `${{e.outerHTML.slice(0, 90)}} ${{box.width}}x${{box.height}}`)""")
+        assert small == []
+
+
+# -- The bundled model ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seeing_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`python app.py` with the bundled vision-language model."""
+    folder = models_folder()
+    if folder is None or not (folder / "vision-target" / "config.json").is_file():
+        pytest.skip("needs the bundled vision-target")
+    port, log = free_port(), tmp_path_factory.mktemp("seeing") / "log"
+    yield from serve(
+        [sys.executable, str(ROOT / "app.py"), "--port", str(port)], port, log, WORKBENCH_MODELS=str(folder)
+    )
+
+
+def test_draw_a_scene_ask_and_paint_over_an_object(seeing_app: str, open_page: Opener) -> None:
+    page = visit(open_page, seeing_app)
+    page.click(f"{V}[data-value=draw]")
+    page.locator(f"{V}.wb-pad").click(position={"x": 70, "y": 70})
+    page.click(f"{V}[data-pad=colour] [data-value=blue]")
+    page.click(f"{V}[data-pad=tool] [data-value=square]")
+    page.locator(f"{V}.wb-pad").click(position={"x": 300, "y": 300})
+    page.click(f"{V}.wb-paddialog .wb-go")
+    page.fill(f"{V}textarea", "Describe the picture.")
+    page.select_option(f"{V}[data-what=beside]", "vlm-text-only")
+    run(page)
+    caption = page.locator(f"{V}.wb-caption").first.locator(".wb-token")
+    text = "".join(caption.all_inner_texts())
+    assert text == "".join(page.locator(f"{V}.wb-caption").nth(1).locator(".wb-token").all_inner_texts())
+    assert "red" in text
+    assert "blue" in text
+    assert page.locator(f"{V}.wb-caption").first.locator(".wb-token.is-grounded").count() > 0
+    # Once more, and the square is painted over before its word is reached.
+    step(page, 1)
+    page.click(f"{V}[data-value=hide]")
+    stroke(page, *[(column, row) for row in (4, 5, 6, 7) for column in (4, 5, 6, 7)])
+    page.click(f"{V}[data-press=pause]")
+    page.wait_for_function(DONE)
+    page.wait_for_function(f"{MARKS}.length >= 1")
+    changed = "".join(caption.all_inner_texts())
+    assert "red" in changed
+    assert "blue" not in changed

@@ -1,0 +1,153 @@
+"""The recordings: one for each method, small, readable, and what the pages and the tour say of them is so."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.methods import registry
+from workbench.trace import metrics
+from workbench.trace.events import ACCEPTED, DISCARDED, REJECTED
+from workbench.views import lessons, recorded
+
+
+def test_every_method_has_a_recording_and_they_are_small() -> None:
+    sizes = {name: (recorded.folder() / f"{name}{recorded.SUFFIX}").stat().st_size for name in recorded.names()}
+    assert set(registry.names()) <= set(sizes)
+    assert max(sizes.values()) < 60_000
+    assert sum(sizes.values()) < 500_000
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_a_recording_holds_all_that_views_show(name: str) -> None:
+    trace = recorded.trace(name)
+    if name in registry.names():
+        assert {r.method for r in trace.rounds} == {name} == {trace.header.method}
+        assert trace.header.promise == registry.get(name).promise.value
+    assert trace.header.hardware
+    assert trace.header.created
+    assert trace.footer.reason in ("length", "eos")
+    assert 20 <= len(trace.token_ids) <= 60
+    for r in trace.rounds:
+        assert len(r.top_p) == len(r.entropy) == len(r.nodes) + 1
+        assert r.phases
+
+
+def test_the_index_says_what_the_traces_say() -> None:
+    for entry in recorded.index():
+        trace = recorded.trace(entry["name"])
+        assert entry["figures"] == metrics.summary(trace)
+        assert trace.text.startswith("".join(text for text, _ in entry["preview"]))
+        assert entry["simulation"] == (entry["method"] == "oracle")
+
+
+@pytest.mark.parametrize("name", ["nobody", "../models/text-target/config", "", "draft-model.json.gz", "a\x00b", "*"])
+def test_only_names_of_recordings_are_read(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        recorded.load(name)
+
+
+def test_a_damaged_recording_is_said_in_words(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
+    assert recorded.index() == []
+    (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b nothing")
+    with pytest.raises(WorkbenchError, match=r"bad\.json\.gz cannot be read"):
+        recorded.load("bad")
+
+
+def test_what_is_written_is_read(tmp_path) -> None:
+    trace = recorded.trace("draft-tree")
+    assert recorded.write(tmp_path / "a.json.gz", trace) == recorded.write(tmp_path / "b.json.gz", trace)
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+    assert recorded.read(tmp_path / "a.json.gz") == trace
+
+
+# -- The tour: each sentence that could be false of a new recording ---------------------------------------------------
+
+
+def step(name: str) -> lessons.Step:
+    make, needed = lessons.STEPS[name]
+    return make(*map(recorded.trace, needed))
+
+
+@pytest.mark.parametrize("name", list(lessons.STEPS))
+def test_every_step_can_be_done(name: str) -> None:
+    made = step(name)
+    assert lessons.can_be_done(made), "record again: workbench record"
+    assert 0 <= made.right < len(made.choices) == len(set(made.choices))
+
+
+def test_step_1_a_full_round_gains_one_token_more_than_it_drafted() -> None:
+    trace = recorded.trace("draft-model")
+    full = [r for r in trace.rounds if len(r.path) == trace.header.params["depth"] == len(r.emitted) - 1]
+    assert full
+    assert {r.bonus_kind for r in full} == {"bonus"}
+    assert f"in {len(full)} round" in step("round").why.replace("happened in", "in")
+    assert all(trace.rounds[r].nodes.status[i] == REJECTED for r, i in step("round").places)
+
+
+def test_step_2_the_text_is_the_same_in_fewer_passes() -> None:
+    plain, drafted = recorded.trace("autoregressive"), recorded.trace("draft-model")
+    assert drafted.header.params["temperature"] == plain.header.params["temperature"] == 0
+    assert drafted.token_ids == plain.token_ids, "float32 may part at a tie: record again with another prompt"
+    assert len(drafted.rounds) < len(plain.rounds) == len(plain.token_ids)
+    assert f"{metrics.tau(drafted.rounds):.2f}" in step("same-text").see
+
+
+def test_step_3_a_draft_was_kept_by_the_draw() -> None:
+    trace = recorded.trace("early-exit")
+    assert trace.header.params["temperature"] > 0
+    for r, i in step("keep-or-refuse").places:
+        nodes = trace.rounds[r].nodes
+        q, accept, u = nodes.q[i], nodes.accept[i], nodes.u[i]
+        assert None not in (q, accept, u)
+        assert nodes.p[i] < q
+        assert u < accept == pytest.approx(nodes.p[i] / q, rel=1e-3)
+
+
+def test_step_4_the_quotients_are_those_of_the_metrics() -> None:
+    trace, made = recorded.trace("draft-tree"), step("accepted-of-what")
+    assert f"{metrics.acceptance_rate(trace.rounds):.0%}" in made.see
+    assert f"{metrics.draft_utilisation(trace.rounds):.0%}" in made.see
+    assert metrics.tested(trace.rounds) < metrics.drafted(trace.rounds)
+    assert all(trace.rounds[r].nodes.status[i] == DISCARDED for r, i in made.places)
+
+
+def test_step_5_copying_pays_on_a_text_that_repeats() -> None:
+    trace = recorded.trace("prompt-lookup")
+    assert trace.header.drafter is None or registry.get("prompt-lookup").needs == ()
+    assert metrics.tau(trace.rounds) > 1.5
+
+
+def test_step_6_a_later_sibling_was_accepted() -> None:
+    trace = recorded.trace("draft-tree")
+    for r, i in step("trees").places:
+        nodes = trace.rounds[r].nodes
+        assert nodes.status[i] == ACCEPTED
+        assert any(nodes.parents[j] == nodes.parents[i] and nodes.status[j] == REJECTED for j in range(i))
+    depth, nodes = trace.header.params["depth"], trace.header.params["nodes"]
+    assert max(len(r.emitted) for r in trace.rounds) <= depth + 1
+    assert max(len(r.nodes) for r in trace.rounds) <= nodes
+
+
+def test_step_7_the_rates_before_and_after_the_change() -> None:
+    trace, made = recorded.trace("switch"), step("switch")
+    (at,) = made.rounds
+    before, after = trace.rounds[:at], trace.rounds[at:]
+    assert {r.method for r in before} == {"draft-model"}
+    assert {r.method for r in after} == {"prompt-lookup"}
+    low, high = metrics.acceptance_rate(before), metrics.acceptance_rate(after)
+    assert f"{low:.0%}" in made.why
+    assert f"{high:.0%}" in made.why
+    assert made.choices[made.right] == ("It rose" if high > low else "It fell" if high < low else "It stayed the same")
+
+
+def test_step_8_the_closed_form() -> None:
+    assert lessons.expected_tau(0.8, 4) == pytest.approx(sum(0.8**i for i in range(5)))
+    assert lessons.expected_tau(1.0, 4) == 5
+    trace = recorded.trace("oracle")
+    assert trace.header.simulation
+    params = trace.header.params
+    assert metrics.tau(trace.rounds) == pytest.approx(
+        lessons.expected_tau(params["acceptance"], params["depth"]), rel=0.4
+    )

@@ -1,0 +1,36 @@
+"""The theory that the curves show in the browser is the theory that Python computes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from views.test_modules import ENV, needs_node
+
+from workbench.trace import whatif
+from workbench.views import module_path, recorded
+
+FOUND = {"tau": "tau", "rate": "rate", "tauIid": "tau_iid", "tauByPosition": "tau_by_position", "best": "best"}
+
+
+@needs_node
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "token-recycling", "oracle"])
+def test_browser_and_python_say_the_same_of_a_run(name: str) -> None:
+    trace, plain = recorded.trace(name), recorded.trace("autoregressive")
+    script = (
+        f"import {{ overlay }} from {json.dumps(module_path('theory').as_uri())};"
+        f"import {{ acceptanceByDepth }} from {json.dumps(module_path('figures').as_uri())};"
+        "import { readFileSync } from 'node:fs';"
+        "const [rounds, plain] = JSON.parse(readFileSync(0));"
+        "console.log(JSON.stringify(overlay(rounds, plain, acceptanceByDepth(rounds))));"
+    )
+    given = json.dumps([[r.to_wire() for r in t.rounds] for t in (trace, plain)])
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", script], input=given, capture_output=True, text=True, check=True,
+        timeout=60, env=ENV,
+    )  # fmt: skip
+    seen, expected = json.loads(node.stdout), whatif.overlay(trace, plain)
+    for theirs, ours in FOUND.items():
+        assert seen[theirs] == pytest.approx(expected[ours]), ours
+    assert sum(seen["counts"]) == pytest.approx(len(trace.rounds))

@@ -1,0 +1,82 @@
+"""The Compare tab: two to four lanes measured alone on the device, then raced on one clock."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from typing import Any
+
+from workbench.client import wire
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.ui.hosting import add_view
+from workbench.ui.jobs import Jobs
+from workbench.ui.plotting import plotly_file
+from workbench.ui.session import Session
+
+FILES = ("csv", "parquet")
+
+
+def add(client: Any) -> None:
+    """Add the tab's content. Call inside its `gr.Tab`."""
+    view = CompareView(client)
+    add_view("compare", view.answers(), decode=view.decode, tab="compare", elem_id="wb-compare")
+
+
+class CompareView:
+    """What the view asks, as plain functions over the client."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._session = Session(client)
+        self._jobs: Jobs[Any] = Jobs()
+
+    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+        """What the view may call by name."""
+        return [self.catalogue, self.stop, self.trace, self.table]
+
+    def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the side panel is made from, and where the plotting library is."""
+        return self._session.catalogue(request) | {"plotly": plotly_file()}
+
+    def stop(self, request: dict[str, Any]) -> dict[str, Any]:
+        """End a comparison; what was measured is kept."""
+        self._jobs.stop(request.get("job"))
+        return {}
+
+    def trace(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The trace of a lane on a prompt, to be opened in the Live view."""
+        made = self._jobs.get(request.get("job"))
+        lane = next((lane for lane in made.lanes if lane.name == request.get("lane")), None)
+        prompt = wire.whole("prompt", request.get("prompt") or 0)
+        if lane is None or prompt not in lane.traces:
+            raise UnknownNameError("There is no such run.", "Choose a lane that was measured on this prompt.")
+        return lane.traces[prompt].to_wire()
+
+    def table(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A row a run, as CSV or Parquet, in base64."""
+        from workbench.bench.tables import as_bytes  # Polars, which few visits need
+
+        kind = request.get("kind")
+        if kind not in FILES:
+            raise WorkbenchError("There is no such kind of file.", f"Use {' or '.join(FILES)}.")
+        rows = self._jobs.get(request.get("job")).rows()
+        return {"data": base64.b64encode(as_bytes(rows, kind)).decode("ascii")}
+
+    def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
+        """Compare, and say how far it is: `step` of a message is a `workbench.bench.compare.Step` as plain data."""
+
+        def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
+            options = wire.compare_options(self.client, request)
+            steps = self.client.comparing(**options, user=user, stopped=stopped)
+            return self._messages(job, steps)
+
+        return self._jobs.follow(begin, str(request.get("channel", "")))
+
+    def _messages(self, job: str, steps: Iterator[Any]) -> Generator[dict[str, Any], None, None]:
+        said = None
+        for step in steps:
+            if step.comparison is not None:
+                self._jobs.keep(job, step.comparison)
+            now = (step.done, step.text, step.waiting)
+            yield {"step": step.to_wire()} if now != said or step.comparison is not None else {}
+            said = now

@@ -1,0 +1,94 @@
+"""Where a view meets Gradio: one `gr.HTML` drawn by one ES module, its answers, and the bus its runs arrive on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import orjson
+
+from workbench import views
+from workbench.client import wire
+from workbench.ui.api import user_key
+from workbench.views import modules
+
+Answer = Callable[[dict[str, Any]], Any]
+"""Answers one request of the browser; an error reaches it in words."""
+Decode = Callable[..., AsyncGenerator[dict[str, Any], None]]
+"""Starts a run, `decode(request, user=…)`, and yields its messages; closing it frees the run."""
+
+BUS = "watch('value', () => { if (props.value) window.workbenchBus?.(JSON.parse(props.value)); });"
+
+
+def add_view(
+    module: str, answers: Sequence[Answer], *, decode: Decode | None = None, tab: str | None = None, elem_id: str = ""
+) -> gr.HTML:
+    """Put a view where one stands in the app's `gr.Blocks`. In a tab, nothing of it is loaded before it is opened.
+
+    Args:
+        module: the ES module that draws it, through its `mount(el, {modules, host})`. It gets the modules that all
+            views share and those named after it; `views/<module>.css`, if there is one, is loaded too.
+        answers: what the module may call by name: `await host.call("name", request)`.
+        decode: what `host.decode(request)` starts; its messages reach all that called `host.listen(hear)`.
+        tab: id of the tab the view is in; None: a page of its own.
+        elem_id: id of the element, for tests.
+    """
+    gr.set_static_paths([modules.JS, *modules.all_stylesheets()])
+    stage = gr.HTML(
+        html_template=f'<div class="wb{"" if module == modules.FIRST_MODULE else " wb-page"}"></div>',  # never replaced
+        js_on_load=Path(__file__).with_name("host.js").read_text(encoding="utf-8"),
+        server_functions=[safely(answer) for answer in answers],
+        apply_default_css=False,
+        elem_id=elem_id or None,
+        palette=views.css_variables(),
+        stylesheets=[str(path) for path in modules.stylesheets(module)],
+        modules={name: str(views.module_path(name)) for name in views.module_names(module)},
+        version=modules.fingerprint(),
+        first=module,
+        tab=tab,
+    )
+    if decode is not None:
+        _wire(stage, decode, module)
+    return stage
+
+
+def _wire(stage: gr.HTML, decode: Decode, module: str) -> None:
+    bus = gr.HTML(value="", html_template="<i></i>", visible="hidden", js_on_load=BUS)
+
+    async def stream(event: gr.EventData, request: gr.Request) -> AsyncIterator[str]:
+        async for message in decode(event._data, user=user_key(request)):
+            yield as_text(message)
+
+    stage.decode(
+        stream,
+        None,
+        bus,
+        show_progress="hidden",
+        concurrency_limit=None,  # one run per tab; the engine has its own queue
+        trigger_mode="multiple",
+        api_visibility="private",
+        api_name=f"view_{module}",
+    )
+
+
+def as_text(message: dict[str, Any]) -> str:
+    """One message for the bus. A string: Gradio then compares and sends it as a whole, not path by path.
+
+    `<` is escaped because Gradio looks for tags in the value of a `gr.HTML`, and model text may contain any.
+    """
+    return orjson.dumps(message).decode().replace("<", "\\u003c")
+
+
+def safely(answer: Answer) -> Answer:
+    """The same, as a plain function by the same name, with errors as answers: what was wrong, what to do."""
+
+    def call(request: dict[str, Any]) -> Any:
+        try:
+            return answer(request)
+        except Exception as problem:
+            return {"error": wire.error_to_wire(problem)}
+
+    call.__name__ = answer.__name__  # Gradio offers it to the browser under this name
+    return call

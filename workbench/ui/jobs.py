@@ -1,0 +1,97 @@
+"""Work of many runs that a view starts, follows and stops: comparisons and sweeps, as messages for the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, Generic, TypeVar
+
+from workbench.client import wire
+from workbench.core.errors import UnknownNameError
+
+log = logging.getLogger(__name__)
+
+KEPT = 24
+"""Ended jobs of all users that can still be asked for their traces and files."""
+SIGN_OF_LIFE_S = 0.5
+T = TypeVar("T")
+
+
+class Jobs(Generic[T]):
+    """Jobs of one kind, by unguessable ids."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, T] = OrderedDict()
+        self._stops: dict[str, threading.Event] = {}
+        self._lock = threading.Lock()
+
+    def get(self, job: Any) -> T:
+        """What a job has come to.
+
+        Raises:
+            UnknownNameError: it is not known here.
+        """
+        with self._lock:
+            if job not in self._kept:
+                raise UnknownNameError("This is not known here any more.", "Measure it again.")
+            return self._kept[job]
+
+    def keep(self, job: str, what: T) -> None:
+        """Keep what a job has come to; the oldest is forgotten."""
+        with self._lock:
+            self._kept[job] = what
+            self._kept.move_to_end(job)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+
+    def stop(self, job: Any) -> None:
+        """Ask a job to end; does nothing when it has ended."""
+        with self._lock:
+            event = self._stops.get(job)
+        if event is not None:
+            event.set()
+
+    async def follow(
+        self, begin: Callable[[str, Callable[[], bool]], Generator[dict[str, Any], None, None]], channel: str
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Do a job and yield its messages. Closing the generator ends the job.
+
+        Args:
+            begin: called with the job's id and with what tells it to stop; its messages are made in another thread.
+            channel: the name the page gave the job.
+        """
+        job, stop, steps = secrets.token_urlsafe(12), threading.Event(), None
+        with self._lock:
+            self._stops[job] = stop
+        head = {"channel": channel, "job": job}
+        try:
+            steps = await asyncio.to_thread(begin, job, stop.is_set)
+            yield head
+            spoken = time.monotonic()
+            while (message := await asyncio.to_thread(next, steps, None)) is not None:
+                if message or time.monotonic() - spoken > SIGN_OF_LIFE_S:
+                    spoken = time.monotonic()
+                    yield head | message
+        except Exception as problem:
+            yield head | {"error": wire.error_to_wire(problem)}
+        finally:
+            stop.set()
+            with self._lock:
+                self._stops.pop(job, None)
+            if steps is not None:
+                threading.Thread(target=end, args=(steps,), daemon=True).start()
+
+
+def end(steps: Any) -> None:
+    """End a job whose reader has gone. A step that is under way ends by itself, since it was told to stop."""
+    while steps.gi_running:
+        time.sleep(0.05)
+    try:
+        steps.close()
+    except Exception:
+        log.exception("a job could not be ended")

@@ -1,0 +1,32 @@
+"""/learn: eight steps through speculative decoding, on recorded generations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from workbench.ui.pages import add_page
+from workbench.views import lessons, recorded
+
+
+def add(demo: gr.Blocks, client: Any) -> None:
+    """Add the page to the app. `client` is not asked for anything."""
+
+    def steps(request: dict[str, Any]) -> list[dict[str, Any]]:
+        return tour()
+
+    def recording(request: dict[str, Any]) -> dict[str, Any]:
+        return recorded.load(str(request.get("name")))
+
+    add_page(demo, "Learn", "learn", [steps, recording])
+
+
+def tour() -> list[dict[str, Any]]:
+    """The steps whose recordings are there, in order."""
+    known = set(recorded.names())
+    return [
+        lessons.to_wire(name, make(*map(recorded.trace, needed)))
+        for name, (make, needed) in lessons.STEPS.items()
+        if known.issuperset(needed)
+    ]

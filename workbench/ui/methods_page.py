@@ -1,0 +1,64 @@
+"""/methods: a card for each registered method, what runs on what, and what every figure means."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import gradio as gr
+
+from workbench.trace.metrics import DEFINITIONS
+from workbench.ui.pages import add_page
+from workbench.views import recorded
+
+
+def add(demo: gr.Blocks, client: Any) -> None:
+    """Add the page to the app. `client` says which method can run with which models."""
+
+    def methods(request: dict[str, Any]) -> dict[str, Any]:
+        return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded.names()}
+
+    def matrix(request: dict[str, Any]) -> dict[str, Any]:
+        return compatibility(client)
+
+    def recording(request: dict[str, Any]) -> dict[str, Any]:
+        return recorded.load(str(request.get("name")))
+
+    def boards(request: dict[str, Any]) -> dict[str, Any]:
+        from workbench.bench import board  # imports PyTorch: not before somebody looks
+
+        return {"exactness": board.exactness(), "claims": board.claims_board()}
+
+    add_page(demo, "Methods", "methodcards", [methods, matrix, recording, boards])
+
+
+def catalogue() -> list[dict[str, Any]]:
+    """Every registered method as its card shows it; all of it comes from the registry."""
+    from workbench.methods import registry  # imports PyTorch: not before somebody looks
+    from workbench.service.catalogue import describe
+
+    return [describe(m, "") | {"idea": idea(m), "formula": m.formula} for m in registry.methods()]
+
+
+def idea(method: Any) -> str:
+    """How a method works: its registry entry's words, else the first ones of its drafter's docstring."""
+    return method.idea or (inspect.getdoc(method.drafter) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def definitions() -> list[dict[str, str]]:
+    """Name, words and formula of each figure."""
+    return [{"name": name, "title": title, "meaning": meaning} for name, (title, meaning) in DEFINITIONS.items()]
+
+
+def compatibility(client: Any) -> dict[str, Any]:
+    """Methods by pairs of target and draft model: `columns` of pairs, `rows` with a reason each (empty: it runs)."""
+    columns, cells = [], {}
+    for target in client.targets():
+        fitting = [d["name"] for d in client.drafters(target["name"]) if d.get("available", True)]
+        for drafter in [*fitting, "none"]:
+            columns.append({"target": target["name"], "drafter": None if drafter == "none" else drafter})
+            for method in client.methods(target["name"], drafter):
+                reason = "" if method["available"] else method["reason"]
+                cells.setdefault((method["name"], method["title"]), []).append(reason)
+    rows = [{"name": name, "title": title, "reasons": reasons} for (name, title), reasons in cells.items()]
+    return {"columns": columns, "rows": rows}

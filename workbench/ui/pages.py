@@ -1,0 +1,22 @@
+"""What /gallery, /learn and /methods have in common: a route of the app with one view on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gradio as gr
+
+from workbench.ui.hosting import Answer, add_view
+
+
+def add_page(demo: gr.Blocks, name: str, module: str, answers: Sequence[Answer]) -> None:
+    """Add a page to the app.
+
+    Args:
+        demo: the finished main page; call outside its `with`.
+        name: shown in the header; in lower case it is the path.
+        module: the ES module that draws it; see `workbench.ui.hosting.add_view`.
+        answers: functions of one request that the module may call by their names.
+    """
+    with demo.route(name, f"/{name.lower()}", show_in_navbar=False):
+        add_view(module, answers)

@@ -1,0 +1,132 @@
+"""Where the app runs, and what follows from it: localhost, or a Hugging Face Space on CPU, GPU or ZeroGPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+MAX_FILE_SIZE = 1
+"""Bytes that Gradio's own upload code takes, should a request get past `no_uploads`: the pages read files in the
+browser, and no call of the API takes one."""
+LISTED = "WORKBENCH_ALLOW_MODELS"
+"""Environment variable with the Hub models that a public app may use besides the bundled ones, commas between them."""
+STRANGERS: dict[str, Any] = {
+    "runs_per_user": 2,
+    "max_new_tokens": 1024,
+    "prompt_tokens": 2048,
+    "prompt_chars": 20_000,
+    "runs": 32,
+    "paused_s": 120.0,
+    "kept_runs": 64,
+    "trace_bytes": 256 << 20,
+}
+"""Limits of a public app; see `workbench.service.limits.Limits`."""
+PER_ADDRESS = 8
+"""Runs of all users at one address of a public app."""
+_TRUE = ("1", "t", "true")  # what the `spaces` package takes for true
+
+
+class Mode(str, Enum):
+    """What the app runs on."""
+
+    LOCAL = "local"
+    SPACE_CPU = "space-cpu"
+    SPACE_GPU = "space-gpu"
+    ZEROGPU = "zerogpu"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A mode and its rules.
+
+    Attributes:
+        mode: what the app runs on.
+        public: strangers may reach it: lower limits, no local folders, Hub models by allow-list only.
+        allow_models: models that may be used besides the bundled ones; None: any, local folders too.
+    """
+
+    mode: Mode
+    public: bool
+    allow_models: tuple[str, ...] | None
+
+
+def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
+    """Where we are, from the environment alone: PyTorch need not be imported. Every Space counts as public.
+
+    Args:
+        env: the environment; by default this process's.
+        public: treat localhost as public too.
+    """
+    env = os.environ if env is None else env
+    if env.get("SPACES_ZERO_GPU", "").lower() in _TRUE:
+        mode = Mode.ZEROGPU
+    elif env.get("SPACE_ID"):
+        mode = Mode.SPACE_GPU if _has_gpu(env) else Mode.SPACE_CPU
+    else:
+        mode = Mode.LOCAL
+    public = public or mode is not Mode.LOCAL
+    listed = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
+    return Place(mode, public, listed if public or listed else None)
+
+
+def _has_gpu(env: Mapping[str, str]) -> bool:
+    accelerator = env.get("ACCELERATOR", "").lower()
+    return accelerator not in ("", "none", "cpu") or Path("/proc/driver/nvidia/gpus").is_dir()
+
+
+def client(place: Place, target: str, drafter: str, device: str, dtype: str) -> Any:
+    """The client for a place, with its models loaded (ZeroGPU) or on their way. Imports PyTorch.
+
+    Raises:
+        WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
+    """
+    if place.mode is Mode.ZEROGPU:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are forked from here on
+        import spaces  # before PyTorch: it changes what PyTorch says about CUDA
+
+        from workbench.service.limits import Limits
+        from workbench.service.zerogpu import ZeroClient
+
+        names = dict.fromkeys([*(place.allow_models or ()), target])
+        return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=Limits(**STRANGERS))
+
+    from workbench.client import Workbench
+    from workbench.service.limits import Limits
+    from workbench.service.logs import write_json_logs
+
+    limits = Limits()
+    if place.public:
+        write_json_logs()
+        here = place.mode is Mode.LOCAL  # on a Space, all visitors come from its proxy
+        limits = Limits(**STRANGERS, runs_per_address=PER_ADDRESS if here else None)
+    workbench = Workbench(
+        target=target, drafter=drafter, device=device, dtype=dtype, limits=limits, allow_models=place.allow_models
+    )
+    workbench.preload()
+    return workbench
+
+
+def launch_options(client: Any) -> dict[str, Any]:
+    """How the app is launched: `LAUNCH`, no uploads, and the HTTP API on the same port.
+
+    The API's routes are given when Gradio's app is made, so that they come before Gradio's own; the guard stands in
+    front of all.
+    """
+    from starlette.middleware import Middleware
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    from workbench.server.guard import Guard
+    from workbench.server.routes import router
+    from workbench.ui import LAUNCH
+
+    async def no_uploads(_: Any) -> JSONResponse:
+        return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
+
+    routes = [Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes]
+    first = {"routes": routes, "middleware": [Middleware(Guard), *LAUNCH["app_kwargs"]["middleware"]]}
+    return {**LAUNCH, "max_file_size": MAX_FILE_SIZE, "app_kwargs": first, "prevent_thread_lock": True}

@@ -1,0 +1,193 @@
+"""The Sweep tab: one or two axes over anything that has a type, as a heat map that fills live."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from workbench.client import wire
+from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
+from workbench.ui import space
+from workbench.ui.hosting import add_view
+from workbench.ui.jobs import Jobs
+from workbench.ui.plotting import plotly_file
+from workbench.ui.session import Session
+
+FILES = ("csv", "parquet")
+CELLS = 100
+"""The most cells of a sweep on a page."""
+FOLDERS = 64
+"""Sweeps that are kept in a folder, so that they go on after the app was ended; the oldest are deleted."""
+
+
+def add(client: Any) -> None:
+    """Add the tab's content. Call inside its `gr.Tab`."""
+    view = SweepView(client)
+    add_view("sweep", view.answers(), decode=view.decode, tab="sweep", elem_id="wb-sweep")
+
+
+@cache
+def folder() -> Path:
+    """Where sweeps are kept: `WORKBENCH_SWEEPS`, or beside the kept runs; on a Space until it restarts."""
+    named = os.environ.get("WORKBENCH_SWEEPS")
+    if named:
+        return Path(named)
+    if space.detect().public:
+        return Path(tempfile.mkdtemp(prefix="workbench-sweeps-"))
+    from workbench.trace.store import default_folder
+
+    return default_folder().parent / "sweeps"
+
+
+@dataclass(slots=True)
+class Job:
+    """A sweep that was begun here."""
+
+    update: Any
+    kept: Any
+
+
+class SweepView:
+    """What the view asks, as plain functions over the client."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._session = Session(client)
+        self._jobs: Jobs[Job] = Jobs()
+
+    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+        """What the view may call by name."""
+        return [self.catalogue, self.stop, self.trace, self.table]
+
+    def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the side panel is made from."""
+        from workbench.bench.estimates import METRICS
+        from workbench.bench.prompts import groups_of, load_prompts
+        from workbench.bench.sweep import OPTIONS
+
+        more = {"groups": groups_of(load_prompts()), "options": [spec.to_wire() for spec in OPTIONS.values()]}
+        return self._session.catalogue(request) | more | {"metrics": METRICS, "plotly": plotly_file(), "most": CELLS}
+
+    def stop(self, request: dict[str, Any]) -> dict[str, Any]:
+        """End a sweep; finished cells are kept."""
+        self._jobs.stop(request.get("job"))
+        return {}
+
+    def trace(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The trace of a cell, to be opened in the Live view."""
+        job = self._jobs.get(request.get("job"))
+        result = job.update.results.get(request.get("cell"))
+        found = None if result is None else job.kept.trace(result)
+        if found is None:
+            raise UnknownNameError("There is no trace of this cell.", "Choose one that was measured.")
+        return found.to_wire()
+
+    def table(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A row a cell, as CSV or Parquet, in base64."""
+        from workbench.bench.tables import as_bytes
+
+        kind = request.get("kind")
+        if kind not in FILES:
+            raise WorkbenchError("There is no such kind of file.", f"Use {' or '.join(FILES)}.")
+        return {"data": base64.b64encode(as_bytes(self._jobs.get(request.get("job")).update.rows(), kind)).decode()}
+
+    def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
+        """Measure a sweep: the first message has all cells, the others those that changed.
+
+        Args:
+            request: `axes` (a list of {name, values}), the settings of a `workbench.bench.sweep.Sweep`, `channel`, and
+                `anew`: true to measure again what was kept.
+            user: whose runs they are, for limits and fairness.
+        """
+
+        def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
+            return self._messages(job, self._asked(request), request.get("anew") is True, user, stopped)
+
+        return self._jobs.follow(begin, str(request.get("channel", "")))
+
+    def _asked(self, request: dict[str, Any]) -> Any:
+        """The sweep of a request, checked as everything that comes over the wire."""
+        from workbench.bench.sweep import Sweep
+
+        axes = request.get("axes")
+        if not isinstance(axes, list) or not all(isinstance(axis, dict) for axis in axes):
+            raise ParameterError("The axes are not a list.", 'As in [{"name": "depth", "values": [1, 2]}].')
+        given = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
+        target, drafter = wire.models(self.client, request.get("target"), request.get("drafter"))
+        group = wire.names("group", request["group"]) if request.get("group") else ()
+        least = {"limit": 1, "max_new_tokens": 1, "seed": 0, "repeats": 1}
+        numbers = {name: wire.whole(name, request[name], low) for name, low in least.items() if name in request}
+        made = Sweep.of(
+            given,
+            method=wire.text("method", request.get("method", "draft-model")),
+            params=wire.params(request.get("params")),
+            target=target,
+            drafter=drafter,
+            group=group,
+            **numbers,
+        )
+        if (count := len(made.cells())) > CELLS:
+            raise CapacityError(
+                f"This sweep has {count} cells; {CELLS} is the limit here.", "Use workbench sweep for more."
+            )
+        return made
+
+    def _values(self, axis: dict[str, Any]) -> list[Any]:
+        """The values of an axis; names of models are those that this app lists, or Hub ids."""
+        from workbench.bench.lanes import Lane
+
+        name, values = axis.get("name"), axis.get("values")
+        if not isinstance(values, list) or not 0 < len(values) <= CELLS:
+            raise ParameterError(f"The values of {str(name)[:40]} are not a list.", f"Give 1 to {CELLS}.")
+        if name == "method":
+            return [str(Lane.of(wire.lane(self.client, value))) for value in values]
+        if name == "target":
+            return [wire.models(self.client, value, None)[0] for value in values]
+        if name == "drafter":
+            return [wire.models(self.client, None, value)[1] for value in values]
+        return list(wire.params({f"value {i}": value for i, value in enumerate(values)}).values())
+
+    def _messages(
+        self, job: str, sweep: Any, anew: bool, user: str, stopped: Callable[[], bool]
+    ) -> Generator[dict[str, Any], None, None]:
+        from workbench.bench.sweep import Kept, here, run
+
+        place = folder() / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
+        if anew:
+            shutil.rmtree(place, ignore_errors=True)
+        tidy(folder(), FOLDERS)
+        first, said = True, None
+        for update in run(sweep, here(self.client, user), place, stopped):
+            self._jobs.keep(job, Job(update, Kept(place)))
+            now = (update.done, update.text)
+            yield (
+                {"sweep": scrubbed(update.to_wire(everything=first or update.last))}
+                if now != said or update.last
+                else {}
+            )
+            first, said = False, now
+
+
+def scrubbed(update: dict[str, Any]) -> dict[str, Any]:
+    """An update whose messages are fit for strangers."""
+    for cell in update["cells"]:
+        cell["error"] = wire.scrub(cell["error"])
+    return update
+
+
+def tidy(place: Path, most: int) -> None:
+    """Delete the oldest sweeps, so that `most` stay."""
+    found = sorted(
+        (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
+    )
+    for old in found[: max(0, len(found) - most)]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,43 @@
+// Runs once in a hidden component beside the tabs: the address says which one is open. The views' own header takes the
+// place of Gradio's row of tabs, which is only pressed from here.
+(() => {
+  const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
+  const asked = () => new URLSearchParams(location.search).get("tab") ?? "live";
+  const name = document.title, kept = {};
+  const show = (tab) => {
+    if (!button(tab)) return;
+    tabs.open = tab;
+    button(tab).click();
+    document.title = tab === "live" ? name : `${button(tab).textContent.trim()} · ${name}`;
+    dispatchEvent(new CustomEvent("wb:tab", { detail: tab }));
+  };
+  const tabs = (window.workbenchTabs = {
+    open: "live",
+    // Open a tab as it was left.
+    go: (tab) => {
+      if (tab === tabs.open || !button(tab)) return;
+      kept[tabs.open] = location.search;
+      history.pushState({}, "", location.pathname + (kept[tab] ?? (tab === "live" ? "" : `?tab=${tab}`)));
+      show(tab);
+      scrollTo(0, 0);
+    },
+    // Say in the address what a tab shows; one that is not open says it when it is opened again.
+    write: (tab, query) => {
+      if (tab === tabs.open) history.replaceState(history.state, "", query ? `?${query}` : location.pathname);
+      else kept[tab] = query ? `?${query}` : "";
+    },
+  });
+  // While it is still mounting, Gradio may go back to its first tab.
+  const again = () => button(tabs.open)?.getAttribute("aria-selected") === "false" && button(tabs.open).click();
+  new MutationObserver(again).observe(document.getElementById("wb-views"), { subtree: true, attributes: true, attributeFilter: ["aria-selected"] });
+  addEventListener("popstate", () => asked() !== tabs.open && show(asked()));
+  if (asked() !== "live") show(asked());
+  // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then opened.
+  const api = () => {
+    const button = document.querySelector("footer .show-api");
+    if (!button) return setTimeout(api, 200);
+    button.click();
+    setTimeout(() => button.click(), 200);
+  };
+  if (new URLSearchParams(location.search).get("view") === "api") api();
+})();

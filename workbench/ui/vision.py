@@ -1,0 +1,66 @@
+"""The Vision tab: one picture, one question, one or two drafters, and what each of them sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.client import wire
+from workbench.ui.hosting import add_view
+from workbench.ui.session import Session
+from workbench.views import scenes
+
+DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
+"""What the tab begins with: the first of them that can run."""
+DEFAULT_TOKENS = 96
+
+
+def add(client: Any) -> None:
+    """Add the tab's content. Call inside its `gr.Tab`."""
+    session = VisionSession(client)
+    add_view("vision", session.answers(), decode=session.decode, tab="vision", elem_id="wb-vision")
+
+
+class VisionSession(Session):
+    """The calls of the Vision tab: those of Live, on targets that read pictures, and its own."""
+
+    def answers(self) -> list[Any]:
+        """What the view may call by name."""
+        return [*super().answers(), self.gallery, self.repicture, self.explain]
+
+    def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the side panel is made from, for the targets that read pictures; none of them: an empty list."""
+        targets = [t for t in self.client.targets() if t.get("pictures")]
+        wanted = request.get("target")
+        if wanted is None and targets:
+            wanted = targets[0]["name"]
+        found = super().catalogue(request | {"target": wanted})
+        usable = {m["name"] for m in found["methods"] if m.get("available", True)}
+        method = next((name for name in DEFAULT_METHODS if name in usable), found["chosen"]["method"])
+        chosen = found["chosen"] | {"method": method, "max_new_tokens": DEFAULT_TOKENS}
+        return found | {"targets": targets, "presets": [], "chosen": chosen}
+
+    def gallery(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The bundled pictures with their questions, the list of words by kind, and the measured curves."""
+        return {
+            "scenes": scenes.gallery(),
+            "questions": scenes.questions(),
+            "lexicon": scenes.lexicon(),
+            "board": scenes.board(),
+        }
+
+    def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Another picture from the next round on, for target and drafter or for the drafter alone."""
+        sees = wire.text("sees", request.get("sees"))
+        self._run(request).change(images=wire.images(request.get("images")), sees=sees)
+        return {}
+
+    def _start(self, request: dict[str, Any], user: str) -> Any:
+        options = wire.start_options(self.client, request)
+        parts = [{"type": "image"}, {"type": "text", "text": options["prompt"]}]
+        # As token ids: what looks like a marker in a question stays text.
+        ids = self.client.chat_prompt([{"role": "user", "content": parts}], options["target"])
+        return self.client.start(**options | {"prompt": ids}, user=user)
+
+    def explain(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the words of a run rest on: attention and gradient on the patches, and the picture blanked."""
+        return {"attribution": self._run(request).explain()}

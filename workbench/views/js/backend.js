@@ -1,0 +1,144 @@
+/** What goes to the backend and what comes back: runs are started, followed, steered, and their gaps filled. */
+
+const SILENCE_MS = 2000;
+const GIVE_UP_MS = 60000;
+const CHANGE_MS = 120;
+
+/** Ask, and show the error if there is one. @returns {Promise<object|null>} */
+export async function ask(page, name, payload) {
+  try {
+    const answer = await page.host.call(name, payload);
+    if (!answer?.error) return answer;
+    fail(page, answer.error);
+  } catch {
+    fail(page, { message: "The backend did not answer.", remedy: "Check that the app is still running, then reload the page." });
+  }
+  return null;
+}
+
+/** Show an error until the next run. */
+export function fail(page, error) {
+  if (!page.errors.some((e) => e.message === error.message)) page.errors.push(error);
+  page.draw();
+}
+
+/** Fetch what the panel is made from, for a target and a drafter. */
+export async function look(page, target, drafter) {
+  if (!page.host.call) return;
+  const catalogue = await ask(page, "catalogue", { target, drafter });
+  if (!catalogue) return;
+  page.catalogue = catalogue;
+  page.choice = page.choice ? page.m.choice.revise(page.choice, catalogue) : page.m.choice.first(catalogue);
+  page.draw();
+}
+
+/** A message of the stream, or the answer that filled a gap. */
+export function hear(page, message) {
+  const run = [page.run, page.plain].find((r) => r && (r.channel === message.channel || (r.id !== null && r.id === message.run)));
+  if (!run) return;
+  run.heard = performance.now();
+  page.lost = 0;
+  const known = run.id !== null, missing = page.m.store.apply(run, message);
+  if (!known && run.id !== null) {
+    (run.after ?? []).splice(0).forEach((wish) => wish());
+    if (run === page.run) page.host.remember?.setItem("wb-run", run.id);
+  }
+  if (missing !== null) fill(page, run, missing);
+  if (page.m.store.isOver(run) && !run.closed) {
+    run.closed = true;
+    page.ended(run);
+  }
+  page.draw();
+}
+
+/** Fetch the rounds from an index on. While nobody answers, the page says that it reconnects, and asks again. */
+async function fill(page, run, from) {
+  if (run.filling || run.id === null) return;
+  run.filling = true;
+  const answer = await page.host.call("fetch_trace", { run: run.id, from }).catch(() => null);
+  run.filling = false;
+  if (answer?.error) {
+    page.lost = 0;
+    run.closed = true;
+    page.m.store.apply(run, { error: answer.error });
+    return page.draw();
+  }
+  if (answer) {
+    const before = page.m.store.complete(run), lost = page.lost;
+    hear(page, { ...answer, channel: run.channel });
+    const filled = page.m.store.complete(run) - before;
+    if (lost && filled > 0) page.notices.push({ kind: "note", message: `Reconnected: rounds ${before + 1}–${before + filled} were filled in.`, remedy: "" });
+    return page.draw();
+  }
+  page.lost ||= performance.now();
+  if (performance.now() - page.lost > GIVE_UP_MS) {
+    page.lost = 0;
+    run.closed = true;
+    page.m.store.apply(run, { error: { message: "The backend did not answer for a minute.", remedy: "What had arrived is kept. Check that the app is running, then run again." } });
+  }
+  page.draw();
+}
+
+/** Called every second: a run that has been silent is asked after. */
+export function watch(page) {
+  for (const run of [page.run, page.plain]) {
+    if (run?.id && page.m.store.isActive(run) && performance.now() - run.heard > SILENCE_MS) fill(page, run, page.m.store.complete(run));
+  }
+}
+
+/** Start a run from what the panel holds. */
+export function start(page, paused) {
+  const { m, choice, catalogue } = page;
+  if (!catalogue || m.store.isActive(page.run) || m.store.isActive(page.plain)) return;
+  page.fresh();
+  page.run = newRun(page, "run");
+  page.run.key = m.choice.pairing(choice, catalogue, m.form.clamp);
+  page.run.origin = choice.prompt_tokens ? choice.origin : null;
+  page.host.decode(m.choice.request(choice, catalogue, page.run.channel, m.form.clamp, paused));
+  page.draw();
+}
+
+/** Measure the baseline now, or after the run in progress. */
+export function startPlain(page) {
+  const { m, choice, catalogue } = page;
+  if (!catalogue || m.store.isActive(page.plain)) return;
+  if (m.store.isActive(page.run)) {
+    page.wantPlain = !page.wantPlain;
+    return page.draw();
+  }
+  page.wantPlain = false;
+  page.plain = newRun(page, "plain");
+  page.plainKey = m.choice.pairing(choice, catalogue, m.form.clamp);
+  page.host.decode(m.choice.plainRequest(choice, catalogue, page.plain.channel, m.form.clamp));
+  page.draw();
+}
+
+function newRun(page, kind) {
+  const channel = `${kind}-${(page.channels += 1)}-${Math.random().toString(36).slice(2, 8)}`;
+  return Object.assign(page.m.store.newRun(channel), { heard: performance.now() });
+}
+
+/** Pause, resume, step or cancel what is running. */
+export function control(page, action) {
+  const run = page.m.store.isActive(page.run) ? page.run : page.m.store.isActive(page.plain) ? page.plain : null;
+  if (run) send(run, () => ask(page, "control", { run: run.id, action }));
+}
+
+/** Change method, drafter or parameters of the run in progress; changes that come close together go as one. */
+export function change(page, wanted) {
+  const run = page.run;
+  if (!page.m.store.isActive(run)) return;
+  Object.assign(page.changes, wanted, { params: { ...page.changes.params, ...wanted.params } });
+  clearTimeout(page.changing);
+  page.changing = setTimeout(() => {
+    const payload = page.changes;
+    page.changes = {};
+    if (page.m.store.isActive(run)) send(run, () => ask(page, "change", { run: run.id, ...payload }));
+  }, CHANGE_MS);
+}
+
+/** Now, or as soon as the backend has given the run its id. */
+function send(run, wish) {
+  if (run.id === null) (run.after ??= []).push(wish);
+  else wish();
+}

@@ -1,0 +1,27 @@
+/** "Continue from here": a new run whose prompt is the text up to a place of a draft tree, then a token of choice. */
+
+/** The tokens before a place of a round's tree: prompt, committed text, the nodes that lead there. Pure.
+ *  @param {{prompt_tokens: number[], prompt_text: string[]}} header  @param {object[]} rounds
+ *  @param {{round: number, place: number, token: number, text: string}} pick  `place`: a node, or −1 for the root
+ *  @returns {{prompt_tokens: number[], prompt: string}} */
+export function continuation(header, rounds, { round, place, token, text }) {
+  const { nodes } = rounds[round], line = [];
+  for (let i = place; i >= 0; i = nodes.parents[i]) line.unshift(i);
+  const before = rounds.slice(0, round).flatMap((r) => r.emitted);
+  return {
+    prompt_tokens: [...header.prompt_tokens, ...before.map((e) => e.token), ...line.map((i) => nodes.tokens[i]), token],
+    prompt: [...header.prompt_text, ...before.map((e) => e.text), ...line.map((i) => nodes.text[i]), text].join(""),
+  };
+}
+
+/** What the text went on with at that place; null when it never came there. Pure. */
+export function instead(round, place) {
+  const tip = round.path.at(-1) ?? -1;
+  const taken = round.emitted.find((e) => (e.node === null ? tip : round.nodes.parents[e.node]) === place);
+  return taken ? taken.text : null;
+}
+
+/** The origin of a branch in words. Pure. */
+export function words({ round, text, instead: was }, visible) {
+  return `branch at round ${round + 1}: “${visible(text)}”${was === null ? "" : ` instead of “${visible(was)}”`}`;
+}

@@ -1,0 +1,129 @@
+/** What the Compare panel holds: lanes, prompts, numbers; the request made from it, and its address. No DOM. */
+
+export const MOST_LANES = 4;
+const FIRST = ["draft-model", "draft-tree", "prompt-lookup"];
+const NUMBERS = { repeats: [1, 21, 3], max_new_tokens: [1, 4096, 64], seed: [0, 2147483647, 0] };
+
+/** The first choice a visitor sees. */
+export function first(catalogue) {
+  const usable = FIRST.filter((name) => catalogue.methods.some((m) => m.name === name && m.available !== false));
+  const numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
+  return { target: catalogue.chosen.target, lanes: usable.map((method) => ({ method, params: {}, drafter: null })), presets: catalogue.presets.slice(0, 2).map((p) => p.name), text: "", sampling: {}, ...numbers };
+}
+
+/** Keep what still exists after the target changed. */
+export function revise(choice, catalogue) {
+  const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
+  const lanes = choice.lanes.filter((lane) => has(catalogue.methods, lane.method)).map((lane) => ({ ...lane, drafter: has(catalogue.drafters, lane.drafter) ? lane.drafter : null }));
+  return { ...choice, lanes: lanes.length ? lanes : first(catalogue).lanes };
+}
+
+/** A whole number inside the range of a setting. Pure. */
+export function whole(name, value) {
+  const [low, high, usual] = NUMBERS[name], n = Math.round(Number(value));
+  return Number.isFinite(n) ? Math.min(high, Math.max(low, n)) : usual;
+}
+
+/** What cannot be measured, and what to do; null when it can. Pure. */
+export function problem(choice) {
+  if (!choice.lanes.length) return { message: "There is no lane.", remedy: "Add one: plain decoding is measured beside it." };
+  if (!choice.presets.length && !choice.text.trim()) return { message: "There is no prompt.", remedy: "Choose one, or write your own." };
+  const said = choice.lanes.map((lane) => laneText(lane));
+  if (new Set(said).size < said.length) return { message: "Two lanes are the same.", remedy: "Change a parameter of one, or remove it." };
+  return null;
+}
+
+/** Runs of the comparison: lanes and plain decoding, a warm-up each. Pure. */
+export function runs(choice) {
+  const lanes = choice.lanes.length + (choice.lanes.some((l) => l.method === "autoregressive") ? 0 : 1);
+  const prompts = choice.presets.length + (choice.text.trim() ? 1 : 0);
+  return lanes * (prompts * choice.repeats + 1);
+}
+
+/** The request, with values inside their ranges. */
+export function request(choice, catalogue, clamp) {
+  const held = (specs, given) => Object.fromEntries(specs.filter((p) => given[p.name] !== undefined).map((p) => [p.name, typeof given[p.name] === "number" ? clamp(p, given[p.name]).value : given[p.name]]));
+  const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => ({ name: p.title, text: p.prompt }));
+  const own = choice.text.trim() ? [{ name: "your own", text: choice.text }] : [];
+  const specs = (lane) => catalogue.methods.find((m) => m.name === lane.method)?.params ?? [];
+  return {
+    prompts: [...presets, ...own], lanes: choice.lanes.map((lane) => ({ method: lane.method, params: held(specs(lane), lane.params), drafter: lane.drafter })),
+    target: choice.target, sampling: held(catalogue.sampling, choice.sampling), repeats: choice.repeats, max_new_tokens: choice.max_new_tokens, seed: choice.seed,
+  };
+}
+
+/** A lane as one line, as the command line reads it. Pure. */
+export function laneText({ method, params, drafter }) {
+  const pairs = [...Object.entries(params).filter(([, v]) => v !== undefined), ...(drafter ? [["drafter", drafter]] : [])].map(([name, value]) => `${name}=${value}`);
+  return method + (pairs.length ? `:${pairs.join(",")}` : "");
+}
+
+/** The command line that measures the same. Pure. */
+export function command(choice, catalogue) {
+  const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const { prompts } = request(choice, catalogue, (p, value) => ({ value })), words = ["workbench", "compare", ...prompts.map((p) => quote(p.text))];
+  for (const lane of choice.lanes) words.push("--lane", quote(laneText(lane)));
+  for (const name of ["temperature", "top_k", "top_p"]) if (choice.sampling[name] !== undefined) words.push(`--${name.replace("_", "-")}`, `${choice.sampling[name]}`);
+  words.push("--target", quote(choice.target ?? ""), "--repeats", `${choice.repeats}`, "--max-new-tokens", `${choice.max_new_tokens}`, "--seed", `${choice.seed}`);
+  return words.join(" ");
+}
+
+/** The query that restores the choice. Pure. */
+export function toQuery(choice, catalogue) {
+  const query = new URLSearchParams(), put = (name, value) => value !== null && value !== undefined && value !== "" && query.append(name, String(value));
+  if (choice.target !== catalogue.targets[0]?.name) put("target", choice.target);
+  for (const lane of choice.lanes) put("lane", laneText(lane));
+  put("prompts", choice.presets.join(","));
+  put("text", choice.text);
+  for (const [name, [, , usual]] of Object.entries(NUMBERS)) if (choice[name] !== usual) put(name, choice[name]);
+  for (const [name, value] of Object.entries(choice.sampling)) put(name, value);
+  return query.toString();
+}
+
+/** What an address asks for. What is wrong is left out and said. @returns {{choice: object, problems: string[]}} */
+export function fromQuery(search, catalogue, clamp) {
+  const query = new URLSearchParams(search), choice = first(catalogue), problems = [], sampling = new Map(catalogue.sampling.map((p) => [p.name, p]));
+  if (query.get("tab") !== "compare") return { choice, problems };
+  const bad = (name, text, why) => problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`);
+  const lanes = [];
+  for (const [name, text] of query) {
+    if (name === "lane") {
+      const lane = readLane(text, catalogue, clamp);
+      if (lane.why) bad(name, text, lane.why);
+      else if (lanes.length < MOST_LANES) lanes.push(lane);
+    } else if (name === "prompts") choice.presets = text.split(",").filter((n) => catalogue.presets.some((p) => p.name === n));
+    else if (name === "text") choice.text = text;
+    else if (name === "target") choice.target = text;
+    else if (name in NUMBERS) {
+      if (/^\d{1,10}$/.test(text) && whole(name, text) === Number(text)) choice[name] = Number(text);
+      else bad(name, text, "not a whole number in range");
+    } else if (sampling.has(name)) {
+      const spec = sampling.get(name), value = text.trim() === "" ? NaN : Number(text);
+      if (clamp(spec, value).value === value) choice.sampling[name] = value;
+      else bad(name, text, "out of range");
+    } else if (name !== "tab" && !name.startsWith("__")) bad(name, text, "unknown");
+  }
+  if (query.has("prompts") && !query.has("text") && !choice.presets.length) choice.presets = first(catalogue).presets;
+  if (lanes.length) choice.lanes = lanes;
+  return { choice, problems };
+}
+
+function readLane(text, catalogue, clamp) {
+  const at = text.indexOf(":"), name = at < 0 ? text : text.slice(0, at), method = catalogue.methods.find((m) => m.name === name);
+  if (!method) return { why: "no such method" };
+  const lane = { method: name, params: {}, drafter: null };
+  for (const pair of at < 0 ? [] : text.slice(at + 1).split(",")) {
+    const [key, value] = [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)], spec = method.params.find((p) => p.name === key);
+    if (key === "drafter") lane.drafter = value;
+    else if (!spec) return { why: `${name} has no ${key || pair}` };
+    else if (spec.choices?.length) {
+      if (!spec.choices.includes(value)) return { why: `${key} is one of ${spec.choices.join(", ")}` };
+      lane.params[key] = value;
+    } else if (spec.kind === "bool") lane.params[key] = /^(true|1)$/i.test(value);
+    else if (value.trim() === "" || clamp(spec, Number(value)).value !== Number(value)) return { why: `${key} is out of range` };
+    else lane.params[key] = Number(value);
+  }
+  return lane;
+}
+
+export default { first, revise, whole, problem, runs, request, laneText, command, toQuery, fromQuery, MOST_LANES };

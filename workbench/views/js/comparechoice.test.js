@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { command, first, fromQuery, problem, request, runs, toQuery } from "./comparechoice.js";
+import { clamp } from "./form.js";
+
+const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12 }, policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
+const catalogue = {
+  targets: [{ name: "text-target" }], drafters: [{ name: "small" }], presets: [{ name: "story", title: "story", prompt: "Once" }, { name: "copy", title: "copy ×3", prompt: "Again" }],
+  methods: [{ name: "autoregressive", params: [] }, { name: "draft-model", params: [policy, depth] }, { name: "prompt-lookup", params: [depth] }, { name: "medusa", params: [], available: false }],
+  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 2 }], chosen: { target: "text-target" },
+};
+
+test("an address restores the lanes, prompts and numbers it was made from", () => {
+  const choice = { ...first(catalogue), lanes: [{ method: "draft-model", params: { depth: 3, policy: "confidence" }, drafter: "small" }, { method: "prompt-lookup", params: {}, drafter: null }], text: "My own & only", repeats: 5, sampling: { temperature: 0.7 } };
+  const back = fromQuery(`?tab=compare&${toQuery(choice, catalogue)}`, catalogue, clamp);
+  assert.deepEqual(back, { choice, problems: [] });
+});
+
+test("what is wrong in an address is left out and said", () => {
+  const { choice, problems } = fromQuery("?tab=compare&lane=nonsense&lane=draft-model:depth=99&lane=draft-model:width=2&repeats=0&temperature=9&other=1&lane=prompt-lookup:depth=2", catalogue, clamp);
+  assert.equal(problems.length, 6);
+  assert.deepEqual(choice.lanes, [{ method: "prompt-lookup", params: { depth: 2 }, drafter: null }]);
+  assert.equal(choice.repeats, 3);
+  assert.deepEqual(fromQuery("?tab=sweep&lane=nonsense", catalogue, clamp).problems, [], "another tab's address is none of its business");
+});
+
+test("the request has values inside their ranges and only what was set", () => {
+  const choice = { ...first(catalogue), lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }], presets: ["copy"] };
+  const made = request(choice, catalogue, clamp);
+  assert.deepEqual(made.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
+  assert.deepEqual(made.prompts, [{ name: "copy ×3", text: "Again" }]);
+  assert.deepEqual(made.sampling, {});
+});
+
+test("runs are counted with plain decoding and a warm-up each", () => {
+  assert.equal(runs({ ...first(catalogue), repeats: 5 }), 3 * (2 * 5 + 1));
+});
+
+test("what cannot be measured is said before it is asked for", () => {
+  const choice = first(catalogue);
+  assert.equal(problem(choice), null);
+  assert.match(problem({ ...choice, lanes: [] }).message, /no lane/);
+  assert.match(problem({ ...choice, presets: [], text: " " }).message, /no prompt/);
+  assert.match(problem({ ...choice, lanes: [choice.lanes[0], { ...choice.lanes[0] }] }).message, /the same/);
+});
+
+test("the command line quotes what a shell would read", () => {
+  assert.match(command({ ...first(catalogue), presets: [], text: "it's" }, catalogue), /compare 'it'\\''s' --lane draft-model /);
+});

@@ -1,0 +1,144 @@
+/** The race: every lane's recorded text on one clock, which starts where the prompt has been read. */
+
+const WINDOW = 36;
+
+/** The clock of a race: `t` in seconds, `speed` 1 is as it was. */
+export function newRace() {
+  return { t: Infinity, speed: 1, playing: false, frame: null };
+}
+
+/** A lane at a time: its tokens so far, and whether it has ended. Pure.
+ *  @param {{rounds: [number, [string, string][]][], seconds: number}} race  @param {number} t  seconds
+ *  @returns {{tokens: number, of: number, last: [string, string][], ended: boolean, cut: boolean}}  `last`: at most `window` */
+export function at(race, t, window = WINDOW) {
+  let tokens = 0, of = 0;
+  const last = [];
+  for (const [end, emitted] of race.rounds) {
+    of += emitted.length;
+    if (end > t) continue;
+    tokens += emitted.length;
+    last.push(...emitted);
+  }
+  return { tokens, of, last: last.slice(-window), ended: tokens === of, cut: last.length > window };
+}
+
+/** When the last lane ends, in seconds. Pure. */
+export function length(lanes, prompt) {
+  return Math.max(0, ...lanes.map((lane) => lane.race?.[prompt]?.rounds.at(-1)?.[0] ?? 0));
+}
+
+/** Tokens per second of a lane's shown run over plain decoding's; null where one is missing. Pure. */
+export function ratio(lane, plain, prompt) {
+  const rate = (each) => {
+    const race = each?.race?.[prompt], end = race?.rounds.at(-1)?.[0];
+    return end ? at(race, Infinity).of / end : null;
+  };
+  const mine = rate(lane), theirs = rate(plain);
+  return mine && theirs ? mine / theirs : null;
+}
+
+/** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */
+export function toggle(page, again = false) {
+  const { race } = page;
+  if (race.playing && !again) return stop(page);
+  stop(page);
+  const end = length(page.made?.lanes ?? [], page.prompt);
+  if (!end) return;
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches && again) return seek(page, 1);
+  if (again || race.t >= end) race.t = 0;
+  race.playing = true;
+  let before = performance.now();
+  const tick = (now) => {
+    race.t += ((now - before) / 1000) * race.speed;
+    before = now;
+    if (race.t >= end) {
+      race.t = end;
+      stop(page);
+      page.parts.live.textContent = said(page);
+    } else race.frame = requestAnimationFrame(tick);
+    render(page);
+  };
+  race.frame = requestAnimationFrame(tick);
+  page.draw();
+}
+
+/** Halt. */
+export function stop(page) {
+  cancelAnimationFrame(page.race.frame);
+  page.race.playing = false;
+  page.draw();
+}
+
+/** Go to a share of the race, 0 to 1. */
+export function seek(page, share) {
+  stop(page);
+  page.race.t = share * length(page.made?.lanes ?? [], page.prompt);
+  page.draw();
+}
+
+/** A little back or forth: a fiftieth of the race. */
+export function nudge(page, direction) {
+  const end = length(page.made?.lanes ?? [], page.prompt);
+  if (end) seek(page, Math.min(1, Math.max(0, Math.min(page.race.t, end) / end + direction / 50)));
+}
+
+/** How it ended, in words. */
+function said(page) {
+  const order = page.made.lanes.filter((lane) => lane.race?.[page.prompt]).sort((a, b) => ratioTime(a, page) - ratioTime(b, page));
+  return `The race has ended: ${order.map((lane) => `${lane.name} ${ratioTime(lane, page).toFixed(2)} s`).join(", ")}`;
+}
+
+const ratioTime = (lane, page) => lane.race[page.prompt].rounds.at(-1)?.[0] ?? 0;
+
+/** Draw the lanes at the clock's time. Elements are made once and then only changed. */
+export function render(page) {
+  const { parts, m, made, race, prompt } = page, { kit } = m;
+  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]), end = length(lanes, prompt), t = Math.min(race.t, end), plain = made.lanes.find((lane) => lane.plain);
+  const pin = page.pin && lanes.find((lane) => m.comparetable.key(made, lane) === page.pin.key);
+  if (document.activeElement !== parts.prompt || parts.prompt._key === undefined) m.controls.select(parts.prompt, made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })), `${prompt}`);
+  while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
+  while (parts.race.childElementCount < lanes.length) parts.race.append(row(kit));
+  lanes.forEach((lane, i) => {
+    const line = parts.race.children[i], now = at(lane.race[prompt], t), r = ratio(lane, plain, prompt), against = pin && pin !== lane ? ratio(pin, plain, prompt) : null;
+    kit.set(line, { "data-lane": lane.name });
+    kit.write(line._name, lane.name);
+    kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
+    kit.write(line._more, now.cut ? "…" : "");
+    now.last.forEach(([text, kind], k) => {
+      if (k >= line._tokens.childElementCount) line._tokens.append(kit.h("span"));
+      const token = line._tokens.children[k], shown = m.ribbon.visibleText(text), name = `wb-token is-${lane.plain ? "plain" : kind}`;
+      kit.write(token, shown);
+      if (token.className !== name) token.className = name;
+      token.hidden = false;
+    });
+    for (let k = now.last.length; k < line._tokens.childElementCount; k += 1) line._tokens.children[k].hidden = true;
+    line._fill.style.width = `${now.of ? (100 * now.tokens) / now.of : 0}%`;
+    line._bar.classList.toggle("is-plain", lane.plain);
+    kit.write(line._ratio, r === null ? "–" : `${r.toFixed(2)}×`);
+    kit.write(line._delta, r !== null && against ? m.comparetable.signed(r - against, 2, "×") : "");
+  });
+  kit.write(parts.raceNote, `${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`);
+  kit.write(parts.clock, `${t.toFixed(2)} s`);
+  if (document.activeElement !== parts.slider || race.playing) parts.slider.value = end ? Math.round((1000 * t) / end) : 0;
+  parts.slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of ${end.toFixed(2)} seconds`);
+  parts.slider.style.setProperty("--fill", `${end ? (100 * t) / end : 0}%`);
+  kit.write(parts.play, race.playing ? "❚❚" : "▶");
+  parts.play.setAttribute("aria-label", race.playing ? "Halt the race" : "Play the race");
+}
+
+function row(kit) {
+  const { h } = kit, line = h("div", { className: "wb-racer" });
+  line.setAttribute("role", "listitem");
+  line._name = h("b");
+  line._count = h("small");
+  line._more = h("span", { className: "wb-more" });
+  line._tokens = h("span", { className: "wb-racetokens" });
+  line._fill = h("i");
+  line._bar = h("div", { className: "wb-racebar" }, line._fill);
+  line._ratio = h("b");
+  line._delta = h("small", { className: "wb-delta" });
+  line.append(h("div", { className: "wb-racename" }, line._name, line._count), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._delta));
+  return line;
+}
+
+export default { newRace, at, length, ratio, toggle, stop, seek, nudge, render };

@@ -1,0 +1,53 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { costBars, paysWords } from "./compareplots.js";
+import { at, length, ratio } from "./comparerace.js";
+import { cells, signed } from "./comparetable.js";
+import { place, verdict } from "./comparetext.js";
+
+const race = (ends, sizes) => ({ seconds: ends.at(-1), rounds: ends.map((end, i) => [end, Array.from({ length: sizes[i] }, (_, k) => [`${i}.${k} `, "accepted"])]) });
+const plain = { name: "Plain", plain: true, race: [race([1, 2, 3, 4], [1, 1, 1, 1])] }, fast = { name: "Fast", race: [race([0.5, 1], [3, 1])] };
+
+test("a lane shows the tokens whose round has ended by then", () => {
+  assert.equal(at(plain.race[0], 0.99).tokens, 0);
+  assert.equal(at(plain.race[0], 2).tokens, 2);
+  assert.deepEqual(at(fast.race[0], 0.7, 2), { tokens: 3, of: 4, last: [["0.1 ", "accepted"], ["0.2 ", "accepted"]], ended: false, cut: true });
+  assert.ok(at(fast.race[0], 1).ended);
+});
+
+test("the race lasts as long as its slowest lane, and ratios are of rates", () => {
+  assert.equal(length([plain, fast], 0), 4);
+  assert.equal(ratio(fast, plain, 0), 4);
+  assert.equal(ratio(fast, plain, 1), null);
+});
+
+test("figures show their difference to the pinned lane", () => {
+  const spread = (median) => ({ median, q1: median, q3: median, n: 2 }), mine = { speedup: spread(2), tau: 3, acceptance_rate: 0.8, tokens_per_second: spread(100) };
+  assert.deepEqual(cells(mine, null).map((c) => c.delta), ["", "", "", "", ""]);
+  assert.deepEqual(cells(mine, { speedup: spread(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: spread(100) }).map((c) => c.delta), ["+0.50", "", "−0.25", "", "±0"]);
+  assert.equal(signed(-0.004, 2), "±0.00");
+});
+
+test("a divergence is told with the target's margin, and read by the promise", () => {
+  const first = { prompt: 0, at: 11, plain: { text: " the", p: 0.4 }, other: { text: "\n", p: 0.39 }, margin: 0.0253, rank: 2 };
+  assert.match(place(first, ["story"]), /first at token 12 of story: plain has “ the” \(p 0.400\), this “⏎” \(p 0.390\): the target's margin there is 0.0253 nats/);
+  const lane = (promise, margin) => ({ method: "x", exact: { kind: "diverges", promise, runs: 4, identical: 3, first: { ...first, margin } } });
+  assert.match(verdict(lane("exact", 0.0253), ["story"]).why, /near tie/);
+  assert.match(verdict(lane("exact", 1.2), ["story"]).why, /not what it promises/);
+  assert.match(verdict(lane("approximate", 1.2), ["story"]).why, /may differ/);
+  assert.equal(verdict({ exact: { kind: "identical", promise: "exact", runs: 4, identical: 4 } }, []).mark, "✓");
+  assert.match(verdict({ method: "x", exact: { kind: "distribution", promise: "exact", runs: 4, identical: 0 } }, []).why, /workbench check x/);
+});
+
+test("break-even is said in words for every case", () => {
+  const lane = (pays) => ({ name: "L", pays, figures: { speedup: null } });
+  assert.equal(paysWords(lane(null)), "L: nothing was drafted");
+  assert.equal(paysWords(lane({ always: false, break_even: 0.441 })), "L pays above 0.44 acceptance");
+  assert.equal(paysWords(lane({ always: true, break_even: null })), "L pays at any acceptance");
+  assert.match(paysWords(lane({ always: false, break_even: null })), /does not pay/);
+});
+
+test("lanes without runs have no bar", () => {
+  const figures = { n: 1, ms_per_token: { draft: 1, verify: 2, overhead: 0.5, decode: 3.5 } };
+  assert.deepEqual(costBars([{ name: "a", figures }, { name: "b", figures: { n: 0, ms_per_token: {} } }]).names, ["a"]);
+});

@@ -1,0 +1,115 @@
+/** The parts of the Compare view: builds them once, then tells each drawing what to show. */
+
+const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
+
+/** Build the empty view inside `el`; returns the parts by name. */
+export function build(el, m, host) {
+  const { kit } = m, { h } = kit, parts = {};
+  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
+  const card = (...given) => m.panel.card(kit, parts, ...given), chart = (...given) => m.panel.chart(kit, parts, ...given);
+  const select = (name, label, options = []) => {
+    const control = part(name, "select", {}, ...options.map(([value, text]) => h("option", { value }, text)));
+    control.setAttribute("aria-label", label);
+    return control;
+  };
+  const stage = part("stage", "main", { className: "wb-stage" },
+    part("alerts", "div", { className: "wb-alerts" }),
+    part("empty", "p", { className: "wb-empty" }),
+    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
+    card("race", "Race", h("span", { className: "wb-extra" }, select("prompt", "Prompt of the race"), part("origin", "span", { className: "wb-origins" })),
+      part("race", "div", { className: "wb-race", role: "list" }),
+      h("div", { className: "wb-raceline" }, part("play", "button", { type: "button", className: "wb-tool" }, "▶"), slider(part), select("speed", "Speed of the race", SPEEDS), part("clock", "span", { className: "wb-clock" }))),
+    h("div", { className: "wb-two" },
+      card("table", "Measured", null, part("table", "div", { className: "wb-scroll wb-compared", tabIndex: 0 })),
+      chart("costs", "One token costs", m.panel.legend(kit, [["wb-phase-draft", "draft"], ["wb-phase-verify", "verify"], ["wb-phase-host", "overhead"]]), "wb-plot")),
+    h("div", { className: "wb-two" },
+      chart("pays", "Would it pay?", null, "wb-plot is-tall"),
+      card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" }))),
+    card("texts", "Text beside plain decoding", h("span", { className: "wb-extra" }, select("lane", "Lane whose text is shown"), m.panel.legend(kit, [["wb-key-plain", "only in plain"], ["wb-key-lane", "only here"]])),
+      part("texts", "div", { className: "wb-texts", tabIndex: 0 })),
+    part("foot", "p", { className: "wb-foot" }));
+  el.append(header(part, m, host), h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage), part("live", "div", { className: "wb-unseen" }));
+  kit.set(parts.live, { "aria-live": "polite" });
+  kit.set(parts.alerts, { role: "alert" });
+  kit.set(parts.side, { "aria-label": "What is compared" });
+  kit.set(parts.table, { role: "region", "aria-label": "Figures of each lane" });
+  kit.set(parts.texts, { role: "region", "aria-label": "Differences of the texts" });
+  kit.set(parts.play, { "aria-label": "Play the race" });
+  stage.tabIndex = -1;
+  return parts;
+}
+
+function slider(part) {
+  const made = part("slider", "input", { type: "range", min: 0, max: 1000, step: 1, value: 0 });
+  made.setAttribute("aria-label", "Time of the race");
+  return made;
+}
+
+function header(part, m, host) {
+  const { kit } = m, { h } = kit;
+  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
+  const exports = m.jobs.exportMenu(part, kit, "Save this comparison", [["json", "JSON: opens here again"], ["csv", "CSV: a row a run"], ["parquet", "Parquet: a row a run"]]);
+  const file = part("file", "input", { type: "file", accept: ".json,application/json", hidden: true });
+  file.setAttribute("aria-label", "Comparison file");
+  const nav = part("nav", "nav", { className: "wb-nav" });
+  m.pagehead.fill(nav, kit, host, "Compare");
+  const made = h("header", { className: "wb-head" }, h("b", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
+    badge("copy", "copy link", "Copy a link to these lanes and prompts"), exports,
+    badge("open", "open …", "Open a comparison that was saved as JSON"), file, badge("theme", "◐ theme", "Light or dark"));
+  return made;
+}
+
+/** Show the page as it is. */
+export function draw(page) {
+  const { m, parts, made, step, catalogue } = page, { kit } = m, measuring = page.channel !== null;
+  m.stage.alerts(parts.alerts, page.errors, kit);
+  kit.write(parts.badgeText, badge(page, measuring, catalogue));
+  kit.set(parts.badge, { "data-state": measuring ? "running" : made ? (page.from === "imported" ? "imported" : "recorded") : "idle", "data-from": made && !measuring ? (page.from === "imported" ? "imported" : "recorded") : "live" });
+  parts.progress.hidden = !measuring;
+  if (measuring) {
+    const text = step ? [step.waiting, step.text].filter(Boolean).join(" · ") : "asking the backend …";
+    m.jobs.progress(page, { text, note: step ? `${step.done} of ${step.total} runs${m.jobs.left(step.left_s)}` : "", done: step?.done, total: step?.total, label: "Runs measured" }, kit);
+  }
+  const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
+  for (const name of ["tableCard", "costsCard", "paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some;
+  for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].classList.toggle("is-pending", some && !complete(made));
+  for (const two of parts.stage.querySelectorAll(".wb-two")) two.hidden = !some;
+  parts.raceCard.hidden = !complete(made);
+  parts.empty.hidden = some || measuring;
+  kit.write(parts.empty, catalogue ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock." : "The backend is starting …");
+  kit.write(parts.foot, made ? foot(made) : "");
+  for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : made);
+  for (const kind of ["csv", "parquet"]) parts.exports.querySelector(`[data-kind=${kind}]`).disabled = !page.job;
+  if (!some) return;
+  m.comparetable.render(page);
+  m.compareplots.costs(page);
+  if (!complete(made)) return;
+  m.comparerace.render(page);
+  m.compareplots.pays(page);
+  m.comparetext.exact(page);
+  m.comparetext.texts(page);
+}
+
+/** Whether races and texts are there: they come with the end. */
+function complete(made) {
+  return Boolean(made?.lanes.some((lane) => lane.race));
+}
+
+function badge(page, measuring, catalogue) {
+  const { made } = page;
+  if (measuring) return ["LIVE", catalogue?.device].filter(Boolean).join(" · ");
+  if (!made) return catalogue?.device ?? "";
+  const { target, device, dtype } = made.settings;
+  return [page.from === "imported" ? "IMPORTED" : "MEASURED", target, [device?.toUpperCase(), dtype].filter(Boolean).join(" · ")].filter(Boolean).join(" · ");
+}
+
+/** Where the figures come from, in one line. */
+export function foot(made) {
+  const { settings: s, machine } = made, sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+  const on = [machine.cpu, machine.cores ? `${machine.cores} cores` : "", machine.gpu].filter(Boolean).join(", ");
+  return [`${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
+    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`, made.complete ? "" : "Stopped before the end."].filter(Boolean).join(". ");
+}
+
+export default { build, draw, foot };

@@ -1,0 +1,59 @@
+/** The gallery: one card for each recorded generation; everything on it was computed from the trace. */
+
+/** Draw the page. @param {{modules: Record<string, object>, host: object}} given */
+export async function mount(el, { modules: m, host }) {
+  const { kit, pagehead } = m;
+  const main = pagehead.build(el, { kit, host, current: "Gallery", about: "Recorded generations, one for each method. They play without a model; fork one to run its settings yourself." });
+  const entries = await pagehead.ask(main, { kit, host }, "recordings");
+  if (entries?.length === 0) main.append(kit.h("p", { className: "wb-empty" }, "There are no recordings here yet. Make them with: workbench record"));
+  if (entries) main.append(kit.h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, m, host, main))));
+  el.dataset.ready = "true";
+}
+
+function card(entry, m, host, main) {
+  const { kit: { h }, pagehead } = m, f = entry.figures;
+  const title = h("h2", {}, h("code", {}, entry.name));
+  const badges = h("span", { className: "wb-badges" }, h("span", { className: "wb-badge" }, h("i"), "RECORDED"));
+  if (entry.simulation) badges.append(h("span", { className: "wb-badge is-simulation" }, "SIMULATION"));
+  const open = h("a", { className: "wb-button is-main", href: pagehead.liveLink(host.base, { recorded: entry.name }) }, "Open");
+  const fork = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, pagehead.settingsOf(entry)) }, "Fork settings");
+  const load = h("button", { type: "button", className: "wb-button" }, "Download trace");
+  for (const [part, does] of [[open, "Open"], [fork, "Fork the settings of"], [load, "Download the trace of"]]) part.setAttribute("aria-label", `${does} ${entry.name}`);
+  load.addEventListener("click", async () => {
+    const trace = await pagehead.ask(main, { kit: m.kit, host }, "recording", { name: entry.name });
+    if (trace) m.exports.save(m.exports.fileName(trace.header, "jsonl"), m.exports.jsonLines(trace), "application/jsonl");
+  });
+  return h("article", { className: "wb-card wb-shelf" }, h("header", {}, title, badges), preview(entry, m),
+    h("div", { className: "wb-shelffigures" }, figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
+      figure(h, f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`, f.tested ? `${f.accepted} of ${f.tested} tested` : "nothing drafted"),
+      figure(h, f.tokens, `tokens in ${f.rounds} rounds`)),
+    facts(h, settings(entry, m.pagehead)), h("div", { className: "wb-actions" }, open, fork, load));
+}
+
+function figure(h, value, label) {
+  return h("div", {}, h("b", {}, `${value ?? "–"}`), h("span", {}, label));
+}
+
+function settings(entry, pagehead) {
+  const { method, temperature } = { ...entry, ...entry.params };
+  return [
+    ["method", entry.methods.length > 1 ? entry.methods.join(" → ") : method],
+    ["models", entry.drafter ? `${entry.target} + ${entry.drafter}` : entry.target],
+    ["sampling", temperature > 0 ? `temperature ${temperature}, seed ${entry.seed}` : "greedy"],
+    ["machine", [entry.hardware, entry.device, entry.dtype].filter(Boolean).join(" · ")],
+    ["recorded", pagehead.when(entry.created)],
+  ];
+}
+
+function facts(h, rows) {
+  return h("dl", { className: "wb-shelffacts" }, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+function preview(entry, m) {
+  const { h } = m.kit;
+  const line = h("p", { className: "wb-preview" });
+  for (const [text, kind] of entry.preview) line.append(h("span", { className: `wb-token is-${kind}` }, m.ribbon.visibleText(text)));
+  return line;
+}
+
+export default { mount };

@@ -1,0 +1,23 @@
+/** The dialog with the keys and the words of the Live view. */
+
+const KEYS = [
+  ["Ctrl / ⌘ Enter", "run"], ["Space", "pause or resume; afterwards play"], ["← →", "token (in the tree: parent, child)"], ["↑ ↓", "node of the same depth"],
+  ["[ ]", "previous, next round"], ["{ }", "sum one round less, more on the wall clock"], ["Home End", "first, last round"], ["Enter or P", "pin what is shown"],
+  ["Esc", "clear the pin"], ["L", "jump to live"], ["M", "tree or attention mask"], ["1 – 6", "figures, tokens, tree, wall clock, curves, scrubber"], ["?", "this list"],
+];
+const WORDS = [
+  ["draft", "tokens the drafter proposes"], ["verify", "one forward of the target over all of them"], ["accepted", "tested and kept"], ["rejected", "tested and refused"],
+  ["corrected", "the target's own token after a rejection"], ["bonus", "the target's extra token after a fully accepted path"],
+  ["discarded", "drafted, never tested: the path ended before it"], ["τ", "tokens emitted per verification"], ["p, q, u", "target's probability, drafter's, and the uniform that was drawn"],
+  ["host", "what a round spends outside the models"],
+];
+
+/** Fill `dialog`. */
+export function build(dialog, kit) {
+  const list = (rows) => kit.h("dl", {}, ...rows.flatMap(([a, b]) => [kit.h("dt", {}, a), kit.h("dd", {}, b)]));
+  dialog.setAttribute("aria-label", "Keys and words");
+  dialog.append(kit.h("form", { method: "dialog" },
+    kit.h("div", { className: "wb-two" },
+      kit.h("div", {}, kit.h("h3", {}, "Keys, while the stage has the focus"), list(KEYS)), kit.h("div", {}, kit.h("h3", {}, "Words"), list(WORDS))),
+    kit.h("button", { className: "wb-go" }, "Close")));
+}

@@ -1,0 +1,102 @@
+/** What the views of long measurements, Compare and Sweep, have in common: asking, drawing once a frame, links, files. */
+
+const LOST = { error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } };
+
+/** Do `work` once a frame, however often it is asked for. */
+export function paced(work) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      work();
+    });
+  };
+}
+
+/** Ask the server; an error goes onto the page, and null comes back. @returns {Promise<object|null>} */
+export async function ask(page, name, request = {}) {
+  const answer = await page.host.call(name, request).catch(() => LOST);
+  if (!answer?.error) return answer;
+  page.errors.push({ kind: "error", ...answer.error });
+  page.draw();
+  return null;
+}
+
+/** A name for a job, by which its messages are known. */
+export function channel(kind) {
+  return `${kind}-${Math.random().toString(36).slice(2, 10)}`;
+}
+
+/** Put a link to what the panel holds into the clipboard, or under the buttons where there is none. */
+export async function copyLink(page, query) {
+  const url = page.host.address.url(query), done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+  page.note = done ? "The link is in the clipboard." : url;
+  page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
+  page.draw();
+}
+
+/** Build the Export menu: a button, and what it opens. @param {[string, string][]} kinds  kind of file and its words */
+export function exportMenu(part, kit, title, kinds) {
+  const { h } = kit, links = kinds.map(([kind, words]) => {
+    const button = h("button", { type: "button", className: "wb-link" }, words);
+    button.dataset.kind = kind;
+    return button;
+  });
+  const made = h("div", { className: "wb-menu" }, part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"), part("exports", "div", { className: "wb-exports", hidden: true }, ...links));
+  kit.set(made.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
+  return made;
+}
+
+/** Open or close the Export menu. */
+export function menu({ parts }, on) {
+  parts.exports.hidden = !on;
+  parts.export.setAttribute("aria-expanded", String(on));
+}
+
+/** Let the Export menu open and close; `save(kind)` is called for what was chosen. */
+export function wireMenu(page, save) {
+  const { parts } = page;
+  parts.export.addEventListener("click", () => menu(page, parts.exports.hidden));
+  document.addEventListener("click", (event) => event.target.closest(".wb-menu") || menu(page, false));
+  parts.exports.parentElement.addEventListener("keydown", (event) => event.key === "Escape" && menu(page, false));
+  parts.exports.addEventListener("click", (event) => {
+    if (!event.target.dataset.kind) return;
+    menu(page, false);
+    save(event.target.dataset.kind);
+  });
+}
+
+/** A file whose bytes the server has made. */
+export async function saveTable(page, request, name) {
+  const answer = await ask(page, "table", request);
+  if (answer) page.m.exports.save(name, new Blob([Uint8Array.from(atob(answer.data), (c) => c.charCodeAt(0))]), "");
+}
+
+/** Show a run in the Live view, which takes it when its tab is opened. */
+export async function openRun(page, request) {
+  const trace = await ask(page, "trace", request);
+  if (!trace) return;
+  window.workbenchTrace = trace;
+  page.host.go?.("live");
+}
+
+/** How far a measurement is. @param {{text: string, note: string, done: number, total: number, label: string}} data */
+export function progress({ parts }, { text, note, done, total, label }, kit) {
+  kit.write(parts.progressText, text.replace(/^./, (c) => c.toUpperCase()));
+  kit.write(parts.progressNote, note);
+  parts.progressBar.setAttribute("aria-label", label);
+  if (total) {
+    parts.progressBar.max = total;
+    parts.progressBar.value = done;
+  } else parts.progressBar.removeAttribute("value");
+}
+
+/** Seconds to go, in words; empty while nobody can say. Pure. */
+export function left(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} to go`;
+}
+
+export default { paced, ask, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };

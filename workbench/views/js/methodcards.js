@@ -1,0 +1,122 @@
+/** The methods page: a card for each registered method, the compatibility matrix, the definitions of all figures. */
+
+/** The first round worth a picture: drafts of which some were kept and some were not, best on several branches. Pure.
+ *  @param {object[]} rounds @returns {object|null} */
+export function telling(rounds) {
+  const branches = ({ nodes }) => new Set(nodes.parents).size < nodes.parents.length;
+  const mixed = ({ nodes, path }) => path.length > 0 && path.length < nodes.parents.length;
+  return rounds.find((r) => mixed(r) && branches(r)) ?? rounds.find(mixed) ?? rounds.find((r) => r.path.length) ?? rounds[0] ?? null;
+}
+
+/** What a parameter may be, in words. Pure. */
+export function range(spec) {
+  if (spec.kind === "bool") return "true, false";
+  if (spec.choices?.length) return spec.choices.join(", ");
+  if (spec.ge === null && spec.le === null) return spec.kind;
+  return `${spec.ge ?? "−∞"} … ${spec.le ?? "∞"}`;
+}
+
+/** Draw the page. @param {{modules: Record<string, object>, host: object}} given */
+export async function mount(el, { modules: m, host }) {
+  const { kit, pagehead } = m, { h } = kit;
+  const main = pagehead.build(el, { kit, host, current: "Methods", about: "What each method does, what it promises, and what it takes. All of it comes from the registry that the engine runs from." });
+  const wait = main.appendChild(h("p", { className: "wb-empty" }, "The backend is starting …"));
+  const page = { m, host, main };
+  const found = await pagehead.ask(main, { kit, host }, "methods");
+  wait.remove();
+  if (found) {
+    const list = h("nav", { className: "wb-contents" }, ...found.methods.map((x) => h("a", { href: `#${x.name}` }, x.title)), h("a", { href: "#runs" }, "What runs on what"), h("a", { href: "#figures" }, "Figures"));
+    list.setAttribute("aria-label", "On this page");
+    const body = h("div", { className: "wb-methods" }, ...found.methods.map((x) => card(x, page)), matrix(), definitions(found.definitions, h));
+    main.append(h("div", { className: "wb-withcontents" }, list, body));
+    const boards = m.methodcardsboards.add(page, body, list);
+    el.dataset.ready = "true";
+    await Promise.all([...found.methods.filter((x) => found.recordings.includes(x.name)).map((x) => picture(x, page)), fill(page), boards]);
+    if (location.hash) main.querySelector(`[id="${CSS.escape(location.hash.slice(1))}"]`)?.scrollIntoView();
+  }
+  el.dataset.ready = "true";
+  el.dataset.drawn = "true";
+
+  function matrix() {
+    const made = h("section", { className: "wb-card", id: "runs" }, h("h2", {}, "What runs on what"), h("p", { className: "wb-about" }, "Methods by target and draft model, as this backend has them. Where a method cannot run, the reason stands in its place."));
+    page.matrix = made.appendChild(h("div", { className: "wb-scroll", tabIndex: 0 }, h("p", { className: "wb-empty" }, "Asking the backend …")));
+    page.matrix.setAttribute("role", "region");
+    page.matrix.setAttribute("aria-label", "Compatibility of methods and models");
+    return made;
+  }
+}
+
+function card(method, { m, host }) {
+  const { kit: { h }, pagehead } = m;
+  const promise = h("span", { className: "wb-promised" }, method.promise), meaning = m.controls.PROMISES[method.promise]?.split(": ")[1];
+  promise.dataset.promise = method.promise;
+  const source = h("a", { className: "wb-paper", href: safe(method.source.url), target: "_blank", rel: "noopener" }, paper(method.source));
+  const run = h("a", { className: "wb-button is-main", href: pagehead.liveLink(host.base, { method: method.name }) }, "Run it");
+  const watch = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: true }, "Watch the recording");
+  run.setAttribute("aria-label", `Run ${method.title}`);
+  watch.setAttribute("aria-label", `Watch the recording of ${method.title}`);
+  const words = h("div", {}, h("p", { className: "wb-idea" }, method.idea), h("p", { className: "wb-teaches" }, method.teaches),
+    method.formula ? h("p", { className: "wb-rule" }, method.formula) : "",
+    h("dl", { className: "wb-shelffacts" }, h("dt", {}, "promise"), h("dd", {}, promise, meaning ? `: ${meaning}` : ""), h("dt", {}, "needs"), h("dd", {}, needs(method)), h("dt", {}, "from"), h("dd", {}, source)),
+    h("div", { className: "wb-actions" }, run, watch));
+  const drawing = h("figure", { className: "wb-picture", hidden: true }, h("div", { className: "wb-tree", tabIndex: 0 }), h("figcaption", {}));
+  m.kit.set(drawing.firstChild, { role: "group", "aria-label": `A draft of ${method.title}` });
+  const made = h("section", { className: "wb-card wb-method", id: method.name }, h("h2", {}, method.title, " ", h("code", {}, method.name)), h("div", { className: "wb-methodbody" }, words, drawing), parameters(method.params, h));
+  made.dataset.method = method.name;
+  return made;
+}
+
+/** Only addresses of the web become links. */
+function safe(url) {
+  return /^https?:\/\//.test(url) ? url : "#";
+}
+
+function paper({ title, authors, year, where }) {
+  return [year ? `${authors} ${year}: ${title}` : title, where].filter(Boolean).join(", ");
+}
+
+function needs(method) {
+  const words = { drafter: "a draft model with the target's vocabulary", medusa: "Medusa heads trained for the target" };
+  return method.needs.length ? method.needs.map((n) => words[n] ?? n).join(", ") : "nothing but the target";
+}
+
+function parameters(specs, h) {
+  if (!specs.length) return "";
+  const rows = specs.map((x) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, x.name)), h("td", {}, `${x.default}`), h("td", {}, range(x)), h("td", {}, x.doc)));
+  const head = h("tr", {}, ...["parameter", "default", "range", "what it does"].map((name) => h("th", { scope: "col" }, name)));
+  const scroll = h("div", { className: "wb-scroll" }, h("table", { className: "wb-params" }, h("thead", {}, head), h("tbody", {}, ...rows)));
+  scroll.tabIndex = 0;
+  return scroll;
+}
+
+async function picture(method, { m, host, main }) {
+  const trace = await m.pagehead.ask(main, { kit: m.kit, host }, "recording", { name: method.name });
+  const round = trace && telling(trace.rounds);
+  if (!round) return;
+  const box = [...main.querySelectorAll(".wb-method")].find((x) => x.dataset.method === method.name), figure = box.querySelector("figure");
+  box.querySelector(".wb-actions a:last-child").hidden = figure.hidden = false;
+  const before = trace.rounds[round.index - 1]?.emitted.at(-1)?.text ?? trace.header.prompt_text.at(-1) ?? "";
+  figure.firstChild.style.height = `${Math.min(320, 96 + 44 * m.tree.layout(round).rows)}px`;
+  m.tree.render(figure.firstChild, { round, root: before, node: null, empty: "", threshold: 0, textOf: m.ribbon.tokenText }, m.kit);
+  const tested = round.nodes.status.filter((x) => x !== "discarded").length;
+  figure.lastChild.textContent = round.nodes.status.length
+    ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`
+    : `Round ${round.index + 1} of its recording: nothing drafted, ${round.emitted.length} token emitted.`;
+}
+
+async function fill({ m, host, main, matrix }) {
+  const { h } = m.kit;
+  const found = await m.pagehead.ask(main, { kit: m.kit, host }, "matrix");
+  if (!found) return matrix.replaceChildren();
+  const pair = ({ target, drafter }) => h("th", { scope: "col" }, target, h("small", {}, drafter ? `with ${drafter}` : "without a draft model"));
+  const cell = (reason) => h("td", { className: reason ? "is-off" : "is-on" }, reason ? `✕ ${reason}` : "✓ runs");
+  const rows = found.rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.title), ...row.reasons.map(cell)));
+  matrix.replaceChildren(h("table", { className: "wb-matrix" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "method"), ...found.columns.map(pair))), h("tbody", {}, ...rows)));
+}
+
+function definitions(list, h) {
+  const rows = list.flatMap((d) => [h("dt", {}, d.title, h("code", {}, d.name)), h("dd", {}, d.meaning)]);
+  return h("section", { className: "wb-card", id: "figures" }, h("h2", {}, "What the figures mean"), h("dl", { className: "wb-definitions" }, ...rows));
+}
+
+export default { mount };

@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { hereFigure, lawWords, paperFigure, tally } from "./methodcardsboards.js";
+
+test("figures of paper and here in words", () => {
+  assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
+  assert.equal(paperFigure({ low: 2.73, high: 2.73 }), "2.73");
+  assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1, no figure given");
+  assert.equal(hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24 }), "1.61 (1.40–1.90, n = 24)");
+  assert.equal(hereFigure(null), "–");
+});
+
+test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
+  const law = { name: "two tokens", verdict: "pass", statistic: 20.51, freedom: 19, p_value: 0.364, runs: 1000, total_variation: 0.02 };
+  assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees), p = 0.36, 1000 runs");
+  assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
+});
+
+test("the tally counts every row once", () => {
+  assert.equal(tally([{ v: "shown" }, { v: "broken" }, { v: "shown" }], "v"), "2 shown, 1 broken");
+});

@@ -1,0 +1,138 @@
+/** What is shown first, and what is shown instead of a run: recordings, traces from files, the run before a reload. */
+
+const EXAMPLE_SPEED = 0.1;
+
+/** The recording that plays before anything was run. */
+export const EXAMPLE = "draft-tree";
+
+/** A given trace, else what the address asks for, else the run of this tab before a reload, else the example. */
+export async function arrive(page, trace) {
+  const { m, host, catalogue } = page;
+  if (trace) return show(page, m.store.fromTrace("given", trace, "recorded"));
+  if (!catalogue) return;
+  const asked = m.link.fromQuery(host.address?.read() ?? "", catalogue, m.form.clamp);
+  if ((asked.choice.target ?? page.choice.target) !== page.choice.target || (asked.choice.drafter ?? page.choice.drafter) !== page.choice.drafter) {
+    Object.assign(page.choice, asked.choice);
+    await m.backend.look(page, asked.choice.target ?? null, asked.choice.drafter ?? null);
+  }
+  page.choice = m.choice.revise({ ...page.choice, ...asked.choice, params: { ...page.choice.params, ...asked.params } }, page.catalogue);
+  for (const name of ["target", "drafter"]) {
+    if (asked.choice[name] && page.choice[name] !== asked.choice[name]) asked.problems.push(`${name}=${asked.choice[name]}: not available here`);
+  }
+  if ("prompt" in asked.choice) page.choice.preset = page.catalogue.presets.find((p) => p.prompt === page.choice.prompt)?.name ?? null;
+  page.embed ||= asked.embed;
+  page.shownView = asked.view;
+  if (asked.problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: asked.problems.join(" · ") });
+  if (asked.recorded) {
+    await example(page, asked.recorded, asked.pin);
+  } else if (!(await recall(page, asked.pin))) {
+    page.wish = asked.settings ? asked.pin : null;
+    if (asked.settings && !page.embed) page.note = "From a link: press Run to decode it here.";
+    await example(page, EXAMPLE, null);
+  }
+}
+
+/** After a reload: the run that this tab last showed, as far as it came. */
+async function recall(page, wanted) {
+  const { m, host } = page, id = host.remember?.getItem("wb-run");
+  if (!id) return false;
+  const answer = await host.call("fetch_trace", { run: id, from: 0 }).catch(() => null);
+  if (!answer || answer.error || !answer.header) {
+    host.remember.removeItem("wb-run");
+    return false;
+  }
+  const run = Object.assign(m.store.newRun("recalled"), { heard: performance.now(), closed: true, from: "recorded" });
+  m.store.apply(run, answer);
+  page.choice = m.choice.adopt(page.choice, answer.header, page.catalogue);
+  page.selection.pin = wanted;
+  page.run = run;
+  return true;
+}
+
+/** Play a recording of the gallery. */
+async function example(page, name, wanted) {
+  const answer = await page.host.call("recorded", { name }).catch(() => null);
+  if (!answer?.header) {
+    if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
+    return;
+  }
+  if (answer.header.pictures?.length && page.host.go) return location.replace(`${page.host.base}/?tab=vision&recorded=${encodeURIComponent(name)}`); // drawn by its own tab
+  if (page.run) return; // the visitor was faster
+  page.recorded = name;
+  play(page, answer, wanted);
+}
+
+/** Let a trace arrive round by round; with a pin, or where motion is unwanted, at once. */
+function play(page, trace, wanted) {
+  const { m } = page, run = { ...m.store.newRun(`recorded-${(page.channels += 1)}`), from: "recorded", closed: true };
+  m.store.apply(run, { header: trace.header, state: "running" });
+  page.run = run;
+  page.selection.pin = wanted;
+  const arrive = (n) => {
+    m.store.apply(run, { rounds: trace.rounds.slice(0, n), seq: n });
+    if (n === trace.rounds.length) {
+      m.store.apply(run, { footer: trace.footer, warnings: trace.footer.warnings, state: "finished" });
+      page.feeding = null;
+    }
+    page.draw();
+  };
+  const still = wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
+  page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, stop: () => {} };
+  page.feeding.stop = m.player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
+  if (still) page.feeding = null;
+}
+
+/** Show a record that is complete. */
+export function show(page, run) {
+  fresh(page);
+  page.run = Object.assign(run, { closed: true });
+  page.draw();
+}
+
+/** The trace that another view left for this one; null when there is none. It is handed over once. */
+export function handed() {
+  const trace = window.workbenchTrace ?? null;
+  window.workbenchTrace = null;
+  return trace;
+}
+
+/** Show what another view handed over, unless a run is in progress here. */
+export function take(page) {
+  const trace = handed();
+  if (!trace) return;
+  if (page.m.store.isActive(page.run)) page.m.backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the other one again." });
+  else show(page, page.m.store.fromTrace(`handed-${(page.channels += 1)}`, trace, "recorded"));
+}
+
+/** Read a trace file that the visitor chose. */
+export async function open(page, file) {
+  const { m } = page;
+  if (!file) return;
+  if (m.store.isActive(page.run)) return m.backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+  try {
+    if (file.size > m.traces.MAX_BYTES) throw new m.traces.TraceError(`The file has ${(file.size / 1e6).toFixed(0)} MB.`, `At most ${m.traces.MAX_BYTES / 2 ** 20} MiB can be opened.`);
+    const { trace, notes } = m.traces.read(await file.text(), page.catalogue?.schema ?? 1);
+    show(page, m.store.fromTrace(`imported-${(page.channels += 1)}`, trace, "imported", notes));
+  } catch (problem) {
+    if (!problem.remedy) throw problem;
+    m.backend.fail(page, { message: `${file.name}: ${problem.message}`, remedy: problem.remedy });
+  }
+}
+
+/** Before another run is shown: nothing of the last one stays selected, played or said. */
+export function fresh(page) {
+  page.feeding?.stop();
+  page.m.player.stop(page);
+  Object.assign(page, { errors: [], notices: [], selection: page.m.selection.newSelection(), brush: null, note: "", changes: {}, recorded: null, feeding: null, lost: 0 });
+}
+
+/** What embedding and the address say about the frame. */
+export function dress(page) {
+  const { el, parts, host } = page;
+  el.classList.toggle("is-embedded", page.embed || !host.call);
+  el.dataset.view = page.shownView ?? "";
+  parts.copy.hidden = !host.address;
+  parts.open.hidden = !host.address || page.embed;
+  parts.runHere.hidden = !page.embed || !host.decode;
+  if (page.shownView && !page.embed) page.actions.view({ tokens: 1, tree: 2, clock: 3, curves: 4 }[page.shownView]);
+}

@@ -1,0 +1,69 @@
+/** The header that all views but Live share, and the way from each view to the others. */
+
+const VIEWS = [["Live", "", "live"], ["Compare", "?tab=compare", "compare"], ["Vision", "?tab=vision", "vision"], ["Sweep", "?tab=sweep", "sweep"],
+  ["Gallery", "gallery"], ["Learn", "learn"], ["Methods", "methods"]];
+
+/** Put links to all views into `nav`; a tab of this page is opened without leaving it. */
+export function fill(nav, kit, host, current) {
+  for (const [name, path, tab] of VIEWS) {
+    const link = kit.h("a", { href: `${host.base}/${path}` }, name);
+    if (name === current) link.setAttribute("aria-current", "page");
+    link.addEventListener("click", (event) => {
+      if (!tab || !host.go || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+      event.preventDefault();
+      host.go(tab);
+    });
+    nav.append(link);
+  }
+  nav.setAttribute("aria-label", "Pages");
+}
+
+/** An address of the Live page. @param {string} base  of the app  @param {Record<string, unknown>} state  what it shall show
+ *  Pure: undefined and null are left out. */
+export function liveLink(base, state) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(state)) if (value !== undefined && value !== null) query.set(name, `${value}`);
+  return `${base}/?${query}`;
+}
+
+/** The state of the Live page that would make a recording again. Pure. */
+export function settingsOf(entry) {
+  const { target, drafter, method, seed, max_new_tokens, prompt, params } = entry;
+  return { target, drafter, method, seed, max_new_tokens, prompt, ...params };
+}
+
+/** Put the header and an empty main part into `el`; returns the main part. */
+export function build(el, { kit, host, current, about }) {
+  const { h } = kit;
+  const nav = h("nav", { className: "wb-nav" });
+  fill(nav, kit, host, current);
+  const theme = h("button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme");
+  theme.addEventListener("click", () => host.theme());
+  const main = h("div", { className: "wb-pagemain" }, h("div", { className: "wb-pagetitle" }, h("h1", {}, current), h("p", {}, about)));
+  el.append(h("header", { className: "wb-head" }, h("b", {}, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }), theme), main);
+  if (!host.go) document.title = `${current} · Speculative Decoding Workbench`;
+  return main;
+}
+
+/** Say on the page what went wrong, and what to do. */
+export function problem(main, kit, error) {
+  const box = kit.h("div", { className: "wb-alert is-error" }, kit.h("b", {}, error.message), " ", kit.h("span", {}, error.remedy ?? ""));
+  box.setAttribute("role", "alert");
+  main.append(box);
+}
+
+/** Ask the server; an error goes onto the page, and null comes back. */
+export async function ask(main, { kit, host }, name, request = {}) {
+  const answer = await host.call(name, request).catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } }));
+  if (!answer?.error) return answer;
+  problem(main, kit, answer.error);
+  return null;
+}
+
+/** A date and time as people write it, without seconds; what cannot be read stays as it is. Pure. */
+export function when(created) {
+  const found = /^(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2})/.exec(created ?? "");
+  return found ? `${found[1]} ${found[2]}` : created ?? "";
+}
+
+export default { build, fill, ask, problem, liveLink, settingsOf, when };

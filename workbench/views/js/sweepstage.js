@@ -1,0 +1,126 @@
+/** The parts of the Sweep view: builds them once, then tells each drawing what to show. */
+
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"], MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
+
+/** Build the empty view inside `el`; returns the parts by name. */
+export function build(el, m, host) {
+  const { kit } = m, { h } = kit, parts = {};
+  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
+  const card = (...given) => m.panel.card(kit, parts, ...given);
+  const metric = part("metric", "select");
+  metric.setAttribute("aria-label", "What the cells show");
+  const stage = part("stage", "main", { className: "wb-stage" },
+    part("alerts", "div", { className: "wb-alerts" }),
+    part("empty", "p", { className: "wb-empty" }),
+    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
+    card("heat", "Cells", h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
+      part("grid", "div", { className: "wb-scroll wb-heat" }), part("failed", "ul", { className: "wb-failures" })),
+    h("div", { className: "wb-two" },
+      m.panel.chart(kit, parts, "lines", "Along the rows", null, "wb-plot is-tall"),
+      card("cell", "Cell", part("openRun", "button", { type: "button", className: "wb-tool" }, "open its run in Live ↗"), part("cell", "dl", { className: "wb-facts" }))),
+    card("code", "The same elsewhere", part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"), part("code", "pre", { className: "wb-codebox", tabIndex: 0 }), part("command", "pre", { className: "wb-codebox", tabIndex: 0 })));
+  el.append(header(part, m, host), h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage), part("live", "div", { className: "wb-unseen" }));
+  kit.set(parts.live, { "aria-live": "polite" });
+  kit.set(parts.alerts, { role: "alert" });
+  kit.set(parts.side, { "aria-label": "What is measured" });
+  kit.set(parts.code, { role: "region", "aria-label": "Python to reproduce the sweep" });
+  kit.set(parts.command, { role: "region", "aria-label": "Command line to reproduce the sweep" });
+  stage.tabIndex = -1;
+  return parts;
+}
+
+function header(part, m, host) {
+  const { kit } = m, { h } = kit, nav = part("nav", "nav", { className: "wb-nav" });
+  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
+  const exports = m.jobs.exportMenu(part, kit, "Save this sweep", [["csv", "CSV: a row a cell"], ["parquet", "Parquet: a row a cell"], ["json", "JSON: everything"]]);
+  m.pagehead.fill(nav, kit, host, "Sweep");
+  const made = h("header", { className: "wb-head" }, h("b", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
+    badge("copy", "copy link", "Copy a link to these axes and settings"), exports, badge("theme", "◐ theme", "Light or dark"));
+  return made;
+}
+
+/** Show the page as it is. */
+export function draw(page) {
+  const { m, parts, sweep, catalogue, cells } = page, { kit } = m, measuring = page.channel !== null;
+  m.stage.alerts(parts.alerts, page.errors, kit);
+  kit.write(parts.badgeText, [measuring ? "LIVE" : sweep ? "MEASURED" : "", catalogue?.device].filter(Boolean).join(" · "));
+  kit.set(parts.badge, { "data-state": measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
+  parts.progress.hidden = !measuring && !(sweep && !sweep.complete);
+  if (!parts.progress.hidden) {
+    const text = !sweep ? "asking the backend …" : measuring ? sweep.text : "stopped; finished cells are kept: Measure goes on from here";
+    m.jobs.progress(page, { text, note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? m.jobs.left(sweep.left_s) : ""}` : "", done: sweep?.done, total: sweep?.total, label: "Cells measured" }, kit);
+  }
+  for (const name of ["heatCard", "codeCard"]) parts[name].hidden = !sweep;
+  const some = Boolean(sweep?.done);
+  parts.stage.querySelector(".wb-two").hidden = !some;
+  parts.empty.hidden = Boolean(sweep) || measuring;
+  kit.write(parts.empty, catalogue ? "Press Measure: the grid fills cell by cell, each beside plain decoding; a click on a cell says more." : "The backend is starting …");
+  for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : some);
+  if (catalogue) m.controls.select(parts.metric, Object.entries(catalogue.metrics).map(([value, text]) => ({ value, text })), page.metric);
+  if (!sweep?.sweep) return;
+  const title = catalogue.metrics[page.metric], range = m.sweepgrid.render(parts.grid, { sweep, cells, metric: page.metric, title, chosen: page.chosen }, kit);
+  kit.write(parts.scale, some && Number.isFinite(range.low) ? `${m.sweepgrid.words(page.metric, range.low)} to ${m.sweepgrid.words(page.metric, range.high)}` : "");
+  kit.write(parts.heatNote, `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean, 95 % bootstrap interval, n`);
+  failures(parts.failed, [...cells.values()], kit);
+  kit.write(parts.code, sweep.code ?? "");
+  kit.write(parts.command, sweep.command ?? "");
+  if (!some) return;
+  lines(page, title);
+  details(page);
+}
+
+function failures(el, cells, kit) {
+  const said = [...new Set(cells.filter((cell) => cell.error).map((cell) => cell.error))];
+  el.hidden = !said.length;
+  while (el.childElementCount > said.length) el.lastChild.remove();
+  while (el.childElementCount < said.length) el.append(kit.h("li"));
+  said.forEach((text, i) => kit.write(el.children[i], `✕ ${text}`));
+}
+
+function details(page) {
+  const { parts, m, catalogue } = page, { kit } = m, cell = page.cells.get(page.chosen);
+  parts.openRun.disabled = !cell?.run;
+  parts.openRun.title = cell ? (cell.run ? "" : "this cell has no run yet") : "choose a cell first";
+  kit.write(parts.cellNote, cell ? cell.state : "");
+  const rows = !cell ? [["", "Choose a cell: its figures, and the run behind it."]] : [
+    ["setting", cell.setting],
+    ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [name.replaceAll("_", " "), `${values[cell.at[i]]}`]),
+    ...(cell.error ? [["failed", cell.error]] : Object.entries(catalogue.metrics).map(([name, title]) => [title, cell.figures?.[name] ? `${m.sweepgrid.words(name, cell.figures[name].value)} (${m.sweepgrid.interval(name, cell.figures[name])})` : "–"])),
+    ...(cell.seconds ? [["took", `${cell.seconds.toFixed(1)} s on ${cell.worker || "this backend"}`]] : []), ...(cell.machine?.date ? [["measured", `${cell.machine.date}, load before it ${cell.machine.load ?? "unknown"}`]] : []),
+  ];
+  while (parts.cell.childElementCount > 2 * rows.length) parts.cell.lastChild.remove();
+  while (parts.cell.childElementCount < 2 * rows.length) parts.cell.append(kit.h("dt"), kit.h("dd"));
+  rows.forEach(([name, value], i) => {
+    kit.write(parts.cell.children[2 * i], name);
+    kit.write(parts.cell.children[2 * i + 1], value);
+  });
+}
+
+/** The chart: the metric along the first axis, a line for each value of the second, with intervals. */
+function lines(page, title) {
+  const { parts, m, sweep, metric } = page, axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
+  const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = (text) => `${text}`.replace(/[<>&]/g, " ");
+  const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, points: rowValues.map((row, i) => ({ row, found: byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures?.[metric] })).filter((p) => p.found) })).filter((s) => s.points.length);
+  const best = series.flatMap((s) => s.points.map((p) => ({ ...p, name: s.name }))).reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
+  const said = best ? `${title} along ${rowName.replaceAll("_", " ")}: the most is ${m.sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}` : "nothing measured yet";
+  m.kit.write(parts.linesNote, title);
+  const table = parts.linesTable;
+  m.kit.write(table.firstChild, `${said}.`);
+  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n"], rows: series.flatMap((s) => s.points.map(({ row, found }) => [`${row}`, s.name, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n])) });
+  const numeric = rowValues.every((v) => typeof v === "number");
+  m.plots.plot(page, parts.lines, (css) => ({
+    data: series.map((s, i) => ({ type: "scatter", mode: "lines+markers", name: clean(s.name), x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.found.value),
+      error_y: { type: "data", symmetric: false, array: s.points.map((p) => (p.found.high ?? p.found.value) - p.found.value), arrayminus: s.points.map((p) => p.found.value - (p.found.low ?? p.found.value)), color: css(`--wb-lane-${(i % 4) + 1}`), thickness: 1.4 },
+      line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] }, marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] } })),
+    layout: {
+      height: 290, margin: { l: 48, r: 12, t: 34, b: 40 }, showlegend: series.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      xaxis: { title: { text: rowName.replaceAll("_", " "), font: { size: 12 } }, type: numeric ? "linear" : "category", ...(numeric && { tickvals: rowValues }), fixedrange: true, gridcolor: css("--wb-hair") },
+      yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-line"), zeroline: false, tickformat: metric === "acceptance_rate" ? ".0%" : "" },
+      shapes: metric === "speedup" ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }] : [],
+    },
+    label: said,
+  }));
+}
+
+export default { build, draw };

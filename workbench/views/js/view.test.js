@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import * as branch from "./branch.js";
+import * as card from "./card.js";
+import * as choice from "./choice.js";
+import * as figures from "./figures.js";
+import * as form from "./form.js";
+import * as selection from "./selection.js";
+import * as store from "./store.js";
+import { of, panel } from "./view.js";
+import * as words from "./words.js";
+
+const m = { branch, card, choice, figures, form, selection, store, words };
+const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
+const catalogue = {
+  targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
+  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 5 }], presets: [], baseline: "autoregressive", chosen: { target: "synthetic-target", drafter: "d", method: "draft-model", max_new_tokens: 9 },
+};
+
+function page(changes = {}) {
+  return {
+    m, catalogue, choice: choice.first(catalogue), run: null, plain: null, plainKey: "", errors: [], notices: [], selection: selection.newSelection(), brush: null, ghosts: true,
+    threshold: 0, mode: "tree", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
+  };
+}
+
+const live = (name, changes = {}) => Object.assign(store.fromTrace("c", read(name), "live"), { key: "k" }, changes);
+
+test("a baseline counts only for the settings it was measured with", () => {
+  const plain = live("plain");
+  assert.equal(of(page({ run: live("chain") }), 0).noBaseline, "no baseline yet");
+  assert.equal(of(page({ run: live("chain"), plain, plainKey: "other" }), 0).noBaseline, "the baseline was for other settings");
+  const good = of(page({ run: live("chain"), plain, plainKey: "k" }), 0);
+  assert.equal(good.noBaseline, "");
+  assert.equal(good.plainRounds.length, 12);
+});
+
+test("a change of sampling in mid-run voids it; a recording has none", () => {
+  const run = live("chain");
+  run.rounds = run.rounds.map((r, i) => (i === 4 ? { ...r, changes: [{ name: "temperature", before: 0.7, after: 0.2 }] } : r));
+  assert.match(of(page({ run, plain: live("plain"), plainKey: "k" }), 0).noBaseline, /^baseline void: temperature 0.70 → 0.20 @ round 5$/);
+  assert.match(of(page({ run: store.fromTrace("c", read("chain"), "recorded") }), 0).noBaseline, /recorded/);
+});
+
+test("the badge's state says what is shown: nothing, a run, a recording, or that nobody answers", () => {
+  assert.equal(of(page(), 0).state, "idle");
+  assert.equal(of(page({ run: live("chain") }), 0).state, "finished");
+  assert.equal(of(page({ run: store.fromTrace("c", read("chain"), "imported") }), 0).state, "imported");
+  const lost = of(page({ run: { ...live("chain"), state: "running" }, lost: 1000 }), 4000);
+  assert.deepEqual([lost.state, lost.status], ["lost", "reconnecting: no answer for 3 s"]);
+});
+
+test("a brush narrows what the histograms count", () => {
+  const shown = of(page({ run: live("chain"), brush: [2, 5] }), 0);
+  assert.deepEqual(shown.counted.map((r) => r.index), [2, 3, 4, 5]);
+  assert.equal(of(page({ run: live("chain") }), 0).counted.length, 12);
+});
+
+test("continuing is barred with a reason where it cannot work", () => {
+  assert.equal(of(page({ run: live("chain") }), 0).barredBranch, "");
+  assert.match(of(page({ run: live("chain"), host: {} }), 0).barredBranch, /no backend/);
+  const foreign = live("chain");
+  foreign.header = { ...foreign.header, target: "elsewhere/model" };
+  assert.match(of(page({ run: foreign }), 0).barredBranch, /elsewhere\/model is not available/);
+});
+
+test("the panel names the branch it would run", () => {
+  const state = page({ run: live("chain") });
+  Object.assign(state.choice, { prompt_tokens: [1, 2], origin: { round: 2, text: " a", instead: " b" } });
+  assert.match(panel(state, of(state, 0)).branch, /^branch at round 3/);
+});

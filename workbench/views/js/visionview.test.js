@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { mergeMarks, queryHeat } from "./visionview.js";
+import { scale, spread } from "./visionkeep.js";
+import { layout } from "./visionkinds.js";
+
+test("a round has one mark, whatever changed before it", () => {
+  assert.deepEqual(mergeMarks([{ index: 3, text: "depth 2 → 4" }], [{ index: 1, text: "picture changed" }, { index: 3, text: "picture changed" }]), [
+    { index: 1, text: "picture changed" }, { index: 3, text: "depth 2 → 4, picture changed" },
+  ]);
+});
+
+test("queries are shown alone or together, their strongest patch at full heat", () => {
+  const weights = [[0, 0.5, 0.5, 0], [0, 0, 0, 1]];
+  assert.deepEqual(queryHeat(weights, 0, [0, 4]), [0, 1, 1, 0]);
+  assert.deepEqual(queryHeat(weights, null, [0, 4]), [0, 0.5, 0.5, 1]);
+  assert.deepEqual(queryHeat(weights, null, [2, 4]), [0.5, 1], "the patches of the second picture");
+  assert.deepEqual(queryHeat([[0, 0]], 0, [0, 2]), [0, 0]);
+});
+
+test("the curve's axes hold every point with its interval, and labels keep apart", () => {
+  const { x, y, levels, counts } = scale([{ tokens: 0, tau: 1.8, low: 1.7, high: 1.9 }, { tokens: 64, tau: 2.95, low: 2.9, high: 3.05 }], 600, 190);
+  assert.deepEqual(levels, [1.5, 2, 2.5, 3, 3.5]);
+  assert.deepEqual(counts, [0, 64]);
+  assert.ok(x(0) < x(4) && x(64) <= 600 && y(3.05) >= 0 && y(1.7) <= 190);
+  assert.deepEqual(spread([[0, 10], [5, 12], [9, 40]]), [10, 22, 40]);
+  assert.deepEqual(spread([[9, 40], [0, 10], [300, 12]]), [40, 10, 12], "far apart, both stay");
+});
+
+test("a kind that was never tested has no bar", () => {
+  const [row] = layout([{ mine: { value: null }, theirs: { value: 0.5 } }], 366);
+  assert.equal(row.mine, 0);
+  assert.ok(row.theirs > 90);
+});

@@ -1,0 +1,254 @@
+"""The guided tour: eight steps over recordings. Every figure in its text is counted from the recording it speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.trace import metrics
+from workbench.trace.events import ACCEPTED, DISCARDED, REJECTED, Round, Trace
+
+Place = tuple[int, int]
+"""A round and a node of its draft tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step as the page shows it.
+
+    Attributes:
+        title: what it is about.
+        see: what the views show.
+        do: what to do; done once the selection is one of `places` or lies in one of `rounds`, or the dials say so.
+        question: to answer before looking on.
+        choices: possible answers.
+        right: index of the right one.
+        why: shown with the answer.
+        cards: views of the Live page that are open, by name.
+        places: nodes of which one is to be selected.
+        rounds: rounds of which one is to be selected.
+        dials: the last step has dials in place of a recording's views.
+    """
+
+    title: str
+    see: str
+    do: str
+    question: str
+    choices: tuple[str, ...]
+    right: int
+    why: str
+    cards: tuple[str, ...] = ("ribbon", "tree")
+    places: tuple[Place, ...] = ()
+    rounds: tuple[int, ...] = ()
+    dials: bool = False
+
+
+def read_a_round(trace: Trace) -> Step:
+    """Step 1, on a chain from a draft model."""
+    depth = int(trace.header.params["depth"])
+    full = [r for r in trace.rounds if len(r.path) == depth and len(r.emitted) == depth + 1]
+    return Step(
+        title="Read a round",
+        see=f"Each group of tokens is one round: a draft of up to {depth} tokens, checked by the target in one pass. "
+        "Solid blue tokens were drafted and kept. The last token of a group is the target's own: corrected (double "
+        "line) after a rejection, bonus (dashed) when every draft was kept. Below stand the drafts that did not make "
+        "it: struck through where they were rejected, dotted where nothing tested them any more.",
+        do="Click a rejected draft, in the text or in the tree.",
+        question=f"All {depth} drafted tokens of a round are kept. How many tokens does the text gain?",
+        choices=(f"{depth}", f"{depth + 1}", f"{2 * depth}"),
+        right=1,
+        why="The pass that checks the drafts also gives the target's own token after the last of them: the bonus. In "
+        f"this recording that happened in {_count(len(full), 'round')} of {len(trace.rounds)}.",
+        places=_where(trace, lambda r, i: r.nodes.status[i] == REJECTED),
+    )
+
+
+def same_text(trace: Trace, plain: Trace) -> Step:
+    """Step 2, a greedy chain beside plain decoding of the same prompt."""
+    slowest = max(trace.rounds, key=lambda r: r.seconds).index
+    return Step(
+        title="The same text in fewer passes",
+        see=f"Plain decoding of this prompt took {len(plain.rounds)} passes of the target for {len(plain.token_ids)} "
+        f"tokens. With drafts it took {len(trace.rounds)}: τ, tokens a pass, is {_tau(trace)}. The text is the same, "
+        "token for token: at temperature 0 a draft is kept only where it is what the target would have said.",
+        do="In the wall clock, click the round that took longest.",
+        question="The drafter gets worse and worse. What becomes of the text?",
+        choices=("It gets worse too", "It stays the same and takes more passes", "It gets shorter"),
+        right=1,
+        why="Every token is checked. A bad draft costs time, never quality; with no draft accepted at all, each pass "
+        "still gives one token, as plain decoding does.",
+        cards=("figures", "ribbon", "lane"),
+        rounds=(slowest,),
+    )
+
+
+def keep_or_refuse(trace: Trace) -> Step:
+    """Step 3, a sampled chain whose drafter has a law."""
+    lucky = _where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED and (r.nodes.accept[i] or 1.0) < 1.0)
+    refused = len(_where(trace, lambda r, i: r.nodes.status[i] == REJECTED))
+    kept = len(_where(trace, lambda r, i: r.nodes.status[i] == ACCEPTED))
+    return Step(
+        title="Keep or refuse",
+        see=f"Here tokens are drawn at temperature {trace.header.params['temperature']:g}. A drafted token x has the "
+        "probability q(x) by the drafter and p(x) by the target. It is kept if a uniform number u is below "
+        f"min(1, p/q); after a refusal the target draws from what is left of p. So {kept} drafts were kept and "
+        f"{refused} refused here, and the text follows the target's own distribution.",
+        do="Find a draft that was kept although its p is smaller than its q: its card shows u below p/q.",
+        question="p(x) = 0.3 and q(x) = 0.6. How often is x kept?",
+        choices=("3 times in 10", "half of the time", "always"),
+        right=1,
+        why="min(1, 0.3 / 0.6) = 0.5. The other way round, with p above q, it is always kept: the drafter proposed it "
+        "too rarely, and what is missing comes from the draws after refusals.",
+        cards=("ribbon", "tree", "card"),
+        places=lucky,
+    )
+
+
+def two_denominators(trace: Trace) -> Step:
+    """Step 4, a tree with many nodes that nothing tests."""
+    rounds = trace.rounds
+    n_accepted, n_tested, n_drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
+    return Step(
+        title="Accepted of what?",
+        see=f"{n_accepted} drafts were accepted. {n_tested} were tested: {_percent(n_accepted, n_tested)} of those. "
+        f"{n_drafted} were drafted: {_percent(n_accepted, n_drafted)} of those. Both are called acceptance in the "
+        "wild. Here acceptance rate always means accepted / tested; the other is draft utilisation.",
+        do="Click a draft that was never tested: dotted, off the path.",
+        question="Which of the two quotients can be the larger one?",
+        choices=("accepted / tested", "accepted / drafted", "either, it depends on the text"),
+        right=0,
+        why="What is tested was drafted, so tested is never more than drafted. The two are equal when every draft is "
+        f"tested; here {n_drafted - n_tested} never were, because the path had ended or left their branch.",
+        cards=("figures", "ribbon", "tree"),
+        places=_where(trace, lambda r, i: r.nodes.status[i] == DISCARDED),
+    )
+
+
+def copying(trace: Trace) -> Step:
+    """Step 5, prompt lookup on a text that repeats itself."""
+    most = max(len(r.path) for r in trace.rounds)
+    return Step(
+        title="Copying is the cheapest draft",
+        see="No second model runs here. The newest tokens are looked up in the text so far, and what followed them "
+        f"there is the draft. The prompt asks for repetition: {metrics.accepted(trace.rounds)} of "
+        f"{metrics.tested(trace.rounds)} tested drafts were accepted, and τ is {_tau(trace)}.",
+        do="Click a round that kept the most drafts.",
+        question="What would τ be in a text that repeats nothing?",
+        choices=("0", "1", "as here"),
+        right=1,
+        why="Without a match the draft is empty and the round is plain decoding: one token a pass. A look-up costs "
+        "next to nothing, so little is lost where nothing can be copied.",
+        rounds=tuple(r.index for r in trace.rounds if len(r.path) == most),
+    )
+
+
+def trees(trace: Trace) -> Step:
+    """Step 6, a tree where a later sibling was the right one."""
+    depth, nodes = int(trace.header.params["depth"]), int(trace.header.params["nodes"])
+
+    def second(r: Round, i: int) -> bool:
+        elder = [j for j in range(i) if r.nodes.parents[j] == r.nodes.parents[i] and r.nodes.status[j] == REJECTED]
+        return r.nodes.status[i] == ACCEPTED and bool(elder)
+
+    saved = _where(trace, second)
+    return Step(
+        title="Several guesses for one place",
+        see=f"The draft is a tree of up to {nodes} nodes: several continuations are checked in the same pass. Where "
+        "the first guess for a place is rejected, the next one is tested, and the round goes on if it is right. That "
+        f"happened {_count(len(saved), 'time')} here.",
+        do="Find a round that was saved so, and click the accepted token that was not the first guess.",
+        question=f"A tree of {nodes} nodes is {depth} levels deep. What is the most that one round can give?",
+        choices=(f"{depth} tokens", f"{depth + 1} tokens", f"{nodes} tokens"),
+        right=1,
+        why=f"Only one path can be right: {depth} tokens, and the target's own after them. Breadth buys a better "
+        "chance of going deep, not more tokens at best.",
+        places=saved,
+    )
+
+
+def switch(trace: Trace) -> Step:
+    """Step 7, another method from some round on."""
+    at = next(r.index for r in trace.rounds if any(c.name == "method" for c in r.changes))
+    before, after = trace.rounds[:at], trace.rounds[at:]
+    names = before[-1].method, after[0].method
+    rates = metrics.acceptance_rate(before) or 0.0, metrics.acceptance_rate(after) or 0.0
+    return Step(
+        title="Change the drafter in mid-run",
+        see=f"The committed tokens and the target's cache stay; only the drafter is another one from round {at + 1} "
+        f"on: {names[0]} before, {names[1]} after. The text being written is a repetition of the prompt.",
+        do="Go to the round in which the change took effect: it is marked on the curve.",
+        question="What did the change do to the acceptance rate on this text?",
+        choices=("It rose", "It fell", "It stayed the same"),
+        right=0 if rates[1] > rates[0] else 1 if rates[1] < rates[0] else 2,
+        why=f"{rates[0]:.0%} of the tested drafts were accepted before, {rates[1]:.0%} after. Which drafter is best "
+        "depends on the text, and a text changes.",
+        cards=("ribbon", "curve"),
+        rounds=(at,),
+    )
+
+
+def what_it_buys(trace: Trace) -> Step:
+    """Step 8, the closed forms beside a drafter with a dial."""
+    a, depth = float(trace.header.params["acceptance"]), int(trace.header.params["depth"])
+    right = f"{expected_tau(a, depth):.2f}"
+    return Step(
+        title="What acceptance buys",
+        see="If every draft is accepted with probability a, a round of K drafts gives τ = (1 − aᴷ⁺¹) / (1 − a) tokens "
+        "on average. It costs one verification and K draft steps. With c the cost of a draft step in verifications, "
+        "plain decoding is beaten τ / (1 + K·c) times.",
+        do="Find a setting with an acceptance of 0.8 or more that is slower than plain decoding.",
+        question=f"a = {a:g} and K = {depth}. What is τ?",
+        choices=(f"{a * depth:.2f}", right, f"{depth + 1:.2f}"),
+        right=1,
+        why=f"(1 − {a:g}^{depth + 1}) / (1 − {a:g}) = {right}. The oracle with its dial at {a:g} reached "
+        f"{_tau(trace)} in {len(trace.rounds)} rounds; so short a run scatters. High acceptance is not speed: a "
+        "drafter must also be cheap.",
+        cards=(),
+        dials=True,
+    )
+
+
+STEPS: dict[str, tuple[Callable[..., Step], tuple[str, ...]]] = {
+    "round": (read_a_round, ("draft-model",)),
+    "same-text": (same_text, ("draft-model", "autoregressive")),
+    "keep-or-refuse": (keep_or_refuse, ("early-exit",)),
+    "accepted-of-what": (two_denominators, ("draft-tree",)),
+    "copying": (copying, ("prompt-lookup",)),
+    "trees": (trees, ("draft-tree",)),
+    "switch": (switch, ("switch",)),
+    "what-it-buys": (what_it_buys, ("oracle",)),
+}
+"""Each step with the recordings it speaks of; the first of them is the one that is shown."""
+
+
+def expected_tau(acceptance: float, depth: int) -> float:
+    """Tokens a round when every draft is accepted with one probability, independently. Leviathan et al. 2023, eq. 1."""
+    return depth + 1.0 if acceptance == 1 else (1 - acceptance ** (depth + 1)) / (1 - acceptance)
+
+
+def can_be_done(step: Step) -> bool:
+    """Whether the recording holds what the learner is asked to find."""
+    return step.dials or bool(step.places or step.rounds)
+
+
+def to_wire(name: str, step: Step) -> dict[str, Any]:
+    """A step as plain JSON, with the name of its recording."""
+    fields = {field: getattr(step, field) for field in step.__dataclass_fields__}
+    return {"name": name, "recording": STEPS[name][1][0], **fields}
+
+
+def _where(trace: Trace, wanted: Callable[[Round, int], bool]) -> tuple[Place, ...]:
+    return tuple((r.index, i) for r in trace.rounds for i in range(len(r.nodes)) if wanted(r, i))
+
+
+def _tau(trace: Trace) -> str:
+    return f"{metrics.tau(trace.rounds) or 0:.2f}"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "–"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n or 'no'} {noun}{'' if n == 1 else 's'}"

@@ -1,0 +1,46 @@
+"""A recorded run as one HTML file that opens from disk: the view's modules, its style and the trace, all inlined.
+
+`workbench/views/js/replay.js` makes the same file in the browser, from the same template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from workbench.trace.events import Trace
+from workbench.trace.metrics import DEFINITIONS
+from workbench.views import modules, scenes
+from workbench.views.palette import css_variables
+
+_UNSAFE = re.compile("[<>&\u2028\u2029]")
+
+
+def replay(trace: Trace) -> str:
+    """The file's text. It asks for nothing outside itself, and its content policy would not let it."""
+    definitions = {name: list(pair) for name, pair in DEFINITIONS.items()}
+    view = "vision" if trace.header.pictures else modules.FIRST_MODULE
+    found = sources(view)
+    parts = {
+        "STYLE": found["style"].replace("</", "<\\/"),
+        "SOURCES": embed(found),
+        "RECORDING": embed({"trace": trace.to_wire(), "definitions": definitions, "lexicon": scenes.lexicon()}),
+    }
+    return re.sub("%(STYLE|SOURCES|RECORDING)%", lambda match: parts[match[1]], found["template"])
+
+
+def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
+    """Texts the file is made of: `template`, `style`, and `modules` by name."""
+    sheets = [path.read_text(encoding="utf-8") for path in modules.stylesheets(view)]
+    return {
+        "template": (modules.JS / "replay.html").read_text(encoding="utf-8"),
+        "style": "\n".join([css_variables(), *sheets]),
+        "modules": {name: modules.module_text(name) for name in modules.module_names(view)},
+    }
+
+
+def embed(value: Any) -> str:
+    """JSON that may stand in a script element: no tag, comment or line of JavaScript can begin or end in it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,0 +1,336 @@
+"""A bench report as one HTML file that opens from disk: figures by Plotly, each with its table and a sentence.
+
+Plotly's library is inlined; the file asks for nothing outside itself, and its content policy would not let it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.views.palette import css_variables
+from workbench.views.replay import embed
+
+Row = dict[str, Any]
+Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, as Plotly.newPlot takes it; colours are CSS variables
+
+ALL = "all prompts"
+KINDS = {
+    "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
+    "hugging-face": ("Hugging Face", "var(--wb-host)", "diamond"),
+    "llama.cpp": ("llama.cpp", "var(--wb-vision)", "square"),
+}
+"""Whose implementation → words, colour, marker."""
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's colours, told apart with every kind of colour vision; dashes and markers change as well."""
+DASHES, MARKERS = ("solid", "dash", "dot"), ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
+_HEIGHT, _PER_ROW = 96, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One figure: title, sentence, plot, and its figures as a table (head, then rows of texts)."""
+
+    title: str
+    sentence: str
+    plot: Plot
+    table: list[list[str]]
+
+
+def page(report: dict[str, Any]) -> str:
+    """The file's text.
+
+    Args:
+        report: `BenchReport.to_wire()`.
+    """
+    from plotly.offline import get_plotlyjs
+
+    groups: dict[str, list[Row]] = {ALL: report["rows"], **report["groups"]}
+    made = {name: panels(rows) for name, rows in groups.items() if rows}
+    whole = [across(report["groups"])] if len(report["groups"]) > 1 else []
+    views = [
+        f'<div class="group" data-group="{i}"{"" if i == 0 else " hidden"}>{_sections(found, f"g{i}")}</div>'
+        for i, found in enumerate(made.values())
+    ]
+    options = "".join(f'<option value="{i}">{html.escape(name)}</option>' for i, name in enumerate(made))
+    plots = {f"g{i}-{k}": p.plot for i, found in enumerate(made.values()) for k, p in enumerate(found)}
+    plots |= {f"whole-{k}": p.plot for k, p in enumerate(whole)}
+    template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    suite = report["settings"].get("suite") or "prompts"
+    parts = {
+        "STYLE": css_variables(":root", ":root[data-theme=dark]"),
+        "TITLE": html.escape(f"Bench: {suite} on {report['settings'].get('target')}"),
+        "FACTS": _facts(report),
+        "WHOLE": _sections(whole, "whole"),
+        "OPTIONS": options,
+        "PANELS": "".join(views),
+        "PLOTLY": get_plotlyjs(),
+        "PLOTS": embed(plots),
+    }
+    return re.sub(f"%({'|'.join(parts)})%", lambda found: parts[found[1]], template)
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    """The figures of one group of prompts; those that nothing is known for are left out."""
+    makers: list[Callable[[Sequence[Row]], Panel | None]] = [speed, tau, positions, cost, memory]
+    return [panel for maker in makers if (panel := maker(rows)) is not None]
+
+
+def speed(rows: Sequence[Row]) -> Panel | None:
+    """Speed-up in total with its interval, best on top."""
+    found = sorted((r for r in rows if r["speedup_in_total"]), key=lambda r: r["speedup_in_total"]["value"])
+    if not found:
+        return None
+    data = []
+    for kind, (words, colour, marker) in KINDS.items():
+        mine = [r for r in found if r["kind"] == kind]
+        if mine:
+            values = [r["speedup_in_total"] for r in mine]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": words,
+                    "y": [_name(r) for r in mine],
+                    "x": [v["value"] for v in values],
+                    "error_x": {
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [(v["high"] or v["value"]) - v["value"] for v in values],
+                        "arrayminus": [v["value"] - (v["low"] or v["value"]) for v in values],
+                        "color": colour,
+                    },
+                    "marker": {"color": colour, "symbol": marker, "size": 10},
+                    "customdata": [_between(v) for v in values],
+                    "hovertemplate": "%{y}: %{x:.2f}× %{customdata}<extra></extra>",
+                }
+            )
+    line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
+    line["line"] = {"color": "var(--wb-mute)", "dash": "dot"}
+    layout = _layout("× plain decoding", len(found), [_name(r) for r in found])
+    best, ours = found[-1], [r for r in found if r["kind"] == "workbench"]
+    sentence = (
+        f"Fastest is {best['method']} with {best['speedup_in_total']['value']:.2f} times plain decoding"
+        f"{_between(best['speedup_in_total'])}; {sum(r['speedup_in_total']['value'] > 1 for r in ours)} of {len(ours)} "
+        "methods of the workbench are faster than plain decoding. Total tokens / total time; bars are 95 % intervals "
+        "over prompts."
+    )
+    table = [["method", "× in total", "95 % from", "to", "tokens/s", "median × by prompt", "prompts"]]
+    for row in reversed(found):
+        total, median = row["speedup_in_total"], row["speedup_vs_autoregressive"]
+        numbers = [total["value"], total["low"], total["high"], row["tokens_per_second"]]
+        numbers.append(median["median"] if median else None)
+        table.append([row["method"], *map(_number, numbers), str(row["prompts"])])
+    return Panel("Speed-up", sentence, {"data": data, "layout": layout | {"shapes": [line]}}, table)
+
+
+def tau(rows: Sequence[Row]) -> Panel | None:
+    """τ by method."""
+    found = sorted((r for r in rows if r["tau"]), key=lambda r: r["tau"])
+    if not found:
+        return None
+    data = [
+        _bars([r for r in found if r["kind"] == kind], words, colour, "tau", "τ")
+        for kind, (words, colour, _) in KINDS.items()
+        if any(r["kind"] == kind for r in found)
+    ]
+    layout = _layout("tokens a verification pass", len(found), [_name(r) for r in found])
+    best = found[-1]
+    sentence = f"τ is highest for {best['method']}: {best['tau']:.2f} tokens a verification pass; plain decoding has 1."
+    table = [["method", "τ", "accepted / tested", "prompts"]]
+    table += [[r["method"], *map(_number, (r["tau"], r["acceptance_rate"])), str(r["prompts"])] for r in found[::-1]]
+    return Panel("Mean accepted length τ", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
+
+
+def positions(rows: Sequence[Row]) -> Panel | None:
+    """Conditional acceptance by depth in the draft, one line a method."""
+    found = [r for r in rows if r["acceptance_by_position"]]
+    if not found:
+        return None
+    data, table = [], [["method", "depth", "accepted", "tested", "accepted / tested"]]
+    for i, row in enumerate(found):
+        law = row["acceptance_by_position"]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": _name(row),
+                "x": [depth for depth, _, _ in law],
+                "y": [accepted / tested for _, tested, accepted in law],
+                "customdata": [tested for _, tested, _ in law],
+                "hovertemplate": "depth %{x}: %{y:.0%} of %{customdata} tested<extra>%{fullData.name}</extra>",
+                "line": {"color": LINES[i % len(LINES)], "dash": DASHES[i // len(LINES) % len(DASHES)]},
+                "marker": {"symbol": MARKERS[i % len(MARKERS)], "size": 7},
+            }
+        )
+        table += [
+            [row["method"], str(depth), str(accepted), str(tested), f"{accepted / tested:.2f}"]
+            for depth, tested, accepted in law
+        ]
+    layout = {
+        "xaxis": {"title": {"text": "depth in the draft"}, "dtick": 1},
+        "yaxis": {"title": {"text": "accepted / tested"}, "range": [0, 1.02], "tickformat": ".0%"},
+        "height": 420,
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
+        "legend": {"orientation": "h", "y": -0.22},
+    }
+    first = max(found, key=lambda r: r["acceptance_by_position"][0][2] / r["acceptance_by_position"][0][1])
+    depth, tested, accepted = first["acceptance_by_position"][0]
+    sentence = (
+        f"At depth {depth}, {first['method']} is accepted most often: {accepted / tested:.0%} of {tested} rounds. "
+        "A round counts at a depth if everything before was accepted."
+    )
+    return Panel("Acceptance by position", sentence, {"data": data, "layout": layout}, table)
+
+
+def cost(rows: Sequence[Row]) -> Panel | None:
+    """Where the time of a round goes."""
+    found = [r for r in rows if r["verify_ms_per_round"] is not None][::-1]
+    if not found:
+        return None
+    parts = {
+        "draft_ms_per_round": ("draft", "var(--wb-draft)"),
+        "verify_ms_per_round": ("verify", "var(--wb-verify)"),
+        "overhead_ms_per_round": ("outside the models", "var(--wb-host)"),
+    }
+    data = [_bars(found, words, colour, name, "ms") for name, (words, colour) in parts.items()]
+    layout = _layout("milliseconds a round", len(found), [_name(r) for r in found])
+    most = max(found, key=lambda r: r["overhead_share"] or 0)
+    sentence = (
+        f"The largest share of time outside the models is that of {most['method']}: {most['overhead_share'] or 0:.0%}, "
+        f"{most['overhead_ms_per_round']:.2f} ms a round."
+    )
+    table = [["method", *(f"{words}, ms" for words, _ in parts.values()), "overhead"]]
+    table += [[r["method"], *(_number(r[name]) for name in parts), _percent(r["overhead_share"])] for r in found[::-1]]
+    return Panel("Time of a round", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
+
+
+def memory(rows: Sequence[Row]) -> Panel | None:
+    """Weights, and how far memory rises in a run."""
+    found = [r for r in rows if r["weights_mib"] is not None][::-1]
+    if not found:
+        return None
+    data = [
+        _bars(found, "weights", "var(--wb-verify)", "weights_mib", "MiB"),
+        _bars(found, "largest rise in a run", "var(--wb-draft)", "growth_mib", "MiB"),
+    ]
+    layout = _layout("MiB", len(found), [_name(r) for r in found])
+    most = max(found, key=lambda r: r["weights_mib"])
+    sentence = (
+        f"The heaviest models are those of {most['method']}: {most['weights_mib']:.0f} MiB of weights. "
+        "Rearranged copies of weights are left out; buffers of earlier runs that are used again do not count as a rise."
+    )
+    table = [["method", "weights, MiB", "largest rise in a run, MiB"]]
+    table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in found[::-1]]
+    return Panel("Memory", sentence, {"data": data, "layout": layout | {"barmode": "stack"}}, table)
+
+
+def across(groups: dict[str, list[Row]]) -> Panel:
+    """Speed-up of every method in every group of prompts, as a heat map."""
+    names = list(groups)
+    methods = list(dict.fromkeys(row["method"] for rows in groups.values() for row in rows))
+    cells = {(g, r["method"]): r["speedup_in_total"] for g, rows in groups.items() for r in rows}
+    values = [[(cells.get((g, m)) or {}).get("value") for g in names] for m in methods]
+    known = [v for line in values for v in line if v is not None]
+    widest = max((abs(v - 1) for v in known), default=1) or 1
+    data = {
+        "type": "heatmap",
+        "x": [html.escape(g) for g in names],
+        "y": [html.escape(m) for m in methods],
+        "z": values,
+        "zmin": 1 - widest,
+        "zmax": 1 + widest,
+        "text": [["" if v is None else f"{v:.2f}" for v in line] for line in values],
+        "texttemplate": "%{text}",
+        "hovertemplate": "%{y} on %{x}: %{z:.2f}× plain decoding<extra></extra>",
+        "colorscale": [[0, "var(--wb-host)"], [0.5, "var(--wb-bg)"], [1, "var(--wb-accepted)"]],
+        "showscale": False,
+        "xgap": 2,
+        "ygap": 2,
+    }
+    layout = {
+        "height": _HEIGHT + _PER_ROW * len(methods),
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 40},
+        "yaxis": {"automargin": True, "autorange": "reversed"},
+        "xaxis": {"automargin": True},
+    }
+    best = max(((v, m, g) for m, line in zip(methods, values, strict=True) for v, g in zip(line, names, strict=True)
+                if v is not None), default=None)  # fmt: skip
+    sentence = "" if best is None else f"The largest speed-up is {best[0]:.2f} times, by {best[1]} on {best[2]}."
+    table = [["method", *names]]
+    table += [[m, *(_number(v) for v in line)] for m, line in zip(methods, values, strict=True)]
+    return Panel("Speed-up by group of prompts", sentence, {"data": [data], "layout": layout}, table)
+
+
+def _bars(rows: Sequence[Row], words: str, colour: str, figure: str, unit: str) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": words,
+        "y": [_name(r) for r in rows],
+        "x": [r[figure] for r in rows],
+        "marker": {"color": colour},
+        "hovertemplate": f"%{{y}}, {words}: %{{x:.2f}} {unit}<extra></extra>",
+    }
+
+
+def _layout(title: str, rows: int, order: list[str]) -> dict[str, Any]:
+    return {
+        "height": _HEIGHT + _PER_ROW * rows,
+        "margin": {"l": 8, "r": 12, "t": 36, "b": 44},
+        "xaxis": {"title": {"text": title}, "rangemode": "tozero", "automargin": True},
+        "yaxis": {"automargin": True, "categoryorder": "array", "categoryarray": order},
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "bargap": 0.35,
+    }
+
+
+def _sections(found: Sequence[Panel], key: str) -> str:
+    return "".join(_section(panel, f"{key}-{i}") for i, panel in enumerate(found))
+
+
+def _section(panel: Panel, name: str) -> str:
+    head, *rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in panel.table)
+    head = head.replace("<td>", '<th scope="col">').replace("</td>", "</th>")
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    sentence = html.escape(panel.sentence)
+    return (
+        f'<section><header><h2 id="{name}-title">{html.escape(panel.title)}</h2>'
+        f'<button type="button" aria-expanded="false" aria-controls="{name}-table">Table</button></header>'
+        f'<p id="{name}-text">{sentence}</p>'
+        f'<div class="plot" id="{name}" role="group" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
+        "</div>"
+        f'<div class="scroll" id="{name}-table" tabindex="0" role="region" '
+        f'aria-label="{html.escape(panel.title)}: table" hidden>'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _facts(report: dict[str, Any]) -> str:
+    facts = {k: v for k, v in {**report["settings"], **report["machine"]}.items() if v not in (None, "")}
+    found = [f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(str(v))}</dd></div>" for k, v in facts.items()]
+    notes = [] if report["complete"] else ["The run was stopped before the end."]
+    notes += [f"Left out {n} of {why}." for why, n in report["left_out"].items()]
+    notes += [f"{r['method']}: {w}" for r in report["rows"] for w in r["warnings"]]
+    return f"<dl>{''.join(found)}</dl>" + "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
+
+
+def _name(row: Row) -> str:
+    """A method's name for Plotly, which reads a little HTML."""
+    return html.escape(row["method"])
+
+
+def _between(value: dict[str, Any]) -> str:
+    return "" if value["low"] is None else f" [{value['low']:.2f}–{value['high']:.2f}]"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
