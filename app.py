@@ -1,37 +1,51 @@
-"""Start the workbench: `python app.py [--host H] [--port P]`, then open the address it prints."""
+"""Start the workbench: `python app.py`, then open the address it prints. The same file is the entry of a Space."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 
-def backend() -> object:
-    """The client over a backend in this process, with the bundled models on their way."""
-    from workbench.client import Workbench
-
-    workbench = Workbench()
-    workbench.preload()
-    return workbench
-
-
-def main() -> None:
-    """Serve the page on this machine only, unless told otherwise; import PyTorch once it is being served."""
+def arguments() -> argparse.Namespace:
+    """What the command line says; Gradio's variables, which a Space sets, are the defaults of host and port."""
     parser = argparse.ArgumentParser(description="Speculative Decoding Workbench: the live page.")
     host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     parser.add_argument("--host", default=host, help="address to listen on")
     parser.add_argument("--port", type=int, default=port, help="port to listen on")
-    args = parser.parse_args()
+    parser.add_argument("--target", default="text-target", help="bundled name, local folder or Hub id")
+    parser.add_argument("--drafter", default="auto", help="the same; auto: the one that belongs to the target")
+    parser.add_argument("--dtype", default="auto", help="auto, float64, float32, bfloat16 or float16")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
+    parser.add_argument("--public", action="store_true", help="strangers may reach it: see workbench/ui/space.py")
+    return parser.parse_args()
 
-    from workbench.ui import LAUNCH, Later, build
 
+def main() -> None:
+    """Serve the page on this machine only, unless told otherwise; import PyTorch once it is being served."""
+    args = arguments()
+
+    from workbench.ui import Later, build, space
+
+    place = space.detect(public=args.public)
+    models = {"target": args.target, "drafter": args.drafter, "device": args.device, "dtype": args.dtype}
     client = Later()
+    if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
+        client.make(lambda: space.client(place, **models))
     demo = build(client)
-    demo.launch(server_name=args.host, server_port=args.port, prevent_thread_lock=True, **LAUNCH)
-    client.make(backend)
-    demo.block_thread()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends it as Ctrl-C does
+    try:
+        demo.launch(server_name=args.host, server_port=args.port, **space.launch_options(client))
+        if not client.ready:
+            client.make(lambda: space.client(place, **models))
+        demo.block_thread()
+    except KeyboardInterrupt:
+        demo.close()
+    finally:
+        if client.ready:
+            client.close()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser and not must_have_browser:
             item.add_marker(pytest.mark.skip(reason="needs chromium: apt-get install chromium"))
+
+
+@pytest.fixture(autouse=True)
+def _default_dtype() -> Iterator[None]:
+    """transformers changes PyTorch's default dtype while it loads; two loads at once in two threads may leave it so."""
+    yield
+    if torch.get_default_dtype() is not torch.float32:
+        torch.set_default_dtype(torch.float32)

@@ -1,3 +1,19 @@
 """Speculative Decoding Workbench: every drafter on one engine, and a way to see what each one does."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.client import Workbench as Workbench
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`from workbench import Workbench` brings PyTorch; `import workbench` alone does not."""
+    if name == "Workbench":
+        from workbench.client import Workbench
+
+        return Workbench
+    raise AttributeError(f"module 'workbench' has no attribute {name!r}")

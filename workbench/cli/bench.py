@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,13 +36,14 @@ class Against(str, Enum):
 
     hf = "hf"
     hf_stock = "hf-stock"
+    llama_cpp = "llama-cpp"
 
 
-class Suite(str, Enum):
-    """What is measured."""
-
-    prompts = "prompts"
-    acceptance = "acceptance"
+ACCEPTANCE = "acceptance"
+"""A suite of drafters instead of prompts."""
+VISION = "vision"
+"""A suite of pictures: acceptance of the vision drafters, on a board of its own."""
+KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
 def bench(
@@ -51,13 +54,20 @@ def bench(
     prompts: Annotated[Path | None, typer.Option(help="JSON lines with `prompt`; the bundled set by default.")] = None,
     group: Annotated[list[str] | None, typer.Option(help="Only these groups of prompts, for example copy.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the first so many prompts; 0 takes all.")] = 0,
+    per_group: Annotated[int, typer.Option(min=0, help="Only the first so many of each group that fit.")] = 0,
     suite: Annotated[
-        Suite, typer.Option(help="prompts, or drafters of forced acceptance against Hugging Face.")
-    ] = Suite.prompts,
-    against: Annotated[
-        Against | None,
+        str,
         typer.Option(
-            help="Also measure Hugging Face's generate: hf on the same model objects, hf-stock on unpacked ones."
+            help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; acceptance: drafters of forced "
+            "acceptance against Hugging Face; or vision: held-out scenes, all vision drafters."
+        ),
+    ] = "bundled",
+    data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,
+    against: Annotated[
+        list[Against] | None,
+        typer.Option(
+            help="Also measure Hugging Face's generate (hf on the same model objects, hf-stock on unpacked ones) or "
+            "llama.cpp; repeatable."
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
@@ -72,7 +82,25 @@ def bench(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     depth: Annotated[int, typer.Option(min=1, help="Draft length of the suite `acceptance`, in tokens.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Also write the report here: .json, .csv or .md.")] = None,
+    connect: Annotated[str | None, typer.Option(hidden=True)] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Also write the report here: .md, .html, .json, .csv or .parquet; repeatable."),
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write answer files in Spec-Bench's format here.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="OLD NEW", help="Measure nothing: say how two saved reports differ beyond noise."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1, help="With --compare: smallest relative change that counts.")
+    ] = 0.02,
+    read_answers: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="BASELINE METHOD", help="Measure nothing: speeds from two answer files of Spec-Bench."),
+    ] = None,
     by_group: Annotated[bool, typer.Option(help="Show a table for each group of prompts too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -81,40 +109,129 @@ def bench(
 
     Speed-ups are ratios within one repetition, given as the median over prompts with quartiles. Ctrl-C keeps what is
     done. `--set NAME=VALUE` applies to every method that has the parameter, `--set METHOD.NAME=VALUE` to one.
+    A bench measures the machine it runs on: there is no --connect.
+
+    Example: workbench bench --suite spec-bench --data ../data/eval --per-group 3 --against hf --out bench.html
     """
+    if connect is not None:
+        raise typer.BadParameter("a bench measures the machine it runs on; run it there", param_hint="--connect")
+    if compare is not None:
+        raise typer.Exit(_compare(*compare, tolerance, as_json))
+    if read_answers is not None:
+        return _print_speeds(*read_answers, as_json)
+    from workbench.bench.datasets import load_suite
     from workbench.bench.prompts import load_prompts
     from workbench.bench.suites import Plan, bench_forced_acceptance, bench_methods
     from workbench.core.sampling import SamplingParams
     from workbench.methods import registry
 
-    chosen = [p for p in load_prompts(prompts) if not group or p.group in group]
-    chosen = chosen[:limit] if limit else chosen
+    for path in out or ():
+        if path.suffix not in KINDS:
+            raise typer.BadParameter(f"the name must end in one of {', '.join(KINDS)}", param_hint="--out")
+    if suite == VISION:
+        return _vision(limit, out or [], as_json)
+    own = prompts is not None or suite == ACCEPTANCE
+    chosen = load_prompts(prompts) if own else load_suite(suite, data)
+    chosen = [p for p in chosen if not group or p.group in group]
     if not chosen:
         raise WorkbenchError(f"No prompt belongs to {', '.join(group or [])}.", "Leave --group out to use all.")
-    if out is not None and out.suffix not in (".json", ".csv", ".md"):
-        raise typer.BadParameter("the name must end in .json, .csv or .md", param_hint="--out")
+    chosen = chosen[:limit] if limit else chosen
     configured = _configure([registry.get(n) for n in (method or registry.names())], parse_settings(settings))
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    peers = against or []
     plan = Plan(
-        max_new_tokens, repeats, sampling, seed, against_hf=against is not None, stock=against is Against.hf_stock
+        max_new_tokens,
+        repeats,
+        sampling,
+        seed,
+        against_hf=bool({Against.hf, Against.hf_stock}.intersection(peers)),
+        stock=Against.hf_stock in peers,
+        against_llama=Against.llama_cpp in peers,
+        suite=suite if prompts is None else "",
+        per_group=per_group,
     )
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [c for c in configured if c.promise != "simulation" and not models.why_not(c.method.needs)]
-    with _progress() as progress:
-        if suite is Suite.acceptance:
+    with progress_bar() as progress:
+        if suite == ACCEPTANCE:
             report = bench_forced_acceptance(models, chosen, plan, depth, progress=progress)
         else:
             report = bench_methods(models, configured, chosen, plan, progress)
-    written = {".json": report.to_json, ".csv": report.to_csv, ".md": lambda: report.to_markdown(by_group=True)}
-    if out is not None:
-        out.write_text(written[out.suffix](), encoding="utf-8")
+    skipped = str(report.settings.get("llama.cpp") or "")
+    if skipped.startswith("left out"):
+        typer.echo(f"note: llama.cpp is {skipped}", err=True)
+    for path in out or ():
+        _write(report, path)
+    if answers is not None:
+        from workbench.bench.specbench import write_answers
+
+        for path in write_answers(report, answers, lambda ids: models.tokenizer.decode(ids, skip_special_tokens=True)):
+            typer.echo(f"wrote {path}", err=True)
     if as_json:
         print(report.to_json())
     else:
-        print(report.to_markdown(by_group or suite is Suite.acceptance))
+        print(report.to_markdown(by_group or suite == ACCEPTANCE))
     if not report.complete:
         raise typer.Exit(130)
+
+
+def _vision(limit: int, out: list[Path], as_json: bool) -> None:
+    """Measure the vision drafters; rows go to `assets/boards/vision.json` one by one."""
+    from workbench.bench import vision_suite
+    from workbench.trace.files import write_whole
+
+    rows: dict[str, Any] = {}
+    forms = {
+        ".json": lambda: json.dumps(rows, ensure_ascii=False),
+        ".md": lambda: vision_suite.markdown(rows),
+        ".html": lambda: vision_suite.figure(rows).to_html(include_plotlyjs="cdn"),
+    }
+    for path in out:
+        if path.suffix not in forms:
+            raise typer.BadParameter(f"the suite vision writes {', '.join(forms)}", param_hint="--out")
+    with progress_bar() as progress:
+        rows = vision_suite.run_suite(scenes=limit or vision_suite.SCENES, progress=progress)
+    for path in out:
+        write_whole(path, forms[path.suffix]().encode())
+    print(forms[".json"]() if as_json else forms[".md"]())
+
+
+def _write(report: Any, path: Path) -> None:
+    """The report in the form that the ending of the name says."""
+    from workbench.bench.saved import to_parquet
+    from workbench.trace.files import write_whole
+    from workbench.views.report import page
+
+    forms = {
+        ".json": lambda: report.to_json().encode(),
+        ".csv": lambda: report.to_csv().encode(),
+        ".md": lambda: report.to_markdown(by_group=True).encode(),
+        ".parquet": lambda: to_parquet(report),
+        ".html": lambda: page(report.to_wire()).encode(),
+    }
+    try:
+        write_whole(path, forms[path.suffix]())
+    except OSError as error:
+        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+
+
+def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
+    """Print how two reports differ; 1 if something has become worse, as for a check."""
+    from workbench.bench.regression import compare_reports
+    from workbench.bench.saved import read_report
+
+    found = compare_reports(read_report(old), read_report(new), tolerance)
+    print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else found.to_markdown())
+    return 1 if found.worse else 0
+
+
+def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
+    from workbench.bench.specbench import read_answers, speeds, speeds_table
+
+    rows = speeds(read_answers(method), read_answers(baseline))
+    plain = [{**row, "speedup": asdict(row["speedup"]) if row["speedup"] else None} for row in rows]
+    print(json.dumps(plain) if as_json else speeds_table(rows))
 
 
 def _configure(methods: list[Any], settings: dict[str, str]) -> list[Any]:
@@ -136,7 +253,7 @@ def _configure(methods: list[Any], settings: dict[str, str]) -> list[Any]:
     return found
 
 
-class _progress:
+class progress_bar:
     """A progress bar on standard error; nothing where that is not a terminal."""
 
     def __enter__(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
 
 PROMPTS = ("Once upon a time there was a little", "The red ball, the blue ball, the red ball, the", "A")
+VISION_TARGET = "vision-target"
 SIGNS = {"pass": "✓ pass", "fail": "✕ FAIL", "measured": "· measured", "skipped": "– skipped"}
 
 
@@ -23,6 +24,11 @@ def check(
     device: Device = "cpu",
     runs: Annotated[int, typer.Option(min=100, help="Samples of each test of a sampling law.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of the greedy texts, in tokens.")] = 24,
+    report: Annotated[
+        bool,
+        typer.Option(help="Check on the bundled models and write the exactness board; goes on where it was stopped."),
+    ] = False,
+    fresh: Annotated[bool, typer.Option(help="With --report: check anew what the board has evidence for.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -31,26 +37,57 @@ def check(
     Greedy text must equal Hugging Face's own `generate` token for token, for the defaults and at both ends of every
     parameter. Sampled tokens must follow the target's exact joint law (chi-square, on tiny models whose law is
     computed in full). Approximate methods and simulations promise nothing: their figures are reported.
+
+    With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
+    and the evidence goes into assets/boards, method by method.
     """
-    from workbench.bench.check import FAIL, check_method
+    from workbench.bench import board
+    from workbench.bench.check import FAIL, check_method, picture_prompts
+    from workbench.bench.families import FAMILIES
     from workbench.methods import registry
 
     chosen = [registry.get(name) for name in (names or registry.names())]
-    models = load(target, drafter, device, dtype="float64")
-    prompts = [models.tokenizer.encode(text) for text in PROMPTS]
+    if report and not fresh:
+        known = {row["method"]: row["standing"] for row in board.exactness()}
+        chosen = [method for method in chosen if known.get(method.name) in (None, board.UNPROVEN)]
+    loaded: dict[tuple[str, str], Any] = {}
+
+    def models_of(pair: tuple[str, str]) -> Any:
+        if pair not in loaded:
+            loaded[pair] = load(*pair, device, dtype="float64")
+        return loaded[pair]
+
     findings = []
     for method in chosen:
-        for finding in check_method(method, models, prompts, max_new_tokens, runs):
-            findings.append(finding)
+        pairs = _bundled_pairs(method) if report else [(target, drafter)]
+        fitting = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
+        place = next(fitting, pairs[0])
+        models, mine = models_of(place), []
+        prompts = picture_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
+        for finding in check_method(method, models, prompts, max_new_tokens, runs, tuple(FAMILIES) if report else ()):
+            mine.append(finding)
             if not as_json:
                 line = f"{SIGNS[finding.verdict]:<11} {finding.method:<16} {finding.claim}: {finding.detail}"
                 print(f"{line} [{finding.promise}, {finding.seconds:.0f} s]", flush=True)
             else:
                 print(f"{finding.method}: {finding.verdict}", file=sys.stderr)
+        findings += mine
+        if report:
+            board.save_exactness(method, place[0], mine)
     failed = sum(f.verdict == FAIL for f in findings)
     if as_json:
         wire = {"target": target, "failed": failed, "findings": [dataclasses.asdict(f) for f in findings]}
         print(json.dumps(wire, ensure_ascii=False, indent=2))
     else:
         print(f"{len(findings) - failed} of {len(findings)} lines without a broken promise.")
+        if report:
+            print(f"The board is in {board.folder()}.")
     raise typer.Exit(1 if failed else 0)
+
+
+def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
+    """The bundled targets, each with the draft model that suits a method, in the order in which they are tried."""
+    from workbench.engine.models import bundled, own_drafter
+
+    names = [name for name in (DEFAULT_TARGET, VISION_TARGET) if name in bundled()]
+    return [(name, own_drafter(name, method.drafter.blind) or "none") for name in names]

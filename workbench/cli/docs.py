@@ -39,9 +39,14 @@ def docs(
 
 def generated() -> dict[str, str]:
     """Text of each generated part, by the name of its markers."""
+    from workbench.bench import board, vision_suite
     from workbench.methods import registry
 
-    return {"methods": markdown_table(list(registry.methods())), "definitions": definitions_table()}
+    return {
+        "methods": markdown_table(list(registry.methods())),
+        "definitions": definitions_table(),
+        "vision": vision_suite.markdown(board.read(vision_suite.BOARD)).rstrip(),
+    }
 
 
 def definitions_table() -> str:

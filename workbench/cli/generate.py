@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.loading import quiet
+from workbench.cli.loading import open_workbench
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
+    Connect,
     Debug,
     Device,
     Drafter,
@@ -25,6 +27,7 @@ from workbench.cli.options import (
     Temperature,
     TopK,
     TopP,
+    only_here,
     parse_settings,
 )
 from workbench.core.errors import PromptError, WorkbenchError
@@ -47,30 +50,41 @@ def generate(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; repeatable.")] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="A picture for a target that reads them; repeatable, in their order.")
+    ] = None,
     seed: Seed = 0,
     dtype: Dtype = "auto",
     device: Device = "auto",
+    connect: Connect = None,
     trace: Annotated[Path | None, typer.Option(help="Write every round to this file, as JSON lines.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the run, for `workbench runs` to find.")] = False,
+    tag: Annotated[list[str] | None, typer.Option(help="Keep the run with this tag; repeatable.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Continue a prompt. In a terminal, tokens are marked by where they came from; figures go to standard error.
 
-    Example: workbench generate --chat "Sort these numbers from smallest to largest: 41, 7, 58" --method prompt-lookup
+    Examples: workbench generate --chat "What is in the picture?" --image scene.png --target vision-target;
+    workbench generate --chat "Sort these numbers from smallest to largest: 41, 7, 58" --method prompt-lookup
     --set depth=8
     """
     text = read_prompt(prompt, prompt_file)
+    only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if trace is not None:
-        write_lines(trace, [])  # a file that cannot be written is said before the work, not after it
+        write_file(trace, "")  # a file that cannot be written is said before the work, not after it
     params: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, **parse_settings(settings)}
-    from workbench.client import Workbench
-
-    quiet()
-    with Workbench(target=target, drafter=drafter, device=device, dtype=dtype) as bench:
+    images = [str(path) for path in image or ()]
+    asked = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
+    with open_workbench(connect, target, drafter, device, dtype) as bench:
         run = bench.start(
-            as_message(text, target) if chat else text,
+            bench.chat_prompt([{"role": "user", "content": asked}], target) if chat else text,
             method=method,
+            images=images,
             params=params,
+            target=target,
+            drafter=drafter,
             max_new_tokens=max_new_tokens,
             seed=seed,
             stop=tuple(stop or ()),
@@ -86,6 +100,8 @@ def generate(
         raise KeyboardInterrupt
     if trace is not None:
         write_trace(done, trace)
+    if keep or tag or store:
+        print(f"kept as {_keep(done, tag or (), store)}", file=sys.stderr)
     if as_json:
         print(json.dumps(to_object(done), ensure_ascii=False, indent=2))
     else:
@@ -115,22 +131,6 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     return text
 
 
-def as_message(text: str, target: str) -> list[int]:
-    """Token ids of a user's message in the target's chat format.
-
-    Raises:
-        PromptError: the target's tokenizer knows no such format.
-    """
-    from workbench.engine.models import load_tokenizer
-
-    tokenizer = load_tokenizer(target)
-    if not getattr(tokenizer, "chat_template", None):
-        raise PromptError(f"{target} has no chat format.", "Leave --chat out.")
-    message = [{"role": "user", "content": text.strip()}]
-    formatted = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-    return list(tokenizer(formatted, add_special_tokens=False)["input_ids"])
-
-
 def to_object(done: Trace) -> dict[str, Any]:
     """A generation as one object for scripts."""
     header = done.header
@@ -154,19 +154,26 @@ def to_object(done: Trace) -> dict[str, Any]:
 
 
 def write_trace(done: Trace, path: Path) -> None:
-    """The trace as JSON lines: a header, the rounds, a footer, each with its kind under `event`."""
-    events = [("header", done.header), *(("round", r) for r in done.rounds), ("footer", done.footer)]
-    write_lines(path, [json.dumps({"event": kind, **event.to_wire()}, ensure_ascii=False) for kind, event in events])
+    """The trace as JSON lines (`workbench.trace.export`)."""
+    from workbench.trace.export import json_lines  # brings Polars
+
+    write_file(path, json_lines(done))
 
 
-def write_lines(path: Path, lines: list[str]) -> None:
+def _keep(done: Trace, tags: Sequence[str], folder: Path | None) -> str:
+    from workbench.trace.store import RunStore  # brings Polars
+
+    return RunStore(folder).save(done, tags)
+
+
+def write_file(path: Path, text: str) -> None:
     """Write a text file.
 
     Raises:
         WorkbenchError: it cannot be written.
     """
     try:
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 

@@ -15,6 +15,16 @@ def quiet() -> None:
     logging.set_verbosity_error()
 
 
+def open_workbench(connect: str | None, target: str, drafter: str, device: str, dtype: str) -> Any:
+    """The backend of a command: a private one, or with `--connect` somebody else's."""
+    from workbench.client import Workbench
+
+    if connect is not None:
+        return Workbench(connect)
+    quiet()
+    return Workbench(target=target, drafter=drafter, device=device, dtype=dtype)
+
+
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
     """`load_models` for the command line."""
     from workbench.engine import load_models

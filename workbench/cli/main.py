@@ -13,10 +13,18 @@ import typer
 import workbench
 from workbench.cli.bench import bench
 from workbench.cli.check import check
+from workbench.cli.claims import claims
+from workbench.cli.compare import compare
 from workbench.cli.docs import docs
+from workbench.cli.doctor import doctor
 from workbench.cli.generate import generate
 from workbench.cli.methods import methods
+from workbench.cli.record import record
+from workbench.cli.runs import app as runs
+from workbench.cli.serve import serve
+from workbench.cli.sweep import sweep
 from workbench.cli.train import train
+from workbench.cli.whatif import whatif
 from workbench.core.errors import WorkbenchError
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
@@ -28,8 +36,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (methods, generate, bench, check, train, docs):
+for command in (methods, generate, compare, sweep, serve, bench, check, doctor, claims, whatif, train, record, docs):
     app.command()(command)
+app.add_typer(runs)
 
 
 def _version(wanted: bool) -> None:

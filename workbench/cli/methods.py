@@ -7,47 +7,48 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.loading import load
-from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
+from workbench.cli.loading import open_workbench
+from workbench.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    Connect,
+    Debug,
+    Device,
+    Drafter,
+    Json,
+    Target,
+    only_here,
+)
 
 
 def methods(
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Device = "cpu",
+    connect: Connect = None,
     markdown: Annotated[bool, typer.Option(help="Print the table of the README; loads no model.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """List the methods: name, title, paper, promise, parameters, needs, and whether each can run on the target."""
-    from workbench.methods import registry
-
-    found = [registry.get(name) for name in registry.names()]
     if markdown:
-        print(markdown_table(found))
+        from workbench.methods import registry
+
+        print(markdown_table(list(registry.methods())))
         return
-    models = load(target, drafter, device)
-    rows = [to_row(method, models.why_not(method.needs)) for method in found]
+    only_here(connect, device=(device, "cpu"))
+    with open_workbench(connect, target, drafter, device, "auto") as bench:
+        bench.load(target, drafter)
+        rows = [to_row(method) for method in bench.methods(target, drafter)]
     if as_json:
         print(json.dumps(rows, ensure_ascii=False, indent=2))
     else:
         _print_table(rows, target)
 
 
-def to_row(method: Any, problem: str = "") -> dict[str, Any]:
-    """A method as plain JSON. `problem` says why it cannot run; empty when it can."""
-    source = method.source
-    return {
-        "name": method.name,
-        "title": method.title,
-        "promise": method.promise.value,
-        "source": {"title": source.title, "authors": source.authors, "year": source.year, "url": source.url},
-        "needs": list(method.needs),
-        "teaches": method.teaches,
-        "parameters": [spec.to_wire() for spec in method.params.values()],
-        "available": not problem,
-        "reason": problem,
-    }
+def to_row(method: dict[str, Any]) -> dict[str, Any]:
+    """A method as the command prints it: what the API says, with `parameters` written out."""
+    return {name: value for name, value in method.items() if name != "params"} | {"parameters": method["params"]}
 
 
 def markdown_table(found: list[Any]) -> str:

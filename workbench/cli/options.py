@@ -16,6 +16,9 @@ Dtype = Annotated[str, typer.Option(help="Number format of the target: auto, flo
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else, on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Connect = Annotated[
+    str | None, typer.Option(metavar="URL", help="Ask a running app (http://localhost:7860) or a Space (owner/space).")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the method; may be given several times."),
@@ -43,6 +46,13 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--set")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def only_here(connect: str | None, **options: tuple[str, str]) -> None:
+    """Refuse options that belong to the server when another one is asked. `options`: name → (value, default)."""
+    for name, (value, default) in options.items():
+        if connect is not None and value != default:
+            raise typer.BadParameter(f"the server at {connect} decides it", param_hint=f"--{name}")
 
 
 def drafter_or_none(name: str) -> str | None:

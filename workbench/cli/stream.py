@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -18,12 +19,19 @@ STYLES = {
     BONUS: Style(color="#1F2328", bgcolor="#E6DEE8", italic=True),
 }
 """The project's palette: ink on the tint of the status, and a second sign beside the colour."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing: escape sequences, the C1 set, changes of direction."""
 
 
 def wants_colour(stream: Any = None) -> bool:
     """Colour goes to terminals only, and not where NO_COLOR is set (https://no-color.org)."""
     stream = stream or sys.stdout
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def harmless(text: str) -> str:
+    """Text with the characters that steer a terminal written as their codes."""
+    return _CONTROL.sub(lambda found: f"\u2039{ord(found[0]):02X}\u203a", text)
 
 
 class TokenPrinter:
@@ -49,12 +57,12 @@ class TokenPrinter:
         """Print the tokens of a round. A round without a draft is plain decoding and is not marked."""
         self.has_printed = True
         if not self.coloured:
-            self.console.file.write("".join(e.text for e in round_.emitted))
+            self.console.file.write(harmless("".join(e.text for e in round_.emitted)))
             self.console.file.flush()
             return
         marked = len(round_.nodes) > 0
         for token in round_.emitted:
-            for piece in token.text.splitlines(keepends=True):
+            for piece in harmless(token.text).splitlines(keepends=True):
                 style = STYLES[token.kind] if marked else Style()
                 line = piece.rstrip("\r\n")
                 self.console.print(Text(line, style), end="", soft_wrap=True)

@@ -1,0 +1,73 @@
+"""`workbench compare` and `workbench sweep` as commands; what they measure is tested where it is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import serving
+
+from workbench.bench.compare import Comparison
+from workbench.cli import main
+
+SHORT = ["--max-new-tokens", "6", "--repeats", "1"]
+
+
+def there() -> list[str]:
+    """On the app that the tests share: its models are loaded."""
+    return ["--connect", serving.app().url]
+
+
+@pytest.mark.slow
+def test_a_comparison_is_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [serving.STORY, "--lane", "draft-model:depth=2", "--lane", "eagle-vlm", *SHORT, *there()]
+    assert main(["compare", *asked, "--out", str(tmp_path / "made.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[:5:1]][2:] == [
+        "| Autoregressive",
+        "| Draft model (depth 2)",
+        "| EagleVLM",
+    ]
+    assert "identical, 1 of 1" in lines[3]
+    assert "cannot run" in lines[4]
+    back = Comparison.from_wire(json.loads((tmp_path / "made.json").read_text()))
+    assert back.complete
+    assert back.figures["Draft model (depth 2)"]["speedup"]["n"] == 1
+    assert main(["compare", *asked, "--out", str(tmp_path / "made.parquet"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["complete"]
+    assert pl.read_parquet(tmp_path / "made.parquet")["setting"].to_list() == ["autoregressive", "draft-model:depth=2"]
+
+
+@pytest.mark.slow
+def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--axis", "depth=1,2", "--axis", "temperature=0", "--prompt", serving.STORY, *SHORT, *there()]
+    assert main(["sweep", *asked, "--out", str(tmp_path), "--export", str(tmp_path / "cells.csv")]) == 0
+    out = capsys.readouterr().out
+    assert "| speed-up: depth ↓ temperature → | 0.0 |" in out
+    assert "2 of 2 cells." in out
+    assert pl.read_csv(tmp_path / "cells.csv")["depth"].to_list() == [1, 2]
+    assert main(["sweep", "--out", str(tmp_path), *there()]) == 0
+    assert "2 of 2 cells; 2 were there already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["compare"], "There is no prompt"),
+        (["compare", "x", "--lane", "draft-model:dept=1"], "Did you mean 'depth'"),
+        (["compare", "x", "--out", "x.txt"], "must end in"),
+        (["sweep"], "There is no axis"),
+        (["sweep", "--axis", "depth=0"], "outside its range"),
+        (["sweep", "--axis", "depth"], "no axis"),
+        (["sweep", "--out", "nowhere-at-all"], "holds no sweep"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) != 0
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1

@@ -1,0 +1,108 @@
+"""`workbench runs`, and the bench's commands that measure nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workbench.bench.browsing import bench_store, report
+from workbench.bench.saved import read_report
+from workbench.trace.store import RunStore
+
+from .conftest import Command
+
+SHORT = ("--max-new-tokens", "6", "--device", "cpu")
+
+
+def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tmp_path: Path) -> None:
+    folder = str(tmp_path / "store")
+    store = ("--store", folder)
+    made = workbench(
+        "generate", "one two one two one two", "--method", "prompt-lookup", "--tag", "first", *store, *SHORT
+    )
+    assert "kept as" in made.err
+    (row,) = workbench("runs", "list", "--where", "tokens==6", "--text", "TWO", "--json", *store).json
+    assert (row["method"], row["tags"], row["prompt"]) == ("prompt-lookup", ["first"], "one two one two one two")
+    run, end = row["id"], row["id"][-6:]
+    assert run in workbench("runs", "list", *store).out
+    assert workbench("runs", "tag", end, "--add", "blue", "--remove", "first", *store).out.split() == [run, "blue"]
+    workbench("runs", "note", end, "look \x1b[31mhere", *store)
+    shown = workbench("runs", "show", end, *store).out
+    assert "look \u20391B\u203a[31mhere" in shown, "a terminal obeys no note"
+    file = workbench("runs", "export", str(tmp_path / "out"), "--tag", "blue", *store).out.strip()
+    other = ("--store", str(tmp_path / "other"))
+    assert workbench("runs", "import", file, "--tag", "copy", *other).out.strip() == run
+    assert "was there already" in workbench("runs", "import", file, *other).err
+    assert RunStore(tmp_path / "other").load(run) == RunStore(folder).load(run)
+    assert workbench("runs", "delete", end, "--yes", *store).status == 0
+    assert workbench("runs", "list", "--json", *store).json == []
+
+
+def test_the_place_of_kept_runs_can_be_set(workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "mine"))
+    workbench("generate", "Hello", "--method", "autoregressive", "--keep", *SHORT)
+    assert len(workbench("runs", "list", "--json").json) == 1
+    assert (tmp_path / "mine" / "runs").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["runs", "show", "nothing"], "No run ends in"),
+        (["runs", "show", "20200101-000000-00000000"], "No run"),
+        (["runs", "list", "--since", "yesterday"], "is no date"),
+        (["runs", "list", "--where", "taau>1"], "Did you mean 'tau'"),
+        (["runs", "export", "out.parquet"], "nothing to export"),
+        (["runs", "import", "/no/such/file"], "There is no"),
+        (["bench", "--suite", "gsm8k"], "--data"),
+        (["bench", "--suite", "gsm8k", "--data", "/no/such/folder"], "There is no gsm8k_test.jsonl"),
+        (["bench", "--suite", "gms8k"], "Did you mean 'gsm8k'"),
+        (["bench", "--out", "report.docx"], "must end in"),
+        (["bench", "--compare", "/no/old.json", "/no/new.json"], "cannot be read"),
+        (["bench", "--read-answers", "/no/a.jsonl", "/no/b.jsonl"], "cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
+) -> None:
+    monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = workbench(*args)
+    assert result.status in (1, 2)
+    assert words in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_suite_is_measured_written_in_every_form_and_compared(workbench: Command, tmp_path: Path) -> None:
+    questions = [{"question_id": i, "category": "qa", "turns": [f"What is {i} and {i}?"]} for i in range(3)]
+    (tmp_path / "spec_bench.jsonl").write_text("".join(f"{json.dumps(q)}\n" for q in questions))
+    forms = {kind: tmp_path / f"report.{kind}" for kind in ("md", "csv", "json", "parquet", "html")}
+    out = [arg for path in forms.values() for arg in ("--out", str(path))]
+    common = ("--method", "prompt-lookup", "--repeats", "1", "--max-new-tokens", "6", "--device", "cpu")
+    suite = ("--suite", "spec-bench", "--data", str(tmp_path), "--per-group", "2")
+    result = workbench("bench", *suite, *common, *out, "--answers", str(tmp_path / "answers"))
+    assert result.status == 0, result.err
+    assert "suite spec-bench" in result.out
+    assert read_report(forms["json"]) == read_report(forms["parquet"])
+    assert read_report(forms["json"]).settings["prompts"] == 2
+    assert all(path.stat().st_size for path in forms.values())
+    same = workbench("bench", "--compare", str(forms["json"]), str(forms["parquet"]))
+    assert same.status == 0
+    assert "**0 of" in same.out
+    base, fast = sorted((tmp_path / "answers").iterdir())
+    (row,) = workbench("bench", "--read-answers", str(base), str(fast), "--json").json
+    assert (row["category"], row["questions"]) == ("qa", 2)
+    assert row["speedup"]["value"] > 0
+
+
+def test_the_store_can_be_measured() -> None:
+    found = {query.name: query for query in bench_store(40, repeats=2)}
+    assert found["newest"].rows == 40
+    assert found["one method"].rows == 10
+    assert found["all of these"].rows <= found["a tag"].rows == 2
+    assert found["a word that is nowhere"].rows == 0
+    assert found["newest, right after one more was kept"].rows == 42
+    assert "| newest | 40 |" in report(list(found.values()), 40)

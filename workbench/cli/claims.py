@@ -1,0 +1,65 @@
+"""`workbench claims`: what the papers claim, beside what is measured here."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from workbench.cli.loading import quiet
+from workbench.cli.options import Debug, Json
+
+
+def claims(
+    method: Annotated[list[str] | None, typer.Option(help="Measure the claims of this method; repeatable.")] = None,
+    key: Annotated[str | None, typer.Option(help="Of these only the claim with this key.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Measure the claims of all methods.")] = False,
+    timed: Annotated[
+        bool | None,
+        typer.Option("--timed/--untimed", help="Only claims about time (let the machine be idle), or only the others."),
+    ] = None,
+    report: Annotated[bool, typer.Option(help="Put what is measured onto the claims board.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the claims board; with --method or --all measure anew, a line a claim.
+
+    A verdict is computed from the paper's figure and the measured one, never written: in size within a quarter of the
+    paper's range, in direction if the whole 95 % interval lies on the paper's side.
+
+    Example: workbench claims --method token-recycling
+    """
+    from workbench.bench import board
+    from workbench.bench import claims as known
+
+    if not method and not everything:
+        rows = board.claims_board()
+        print(json.dumps(rows, ensure_ascii=False, indent=2) if as_json else board.claims_markdown(rows))
+        return
+    quiet()
+    chosen = known.claims() if everything else [c for name in method or () for c in known.of(name, key)]
+    measured = []
+    for claim in chosen:
+        if timed is not None and claim.timed != timed:
+            continue
+        start = time.perf_counter()
+        figure = claim.measure() if claim.measure else None
+        verdict = known.judge(claim, figure)
+        if report:
+            board.save_claim(claim, figure)
+        measured.append(board.claim_row(claim, figure))
+        if not as_json:
+            found = (
+                f"{figure.value:.3g} ({figure.low:.3g}–{figure.high:.3g}, n = {figure.n})" if figure else claim.lacks
+            )
+            paper = board.paper_figure(claim.low, claim.high, claim.neutral)
+            seconds = time.perf_counter() - start
+            print(
+                f"{claim.name}: {claim.quantity}: paper {paper}, here {found}: {verdict} [{seconds:.0f} s]", flush=True
+            )
+    if as_json:
+        print(json.dumps(measured, ensure_ascii=False, indent=2))
+    elif report:
+        print(f"The board is in {board.folder()}.")

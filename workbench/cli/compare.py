@@ -1,0 +1,152 @@
+"""`workbench compare`: two to four methods side by side, each alone on the device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.bench import progress_bar
+from workbench.cli.generate import write_file
+from workbench.cli.loading import open_workbench
+from workbench.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    Connect,
+    Debug,
+    Device,
+    Drafter,
+    Dtype,
+    Json,
+    Seed,
+    Target,
+    Temperature,
+    TopK,
+    TopP,
+    only_here,
+)
+from workbench.core.errors import PromptError
+
+FORMATS = (".json", ".csv", ".parquet", ".md")
+
+
+def compare(
+    prompt: Annotated[list[str] | None, typer.Argument(help="Texts to continue; or take --prompts or --group.")] = None,
+    lane: Annotated[
+        list[str] | None,
+        typer.Option(help="METHOD or METHOD:NAME=VALUE,…; repeat for up to four. `drafter` names a draft model."),
+    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Also the prompts of this file of JSON lines.")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Also the bundled prompts of this group, for example copy.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the first so many prompts; 0 takes all.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every lane and prompt.")] = 3,
+    target: Target = DEFAULT_TARGET,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 64,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    connect: Connect = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Also write it here: .json (the Compare tab opens it), .csv or .parquet (a row a run), .md."),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare methods on the same prompts and seed, interleaved and repeated after a warm-up, beside plain decoding.
+
+    Example: workbench compare "Once upon a time" --lane draft-model:depth=3 --lane prompt-lookup --repeats 5
+    """
+    only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
+    if out is not None and out.suffix not in FORMATS:
+        raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--out")
+    from workbench.bench.prompts import BenchPrompt, load_prompts
+
+    chosen = [BenchPrompt(f"prompt {i + 1}", text) for i, text in enumerate(prompt or [])]
+    if prompts is not None or group:
+        chosen += [p for p in load_prompts(prompts) if not group or p.group in group]
+    if not chosen:
+        raise PromptError("There is no prompt to compare on.", "Give a text, --prompts FILE, or --group copy.")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    with open_workbench(connect, target, drafter, device, dtype) as bench, progress_bar() as bar:
+        found = bench.compare(
+            chosen[:limit] if limit else chosen, lane or ["draft-model", "prompt-lookup"], target=target,
+            max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, repeats=repeats,
+            progress=None if bar is None else lambda step: bar(step.done, step.total, step.waiting or step.text),
+        )  # fmt: skip
+    if out is not None:
+        write(found, out)
+    print(json.dumps(found.to_wire(), ensure_ascii=False, indent=2) if as_json else to_markdown(found))
+    if not found.complete:
+        raise typer.Exit(130)
+
+
+def write(found: Any, path: Path) -> None:
+    """A comparison as a file, by the ending of its name."""
+    if path.suffix == ".json":
+        write_file(path, json.dumps(found.to_wire(), ensure_ascii=False, indent=2))
+    elif path.suffix == ".md":
+        write_file(path, to_markdown(found))
+    else:
+        from workbench.bench.tables import write_rows
+
+        write_rows(found.rows(), path)
+
+
+def to_markdown(found: Any) -> str:
+    """A comparison for people: a row a lane, then what is said of its text."""
+    from workbench.bench.machine import describe
+
+    data = found.to_wire()
+    settings, plain = data["settings"], data["reference"]
+    lines = [
+        "| lane | speed-up (quartiles, n) | τ | accepted / tested | tokens/s | ms a token: draft + verify + overhead "
+        f"| text against {plain} |",
+        "|---|--:|--:|--:|--:|--:|---|",
+    ]
+    for lane in data["lanes"]:
+        f = lane["figures"]
+        costs = " + ".join(_number(f["ms_per_token"][part], 2) for part in ("draft", "verify", "overhead"))
+        rate = f["tokens_per_second"]["median"] if f["tokens_per_second"] else None
+        cells = [lane["name"], _spread(f["speedup"]), _number(f["tau"], 2), _number(f["acceptance_rate"], 2)]
+        lines.append(f"| {' | '.join([*cells, _number(rate, 0), costs, lane['error'] or said(lane, data)])} |")
+    parts = [
+        f"{name} {value}" for name, value in settings.items() if value not in ("", None, [], {}) and name != "greedy"
+    ]
+    ended = "" if data["complete"] else "Stopped before the end. "
+    return "\n".join([*lines, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
+
+
+def said(lane: dict[str, Any], data: dict[str, Any]) -> str:
+    """What there is to say of a lane's text, in words."""
+    exact = lane["exact"]
+    if exact is None or exact["kind"] == "reference":
+        return "reference" if exact else "–"
+    if exact["kind"] == "distribution":
+        return (
+            f"{exact['promise']}: same distribution, not same text" if exact["promise"] == "exact" else exact["promise"]
+        )
+    if exact["kind"] == "identical":
+        return f"identical, {exact['identical']} of {exact['runs']}"
+    first = exact["first"]
+    where = f"; first at token {first['at'] + 1} of prompt {first['prompt'] + 1}" if first else ""
+    margin = (
+        f", where the target's margin is {first['margin']:.2g} nats" if first and first["margin"] is not None else ""
+    )
+    return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{where}{margin}"
+
+
+def _spread(spread: dict[str, float] | None) -> str:
+    return "–" if spread is None else f"{spread['median']:.2f} ({spread['q1']:.2f}–{spread['q3']:.2f}, {spread['n']})"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,82 @@
+"""`workbench doctor`: where a greedy run differs from plain decoding, is it rounding or a bug?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.loading import load
+from workbench.cli.options import (
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    Debug,
+    Device,
+    Drafter,
+    Dtype,
+    Json,
+    MaxNewTokens,
+    Settings,
+    Target,
+    parse_settings,
+)
+from workbench.cli.stream import harmless
+from workbench.core.errors import WorkbenchError
+
+PROMPTS = ("Once upon a time there was a little", "Write a story about Mia and Tom.", "1, 2, 3, 4, 5, 6,")
+SIGNS = {"identical": "✓ identical", "numerics": "≈ numerics", "bug": "✕ BUG"}
+
+
+def doctor(
+    method: Annotated[str, typer.Argument(help="Method to run.")] = "draft-model",
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be given several times.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Examine this recorded run instead of making one.")] = None,
+    target: Target = DEFAULT_TARGET,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    device: Device = "auto",
+    dtype: Dtype = "bfloat16",
+    settings: Settings = None,
+    max_new_tokens: MaxNewTokens = 64,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Examine greedy runs: is every token what plain decoding writes, and where not, is it rounding or a bug?
+
+    Wherever plain decoding would have written another token, it is decoded again from that prefix in other ways. If
+    one of them writes the run's token too, it is numerics, and the difference of the logits is shown; if none does, it
+    is a bug. Exit code 1 if there is one.
+
+    Example: workbench doctor draft-tree --dtype bfloat16
+    """
+    from workbench.bench.doctor import BUG, diagnose, examine
+    from workbench.methods import registry
+    from workbench.trace import export
+
+    found = []
+    if trace is not None:
+        try:
+            recorded = export.read(trace.read_bytes())
+        except OSError as error:
+            raise WorkbenchError(f"{trace} cannot be read: {error.strerror}.", "Give the file of a trace.") from None
+        models = load(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
+        found.append((recorded.header.prompt, examine(models, recorded)))
+    else:
+        configured = registry.get(method).with_params(**parse_settings(settings))
+        models = load(target, drafter, device, dtype)
+        for text in prompt or PROMPTS:
+            found.append((text, diagnose(models, configured, text, max_new_tokens)))
+            if not as_json:
+                _print(*found[-1])
+    if as_json:
+        print(json.dumps([{"prompt": text, **d.to_wire()} for text, d in found], ensure_ascii=False, indent=2))
+    elif trace is not None:
+        _print(*found[0])
+    raise typer.Exit(1 if any(d.verdict == BUG for _, d in found) else 0)
+
+
+def _print(prompt: str, diagnosis: Any) -> None:
+    print(f"{SIGNS[diagnosis.verdict]:<12} {diagnosis.method}, {diagnosis.dtype}: {harmless(prompt)[:60]}", flush=True)
+    for line in diagnosis.words():
+        print(f"  {harmless(line)}", flush=True)

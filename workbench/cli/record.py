@@ -1,0 +1,158 @@
+"""`workbench record`: make the recordings that the pages show without a model, one for each method.
+
+The text of a recording is decided by its prompt, seed and models; its times are those of the machine it was made on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.loading import load
+from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
+from workbench.trace.events import Trace
+
+TOKENS = 56
+SEEDS = 12
+"""Tries at a sampled recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What is recorded of a method: a prompt that shows its idea, and the settings.
+
+    Attributes:
+        presets: names of prompts in `workbench.service.presets`; the next one is taken where a recording does not
+            hold what the guided tour asks its learner to find.
+        params: of the method and of sampling; what is missing has its default.
+        switch: (round, method) where another method takes over, or None.
+        scene: name of a bundled picture that is described instead of a preset, or None.
+        drafter: draft model of such a run; None: the one that belongs to the target.
+    """
+
+    presets: tuple[str, ...] = ("story", "chat", "code")
+    params: Mapping[str, Any] = field(default_factory=dict)
+    switch: tuple[int, str] | None = None
+    scene: str | None = None
+    drafter: str | None = None
+
+
+SAMPLED = {"temperature": 0.8}
+SCENE, QUESTION = "four-shapes", "Describe every object, left to right."
+VISION_TARGET = "vision-target"
+TAKES = {
+    **{name: Take(scene=SCENE) for name in ("vlm-text-only", "vlm-draft", "eagle-vlm", "msd", "flash")},
+    "specvlm": Take(scene=SCENE, params={"compressor": "prune", "ratio": 4}),
+    "draft-tree": Take(params={"temperature": 0.7}),
+    "early-exit": Take(params=SAMPLED),
+    "draft-tree-sampled": Take(params=SAMPLED),
+    "prompt-lookup": Take(("copy ×3",)),
+    "lookahead-trie": Take(("copy ×3",)),
+    "medusa-typical": Take(params=SAMPLED),
+    "oracle": Take(params={"acceptance": 0.8}),
+    "switch": Take(("copy ×3",), switch=(3, "prompt-lookup")),
+}
+"""Takes that differ from the default one. "switch" is no method: it begins as a draft model."""
+
+
+def shoot(name: str, take: Take, models: Any, preset: str, seed: int) -> Trace:
+    """Run one take on its own and return its trace."""
+    from workbench.engine import Engine, Request
+    from workbench.methods import registry
+    from workbench.service.backend import split_params
+    from workbench.service.presets import presets
+
+    method = registry.get(name if take.switch is None else "draft-model")
+    mine, sampling = split_params(method, dict(take.params))
+    prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
+    request = Request(prompt, method.with_params(**mine), sampling, max_new_tokens=TOKENS, seed=seed)
+    engine = Engine(models)
+    row = engine.submit(request)
+    while not engine.idle:
+        engine.step()
+        if take.switch and row.trace is not None and len(row.trace.rounds) == take.switch[0]:
+            row.change(registry.get(take.switch[1]), {})
+    assert row.trace is not None
+    return on_this_machine(row.trace)
+
+
+def record_picture(name: str, take: Take) -> Trace:
+    """Describe a bundled picture, and say on which patches the words lean."""
+    from workbench.client import Workbench
+    from workbench.views import scenes
+
+    url = next(scene["url"] for scene in scenes.gallery() if scene["name"] == take.scene)
+    parts = [{"type": "image"}, {"type": "text", "text": QUESTION}]
+    with Workbench(target=VISION_TARGET) as wb:
+        prompt = wb.chat_prompt([{"role": "user", "content": parts}])
+        wb.generate(prompt, "autoregressive", images=[url], max_new_tokens=TOKENS)  # the first run of a process is slow
+        options: dict[str, Any] = {"drafter": take.drafter, "images": [url], "max_new_tokens": TOKENS}
+        run = wb.start(prompt, name, params=dict(take.params), **options)
+        made = run.wait()
+        made.attribution = run.explain()
+        return on_this_machine(made)
+
+
+def on_this_machine(trace: Trace) -> Trace:
+    """The trace, with the machine's name in it."""
+    from workbench.bench.machine import machine_facts
+
+    facts = machine_facts()
+    trace.header.hardware = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
+    return trace
+
+
+def best(name: str, take: Take, models: Any, others: Mapping[str, Trace]) -> Trace:
+    """The first try that holds what the guided tour asks its learner to find; without such a try, the first one."""
+    if take.scene is not None:
+        return record_picture(name, take)
+    seeds = range(SEEDS) if take.params.get("temperature") else range(1)
+    tries = (shoot(name, take, models, preset, seed) for preset in take.presets for seed in seeds)
+    first = next(tries)
+    return next((t for t in (first, *tries) if serves(name, {**others, name: t})), first)
+
+
+def serves(name: str, made: Mapping[str, Trace]) -> bool:
+    """Whether each step of the tour that shows this recording can be done with it."""
+    from workbench.views import lessons
+
+    try:
+        shown = [(make, needed) for make, needed in lessons.STEPS.values() if needed[0] == name]
+        steps = [make(*(made[n] for n in needed)) for make, needed in shown if made.keys() >= set(needed)]
+    except (StopIteration, ValueError):
+        return False
+    return all(map(lessons.can_be_done, steps))
+
+
+def record(
+    out: Annotated[Path | None, typer.Option(help="Folder for the recordings; assets/recorded by default.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Record this method only; may be repeated.")] = None,
+    target: Annotated[str, typer.Option(help="Bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
+) -> None:
+    """Record what the pages show without a model: a short generation of every method that runs on the target."""
+    from workbench.methods import registry
+    from workbench.trace.metrics import summary
+    from workbench.views import recorded
+
+    folder = out or recorded.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    models = load(target, DEFAULT_DRAFTER, "auto")
+    made: dict[str, Trace] = {}
+    shoot("autoregressive", Take(), models, "story", 0)  # the first run of a process is slow
+    for name in only or [*registry.names(), "switch"]:
+        take = TAKES.get(name, Take())
+        reason = "" if take.switch or take.scene else models.why_not(registry.get(name).needs)
+        if reason:
+            print(f"{name:20} left out: {reason}")
+            continue
+        made[name] = trace = best(name, take, models, made)
+        n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
+        figures = summary(trace)
+        rate = figures["acceptance_rate"]
+        shown = "–" if rate is None else f"{rate:.0%}"
+        lacking = "" if serves(name, made) else "  (lacks what a step of the tour looks for)"
+        print(f"{name:20} {n_bytes / 1e3:5.1f} kB  τ {figures['tau']:.2f}  accepted / tested {shown}{lacking}")

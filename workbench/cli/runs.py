@@ -1,0 +1,260 @@
+"""`workbench runs`: the runs that were kept."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.cli.options import Debug, Json
+from workbench.cli.stream import harmless
+from workbench.core.errors import WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.trace.store import RunStore
+
+Folder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of the runs; by default WORKBENCH_RUNS, or one of your own data.")
+]
+Ids = Annotated[list[str], typer.Argument(help="Ids of runs; the end of one is enough where it fits one run only.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="With this tag; repeatable.")]
+Text = Annotated[str | None, typer.Option(help="These words are in prompt, text or note.")]
+Where = Annotated[
+    list[str] | None, typer.Option(help="A condition on a figure, such as 'tau>=2.5' or 'tokens<100'; repeatable.")
+]
+LIST_COLUMNS = ("id", "created", "method", "target", "tau", "acceptance_rate", "tokens_per_second", "tags", "prompt")
+
+app = typer.Typer(
+    name="runs",
+    help="Runs that were kept (`workbench generate --keep`): list, show, tag, note, export, import, delete.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_runs(
+    method: Annotated[list[str] | None, typer.Option(help="Of this method; repeatable.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="Of this target; repeatable.")] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="Of this drafter; repeatable.")] = None,
+    tag: Tags = None,
+    text: Text = None,
+    since: Annotated[str | None, typer.Option(metavar="DATE", help="From this day or time on, 2026-11-21 say.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="DATE", help="Up to this day or time.")] = None,
+    where: Where = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many, newest first; 0 is all.")] = 20,
+    store: Folder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List kept runs, newest first.
+
+    Example: workbench runs list --method draft-model --where 'tau>=2' --text dragon
+    """
+    kept = _open(store)
+    found = kept.find(
+        method=method,
+        target=target,
+        drafter=drafter,
+        tags=tag or (),
+        text=text,
+        since=_date(since, "--since"),
+        until=_date(until, "--until"),
+        where=where or (),
+    ).collect()
+    shown = found.head(limit) if limit else found
+    if as_json:
+        print(json.dumps([_plain(row) for row in shown.iter_rows(named=True)], ensure_ascii=False, indent=2))
+        return
+    _print_table(shown.select(LIST_COLUMNS).rows(named=True), found.height)
+    for name, why in kept.problems.items():
+        typer.echo(f"note: {harmless(name)} is left out: {why}", err=True)
+
+
+@app.command()
+def show(ids: Ids, store: Folder = None, as_json: Json = False, debug: Debug = False) -> None:
+    """Show what is known of runs: settings, figures, tags, note, prompt and text."""
+    kept = _open(store)
+    entries = [kept.entry(run) for run in _resolve(kept, ids)]
+    if as_json:
+        print(json.dumps(entries, ensure_ascii=False, indent=2))
+        return
+    for entry in entries:
+        for name, value in entry.items():
+            if name != "version" and value not in (None, "", []):
+                text = ", ".join(value) if isinstance(value, list) else f"{value:.4g}" if _is_float(value) else value
+                print(f"{name:18} {harmless(str(text))}")
+        print()
+
+
+@app.command()
+def tag(
+    ids: Ids,
+    add: Annotated[list[str] | None, typer.Option(help="A tag to add; repeatable.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A tag to take away; repeatable.")] = None,
+    store: Folder = None,
+    debug: Debug = False,
+) -> None:
+    """Add tags to runs, or take them away."""
+    kept = _open(store)
+    for run in _resolve(kept, ids):
+        print(run, ", ".join(kept.tag(run, add or (), remove or ())) or "no tags")
+
+
+@app.command()
+def note(
+    run: Annotated[str, typer.Argument(help="Id of a run.")],
+    text: Annotated[str, typer.Argument(help="What to remember of it; empty takes the note away.")],
+    store: Folder = None,
+    debug: Debug = False,
+) -> None:
+    """Replace the note of a run."""
+    kept = _open(store)
+    (whole,) = _resolve(kept, [run])
+    kept.note(whole, text)
+
+
+@app.command()
+def export(
+    to: Annotated[Path, typer.Argument(help="A folder, or for one run a file that ends in .parquet or .jsonl.")],
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of runs; without any, all that --tag names.")] = None,
+    tag: Tags = None,
+    lines: Annotated[bool, typer.Option("--jsonl", help="JSON lines instead of Parquet files in a folder.")] = False,
+    store: Folder = None,
+    debug: Debug = False,
+) -> None:
+    """Copy runs into files, to be imported elsewhere or read with Polars, pandas or the app."""
+    kept = _open(store)
+    chosen = _resolve(kept, ids) if ids else kept.find(tags=tag or ()).select("id").collect()["id"].to_list()
+    if not chosen:
+        raise WorkbenchError("There is nothing to export.", "`workbench runs list` shows what is kept.")
+    for path in kept.export(chosen, to, "jsonl" if lines else "parquet"):
+        print(path)
+
+
+@app.command("import")
+def import_runs(
+    paths: Annotated[list[Path], typer.Argument(help="Files of traces (.parquet, .jsonl), or folders of such files.")],
+    tag: Annotated[list[str] | None, typer.Option(help="A tag for what is added; repeatable.")] = None,
+    store: Folder = None,
+    debug: Debug = False,
+) -> None:
+    """Keep runs from files: exports of the app, of `generate --trace`, of `runs export`."""
+    kept = _open(store)
+    for path in paths:
+        if not path.exists():
+            raise WorkbenchError(f"There is no {path}.", "Name a file or a folder that exists.")
+    done = kept.import_(*paths, tags=tag or ())
+    for run in done.added:
+        print(run)
+    for run in done.known:
+        typer.echo(f"note: {run} was there already", err=True)
+    for name, why in done.problems.items():
+        typer.echo(f"note: {harmless(name)} was left out: {why}", err=True)
+    if done.problems and not (done.added or done.known):
+        raise WorkbenchError("Nothing could be imported.", "Give files that the workbench exported.")
+
+
+@app.command()
+def delete(
+    ids: Ids,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: Folder = None,
+    debug: Debug = False,
+) -> None:
+    """Delete runs for good."""
+    kept = _open(store)
+    chosen = _resolve(kept, ids)
+    if not yes:
+        typer.confirm(f"Delete {len(chosen)} run{'s' * (len(chosen) > 1)} for good?", abort=True, err=True)
+    kept.delete(*chosen)
+
+
+@app.command()
+def bench(
+    runs: Annotated[int, typer.Option(min=1, help="How many runs the store holds.")] = 10_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every query.")] = 10,
+    debug: Debug = False,
+) -> None:
+    """Measure how fast a store of many runs is searched, in a temporary folder.
+
+    Every run is a real file with a trace; queries are timed from the call to the collected rows of a page.
+    """
+    from workbench.bench.browsing import bench_store, report
+    from workbench.cli.bench import progress_bar
+
+    with progress_bar() as progress:
+        found = bench_store(runs, repeats, progress)
+    print(report(found, runs))
+
+
+def _open(folder: Path | None) -> RunStore:
+    from workbench.trace.store import RunStore  # brings Polars
+
+    return RunStore(folder)
+
+
+def _resolve(kept: RunStore, ids: list[str]) -> list[str]:
+    """Whole ids for ids or their ends."""
+    known: list[str] | None = None
+    found = []
+    for run in ids:
+        if len(run) < 24:
+            known = kept.find().select("id").collect()["id"].to_list() if known is None else known
+            fitting = [name for name in known if name.endswith(run)]
+            if len(fitting) != 1:
+                why = f"{len(fitting)} runs end" if fitting else "No run ends"
+                raise WorkbenchError(f"{why} in {run[:40]!r}.", "`workbench runs list` shows the ids.")
+            run = fitting[0]
+        found.append(run)
+    return found
+
+
+def _date(text: str | None, option: str) -> datetime.date | None:
+    if text is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(text) if len(text) == 10 else datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no date; write 2026-11-21", param_hint=option) from None
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the index for JSON."""
+    return {name: value.isoformat() if isinstance(value, datetime.datetime) else value for name, value in row.items()}
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float)
+
+
+def _print_table(rows: list[dict[str, Any]], n_found: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text as Plain
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("id", "ran (UTC)", "method", "target", "τ", "accepted / tested", "tokens/s", "tags", "prompt"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=24 if name == "id" else None)
+    for row in rows:
+        prompt = " ".join(row["prompt"].split())
+        cells = [
+            row["id"],
+            f"{row['created']:%Y-%m-%d %H:%M}",
+            row["method"],
+            row["target"],
+            "–" if row["tau"] is None else f"{row['tau']:.2f}",
+            "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.0%}",
+            "–" if row["tokens_per_second"] is None else f"{row['tokens_per_second']:.0f}",
+            ", ".join(row["tags"]),
+            prompt,
+        ]
+        table.add_row(*(Plain(harmless(cell)) for cell in cells))
+    width = shutil.get_terminal_size((160, 24)).columns
+    Console(width=max(width, 120)).print(table)
+    if n_found != len(rows):
+        typer.echo(f"{len(rows)} of {n_found}; --limit 0 shows all", err=True)

@@ -1,0 +1,55 @@
+"""`workbench serve`: the backend over HTTP, without pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated
+
+import typer
+
+from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    target: Target = DEFAULT_TARGET,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    max_rows: Annotated[int, typer.Option(min=1, help="Runs that share a round; more wait.")] = 16,
+    limit_runs: Annotated[int, typer.Option(min=1, help="Runs of all users that run or wait.")] = 64,
+    limit_runs_per_user: Annotated[
+        int | None, typer.Option(min=1, help="Runs of one address that run or wait; by default as many as of all.")
+    ] = None,
+    limit_new_tokens: Annotated[int, typer.Option(min=1, help="New tokens of one run.")] = 4096,
+    limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one prompt.")] = 4096,
+    allow_model: Annotated[
+        list[str] | None, typer.Option(help="A model that may be asked for besides the target; repeatable.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
+
+    Example: curl localhost:8000/v1/completions -H content-type:application/json
+    -d '{"model": "text-target", "prompt": "Once upon a time", "speculation": {"method": "draft-tree"}}'
+    """
+    from workbench.cli.loading import quiet
+    from workbench.client import Workbench
+    from workbench.server.app import serve as run
+    from workbench.service.limits import Limits
+
+    quiet()
+    limits = dataclasses.replace(
+        Limits(),
+        runs=limit_runs,
+        runs_per_user=limit_runs_per_user or limit_runs,
+        max_new_tokens=limit_new_tokens,
+        prompt_tokens=limit_prompt_tokens,
+    )
+    options = {"max_rows": max_rows, "limits": limits, "allow_models": tuple(allow_model or ())}
+    with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
+        bench.load()
+        print(f"Serving {target} on http://{host}:{port}/v1", file=sys.stderr, flush=True)
+        run(bench, host, port)

@@ -1,0 +1,152 @@
+"""`workbench sweep`: one or two axes over anything that has a type; each cell is compared with plain decoding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.bench import progress_bar
+from workbench.cli.options import (
+    DEFAULT_TARGET,
+    Connect,
+    Debug,
+    Device,
+    Dtype,
+    Json,
+    Seed,
+    Settings,
+    Target,
+    only_here,
+    parse_settings,
+)
+from workbench.core.errors import ParameterError
+
+FORMATS = (".json", ".csv", ".parquet")
+
+
+def sweep(
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=VALUE,VALUE,… or NAME=1..6; twice for two axes. NAME: a parameter, method, drafter, target, "
+            "prompts (groups), max_new_tokens or seed. Values with commas are separated by ';'."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method, where no axis varies it.")] = "draft-model",
+    settings: Settings = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="A text to continue; repeatable.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Bundled prompts of this group instead; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many prompts of each group.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of each prompt in a cell.")] = 2,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every generation, in tokens.")] = 64,
+    seed: Seed = 0,
+    target: Target = DEFAULT_TARGET,
+    drafter: Annotated[str | None, typer.Option(help="Draft model; by default the target's own.")] = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    workers: Annotated[
+        int,
+        typer.Option(min=1, help="Processes that measure at once; more than one and times are of a shared machine."),
+    ] = 1,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Measure on a Ray cluster: auto, an address, or local.")
+    ] = None,
+    ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on the cluster.")] = 0,
+    connect: Connect = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for finished cells and their traces; those that are there are not measured again."),
+    ] = None,
+    export: Annotated[Path | None, typer.Option(help="Also write a row a cell: .csv, .parquet or .json.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure a grid of settings. With --out, a sweep that was stopped or killed goes on where it was.
+
+    Example: workbench sweep --axis depth=1..6 --axis temperature=0,0.7 --group stories --out sweep
+    """
+    from workbench.bench.sweep import Kept, Sweep, run
+
+    if export is not None and export.suffix not in FORMATS:
+        raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--export")
+    only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
+    if not axis and out is None:
+        raise ParameterError("There is no axis.", "Give one, for example --axis depth=1..6, or the folder of a sweep.")
+    if axis:
+        numbers = {"limit": limit, "max_new_tokens": max_new_tokens, "seed": seed, "repeats": repeats}
+        texts = {"prompts": tuple(prompt or ()), "group": tuple(group or ())}
+        models = {"target": target, "drafter": drafter}
+        wanted = Sweep.of(axis, method=method, params=parse_settings(settings), **models, **texts, **numbers)
+    else:
+        assert out is not None
+        wanted = Kept(out).sweep
+    backend: dict[str, Any] = {"device": device, "dtype": dtype}
+    last: Any = None
+    with progress_bar() as bar:
+        for last in run(wanted, crew_of(connect, workers, ray, ray_gpus, backend), out):
+            if bar is not None:
+                bar(last.done, last.total, last.text)
+    if export is not None:
+        write(last, export)
+    print(json.dumps(last.to_wire(everything=True), ensure_ascii=False, indent=2) if as_json else to_markdown(last))
+    if not last.complete:
+        raise typer.Exit(130)
+
+
+def crew_of(connect: str | None, workers: int, ray: str | None, gpus: float, backend: dict[str, Any]) -> Any:
+    """Who measures: processes here, a cluster, or a running app."""
+    if connect is not None:
+        from workbench.bench.sweep import here
+        from workbench.client import Workbench
+
+        return here(Workbench(connect))
+    if ray is not None:
+        from workbench.bench.on_ray import on_ray
+
+        return on_ray(ray, gpus=gpus, **backend)
+    from workbench.bench.workers import processes
+
+    return processes(workers, **backend)
+
+
+def write(update: Any, path: Path) -> None:
+    """A row a cell, as the ending of the name says."""
+    if path.suffix == ".json":
+        from workbench.cli.generate import write_file
+
+        write_file(path, json.dumps(update.to_wire(everything=True), ensure_ascii=False, indent=2))
+    else:
+        from workbench.bench.tables import write_rows
+
+        write_rows(update.rows(), path)
+
+
+def to_markdown(update: Any) -> str:
+    """The grid of speed-ups and of τ, rows by the first axis, columns by the second; what failed is said below."""
+    first, *more = update.sweep.axes
+    columns = more[0].values if more else ("",)
+    parts = []
+    for metric, title in (("speedup", "speed-up"), ("tau", "τ")):
+        head = f"| {title}: {first.name} ↓ {more[0].name + ' →' if more else ''} | {' | '.join(map(str, columns))} |"
+        lines = [head, f"|---|{'--:|' * len(columns)}"]
+        for value in first.values:
+            cells = [_cell(update.at(value, c) if more else update.at(value), metric) for c in columns]
+            lines.append(f"| {value} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    failed = {r.error for r in update.results.values() if r.error}
+    parts += [f"failed: {error}" for error in sorted(failed)]
+    kept = f"; {update.kept} were there already" if update.kept else ""
+    parts.append(f"{update.done} of {update.total} cells{kept}. Mean, 95 % bootstrap interval, n.")
+    parts.append(update.sweep.command())
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(result: Any, metric: str) -> str:
+    found = result.figures.get(metric)
+    if not found:
+        return {"failed": "failed"}.get(result.state, "–")
+    interval = "" if found["low"] is None else f" ({found['low']:.2f}–{found['high']:.2f})"
+    return f"{found['value']:.2f}{interval}, {found['n']}"

@@ -1,0 +1,132 @@
+"""`workbench whatif`: why a recorded run is as fast as it is, and what other drafts would have given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from workbench.cli.options import Debug, Json
+from workbench.cli.stream import harmless
+from workbench.core.errors import WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.trace.events import Trace
+
+
+def whatif(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE [FILE2 …]",
+            help="A trace (JSON Lines or Parquet) or the name of a bundled recording. Further ones: plain decoding of "
+            "the same prompt to compare with, and runs of other drafters to combine with.",
+        ),
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say why a recorded run is as fast as it is, and what other drafts would have given. No model is loaded.
+
+    Example: workbench whatif draft-tree autoregressive medusa
+    """
+    from workbench.trace import whatif as analysis
+
+    trace, *others = [read(name) for name in files]
+    found = analysis.analyse(trace, others)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+    else:
+        _print(found)
+
+
+def read(name: str) -> Trace:
+    """A trace by its file, or by the name of a bundled recording.
+
+    Raises:
+        WorkbenchError: neither, or it cannot be read.
+    """
+    from workbench.trace import export
+    from workbench.views import recorded
+
+    path = Path(name)
+    if not path.is_file():
+        if name in recorded.names():
+            return recorded.trace(name)
+        raise WorkbenchError(
+            f"There is no file {name}.", f"Give a trace, or one of the recordings: {', '.join(recorded.names())}."
+        )
+    if name.endswith(recorded.SUFFIX):
+        return recorded.read(path)
+    return export.read(path.read_bytes())
+
+
+def _print(found: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for line in found["words"]:
+        console.print(f"• {line}", markup=False)
+    lengths, theory = found["lengths"], found["theory"]
+    if lengths:
+        fixed = [*lengths["fixed"], lengths["oracle"], lengths["recorded"]]
+        rows = [(a["name"], _two(a["tau"]), f"{a['tokens_per_second']:.0f}", _two(a["relative"])) for a in fixed]
+        _table(
+            console, "Other draft lengths, by the run's own times", ("draft", "τ", "tokens/s", "× as recorded"), rows
+        )
+    if found["rescues"]:
+        rows = [
+            (e["depth"], e["tested"], *(e["ranks"].get(r, 0) for r in "123"), e["beyond"], e["unknown"])
+            for e in found["rescues"]
+        ]
+        head = ("depth", "tested", "rank 1", "rank 2", "rank 3", "beyond", "unknown")
+        _table(console, "Where the target's token stood among the drafter's", head, rows)
+        console.print("τ of a tree: " + ", ".join(f"{w['width']} wide {w['tau']:.2f}" for w in found["widths"]))
+    for c in found["combinations"]:
+        console.print(
+            f"{harmless(c['first'])} gives τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "
+            f"better of both at every place {c['tau']:.2f} ({c['tokens']} common tokens).",
+            markup=False,
+        )
+    if theory["rate"] is not None:
+        best = theory["best"]
+        console.print(
+            f"Theory: τ {theory['tau']:.2f}; {theory['tau_by_position']:.2f} by position, {theory['tau_iid']:.2f} if "
+            "every draft were accepted alike"
+            + (f"; {best['depth']} levels would be best, {best['speedup']:.2f} times plain decoding" if best else "")
+        )
+        for b in theory["transport"]:
+            console.print(
+                f"{b['siblings']} sampled siblings: {b['accepted']:.0%} of {b['places']} places accepted one; no exact "
+                f"rule could exceed {b['bound']:.0%}."
+            )
+    rows = [
+        (
+            d["user"],
+            d["name"],
+            d["formula"],
+            f"{d['part']} / {d['whole']}",
+            " ".join(map(_two, d["values"])) or _two(d["value"]),
+        )
+        for d in found["definitions"]
+    ]
+    _table(
+        console,
+        "Every definition of acceptance, from this one run",
+        ("whose", "name", "formula", "counts", "value"),
+        rows,
+    )
+
+
+def _table(console: Console, title: str, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(harmless(str(cell)) for cell in row))
+    console.print()
+    console.print(table)
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
