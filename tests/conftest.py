@@ -32,10 +32,16 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail."""
+    """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail.
+
+    What waits for a browser or for other processes is tried once more: on a starved machine a wait may run out. The
+    closing line of pytest counts such tries, and a test that is wrong fails twice.
+    """
     has_browser = any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
     must_have_browser = bool(os.environ.get("WORKBENCH_REQUIRE_BROWSER"))
     for item in items:
+        if item.get_closest_marker("browser") or item.get_closest_marker("processes"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser and not must_have_browser:

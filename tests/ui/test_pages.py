@@ -203,8 +203,7 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: Opener) -> None:
 
 @in_browser
 def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_page: Opener) -> None:
-    """The pages drawn again over a host whose every text is out to do harm."""
-    page = open_page(f"{fake_app}/gallery")
+    """Each page drawn again, beside itself, over a host whose every text is out to do harm."""
     trace = hostile()
     entry = recorded.describe(HOSTILE[0], trace)
     source = {"title": HOSTILE[0], "authors": HOSTILE[1], "year": 1, "url": "javascript:window.hurt=1", "where": ""}
@@ -218,12 +217,14 @@ def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_pag
         "methods": {"methods": [card], "definitions": [], "recordings": [words["name"]]},
         "steps": [step | {"title": HOSTILE[0], "see": HOSTILE[1], "choices": HOSTILE[:3], "recording": HOSTILE[0]}],
     }  # fmt: skip
-    for module in ("gallery", "methodcards", "learn"):
+    for path, module in (("gallery", "gallery"), ("methods", "methodcards"), ("learn", "learn")):
+        page = open_page(f"{fake_app}/{path}")
         text = page.evaluate(DRAWN_WITH, [module, answers])
         assert HOSTILE[0] in text, module
-    page.wait_for_timeout(300)
-    assert page.evaluate("window.hurt ?? null") is None
-    assert page.locator(".wb img, .wb script, .wb iframe, a[href^=javascript]").count() == 0
+        page.wait_for_timeout(300)
+        assert page.evaluate("window.hurt ?? null") is None, module
+        assert page.locator(".wb img, .wb script, .wb iframe, a[href^=javascript]").count() == 0, module
+        page.context.close()
 
 
 DRAWN_WITH = """async ([first, answers]) => {

@@ -43,8 +43,7 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     says(page, ".wb-card-cell dd", "prompt-lookup")
     says(page, ".wb-card-cell dd", "0.5")
     page.select_option(V + "[aria-label='What the cells show']", "tau")
-    label = page.get_attribute(V + ".wb-cell >> nth=1", "aria-label")
-    assert label.startswith("method prompt-lookup, temperature 0.5: mean accepted length τ")
+    page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
     says(page, ".wb-codebox", "Sweep.of({")
     says(page, ".wb-codebox", "workbench sweep --axis")
     with page.expect_download() as download:

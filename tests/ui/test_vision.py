@@ -87,6 +87,8 @@ def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: Opener)
 
 def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: Opener) -> None:
     page = visit(open_page, vision_app)
+    rows = page.locator(f"{V}.wb-runs tbody tr")
+    recorded = rows.count()
     run(page)
     captions = [page.locator(f"{V}.wb-caption").nth(i) for i in (0, 1)]
     page.wait_for_function(
@@ -124,7 +126,7 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: O
     says(page, ".wb-card-drafter em", "no vision tokens")
     captions[1].locator(".wb-ghost.is-rejected").first.click()
     says(page, ".wb-card-card h3 em", "rejected")
-    assert page.locator(f"{V}.wb-runs tbody tr").count() == 2
+    assert rows.count() == recorded + 2
 
 
 def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app: str, open_page: Opener) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from workbench.bench.compare import Step, measure
+from workbench.bench.compare import Comparison, Step, finish, measure
 from workbench.core.errors import (
     CapacityError,
     MethodUnavailableError,
@@ -391,6 +391,17 @@ class ZeroClient:
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
         """Start a generation and wait for its end."""
         return self.start(prompt, method, **options).wait()
+
+    def compare(
+        self,
+        prompts: str | Sequence[Any],
+        lanes: Sequence[Any],
+        *,
+        progress: Callable[[Step], None] | None = None,
+        **settings: Any,
+    ) -> Comparison:
+        """Compare lanes and wait for the end; see `workbench.client.Workbench.compare`."""
+        return finish(self.comparing(prompts, lanes, **settings), progress)
 
     def comparing(self, prompts: str | Sequence[Any], lanes: Sequence[Any], **options: Any) -> Iterator[Step]:
         """Compare lanes, each with a GPU of its own; see `workbench.bench.compare.measure`."""
