@@ -1,0 +1,30 @@
+"""The app's views in a notebook: `from workbench import widgets as w`.
+
+Each widget draws with the ES modules of the app, knows what is selected in both directions, and leaves a picture in
+plain HTML in the notebook's output, which reads without a kernel and without JavaScript.
+"""
+
+from workbench.widgets.links import app_link
+from workbench.widgets.live import Live, live
+from workbench.widgets.panel import Panel, panel
+from workbench.widgets.plots import Figure, figure
+from workbench.widgets.view import View, curves, lane, link, ribbon, show, stage, tree, vision
+
+__all__ = [
+    "Figure",
+    "Live",
+    "Panel",
+    "View",
+    "app_link",
+    "curves",
+    "figure",
+    "lane",
+    "link",
+    "live",
+    "panel",
+    "ribbon",
+    "show",
+    "stage",
+    "tree",
+    "vision",
+]

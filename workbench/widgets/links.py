@@ -1,0 +1,70 @@
+"""Links that open the same settings in the app."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlencode
+
+from workbench.trace.events import Trace
+from workbench.widgets.snapshot import escape
+
+APP = "http://localhost:7860"
+"""Where the app is, unless `WORKBENCH_URL` says something else."""
+HTTP = ("http://", "https://")
+
+
+class AppLink:
+    """A link for a notebook's output. `url` is its address."""
+
+    def __init__(self, url: str, text: str) -> None:
+        self.url, self.text = url, text
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{escape(self.url)}" target="_blank" rel="noopener">{escape(self.text)}</a>'
+
+    def __repr__(self) -> str:
+        return f"{self.text}: {self.url}"
+
+
+def app_link(
+    trace: Trace | None = None,
+    text: str = "Open this in the app",
+    base: str | None = None,
+    *,
+    pin: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AppLink:
+    """A link that opens the app with the settings of a trace: prompt, models, method, parameters, seed.
+
+    Args:
+        trace: whose settings; None: only those given by name.
+        text: what the link says.
+        base: address of the app, as "http://localhost:7860"; None: `WORKBENCH_URL`, else that.
+        pin: what the app shows once it is there: `round`, and `token` or `node`, counted as in a trace.
+        settings: others than the trace's, by name: `method`, `prompt`, `depth`, `temperature`, `view`, `tab`, ….
+
+    Raises:
+        ValueError: `base` is no http address.
+    """
+    root = (base or os.environ.get("WORKBENCH_URL") or APP).rstrip("/")
+    if not root.startswith(HTTP):
+        raise ValueError(f"{root!r} is no address of an app. Give one like {APP!r}.")
+    return AppLink(f"{root}/?{query(trace, pin, settings)}", text)
+
+
+def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
+    """The query, as `workbench/views/js/link.js` reads it."""
+    asked: dict[str, Any] = {}
+    if trace is not None:
+        h = trace.header
+        names = ("target", "drafter", "method", "prompt", "seed", "max_new_tokens")
+        asked = ({"tab": "vision"} if h.pictures else {}) | {name: getattr(h, name) for name in names} | h.params
+    asked |= settings
+    if pin:
+        asked |= {"round": pin["round"] + 1} | {name: pin.get(name) for name in ("token", "node")}
+    return urlencode({name: _word(value) for name, value in asked.items() if value not in (None, "")})
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

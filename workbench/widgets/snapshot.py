@@ -1,0 +1,215 @@
+"""A trace as plain HTML for a notebook's output: readable without a kernel, without JavaScript, without styles.
+
+GitHub strips styles from the outputs of notebooks. So every status is told three times: by an HTML element that
+looks different everywhere (`u`, `b`, `i`, `s`), by its glyph, and, where styles are kept, by its colours.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.trace import metrics
+from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, DISCARDED, REJECTED, Emitted, Round, Trace
+from workbench.views.palette import palette
+
+ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
+"""What a picture holds at most: it is stored in the notebook."""
+ELEMENTS = {ACCEPTED: "u", CORRECTED: "b", BONUS: "i", REJECTED: "s", DISCARDED: "small"}
+LINES = {
+    ACCEPTED: "text-decoration:none;border-bottom:3px solid",
+    CORRECTED: "border-bottom:4px double",
+    BONUS: "border-bottom:3px dashed",
+    REJECTED: "border-bottom:2px dotted",
+    DISCARDED: "border-bottom:1px dotted",
+}
+BLOCKS = "▁▂▃▄▅▆▇█"
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape(text: Any) -> str:
+    """Text of a model for HTML: no tag, no entity, no control character, no change of the writing direction."""
+    return html.escape(_HIDDEN.sub("\ufffd", str(text)), quote=True)
+
+
+def seen(text: str) -> str:
+    """The same, with line breaks and tabs made visible."""
+    return escape(text.replace("\n", "⏎").replace("\t", "⇥")) or "·"
+
+
+def mark(text: str, status: str) -> str:
+    """A token in the element, the glyph and the colours of its status."""
+    known = palette()["statuses"][status]
+    colours = known["light"]
+    style = f"color:#1f2328;background:{colours['tint']};{LINES[status]} {colours['stroke']}"
+    tag = ELEMENTS[status]
+    glyph = "" if status == ACCEPTED else f"<sup>{known['glyph']}</sup>"
+    return f'<{tag} style="{style}">{seen(text)}</{tag}>{glyph}'
+
+
+def legend() -> str:
+    """Every status once, in its own look."""
+    statuses = (ACCEPTED, CORRECTED, BONUS, REJECTED, DISCARDED)
+    return "<small>" + " · ".join(mark(status, status) for status in statuses) + "</small>"
+
+
+def token_text(round: Round, emitted: Emitted) -> str:
+    """The text of a committed token; one without text of its own (the end of the text) goes by its name."""
+    if emitted.text:
+        return emitted.text
+    for top in round.top_p:
+        if emitted.token in top.tokens:
+            return top.text[top.tokens.index(emitted.token)]
+    return ""
+
+
+def ribbon(trace: Trace) -> str:
+    """The text by status; after each round, in brackets, what was drafted and refused."""
+    parts = []
+    for r in trace.rounds[:ROUNDS]:
+        line = "".join(mark(token_text(r, e), e.kind) + ("<br>" if e.text.endswith("\n") else "") for e in r.emitted)
+        lost = [i for i, status in enumerate(r.nodes.status) if status == REJECTED]
+        ghosts = " ".join(mark(r.nodes.text[i], REJECTED) for i in lost[:3])
+        more = f" +{len(lost) - 3}" if len(lost) > 3 else ""
+        parts.append(line + (f" <small>[{ghosts}{more}]</small>" if lost else "") + "<wbr>│<wbr>")
+    cut = f" … {len(trace.rounds) - ROUNDS} more rounds" if len(trace.rounds) > ROUNDS else ""
+    return f"<p>{escape(_prompt(trace))}{''.join(parts)}{cut}</p><p>{legend()} <small>· │ ends a round</small></p>"
+
+
+def _prompt(trace: Trace) -> str:
+    prompt = "".join(trace.header.prompt_text) or trace.header.prompt
+    return prompt if len(prompt) <= PROMPT_CHARS else "… " + prompt[-PROMPT_CHARS:]
+
+
+def tree(trace: Trace, index: int = 0) -> str:
+    """The draft tree of a round as a nested list: each node with p, q and what became of it."""
+    if not trace.rounds:
+        return "<p>No round was recorded.</p>"
+    r = trace.rounds[max(0, min(index, len(trace.rounds) - 1))]
+    kept = set(range(min(NODES, len(r.nodes))))
+    children: dict[int, list[int]] = {}
+    for i in sorted(kept, key=lambda i: (i not in r.path, i)):
+        children.setdefault(r.nodes.parents[i], []).append(i)
+    own = next((e for e in r.emitted if e.node is None), None)
+    tip = r.path[-1] if r.path else -1
+
+    def below(parent: int) -> str:
+        items = [_node(r, i) + below(i) for i in children.get(parent, [])]
+        if own is not None and parent == tip:
+            items.insert(0, f"{mark(token_text(r, own), own.kind)} {own.kind} by the target, p = {own.p:.2f}")
+        return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>" if items else ""
+
+    more = f"<p>+{len(r.nodes) - NODES} nodes</p>" if len(r.nodes) > NODES else ""
+    return f"<p><b>Draft tree of round {r.index + 1} of {len(trace.rounds)}</b></p>{below(-1)}{more}"
+
+
+def _node(r: Round, i: int) -> str:
+    n = r.nodes
+    q = "" if n.q[i] is None else f", q = {n.q[i]:.2f}"
+    u = "" if n.u[i] is None else f", u = {n.u[i]:.2f}"
+    return f"{mark(n.text[i], n.status[i])} {escape(n.status[i])}, p = {n.p[i]:.2f}{q}{u}"
+
+
+def key_figures(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
+    """One row for each trace: what was run and its main figures."""
+    heads = ("run", "tokens", "rounds", "mean accepted length τ", "acceptance rate", "tokens/s", "draft s", "verify s")
+    rows = []
+    for i, trace in enumerate(traces):
+        f = metrics.summary(trace)
+        name = names[i] if names is not None and i < len(names) else describe(trace)
+        cells = [
+            escape(name),
+            str(f["tokens"]),
+            str(f["rounds"]),
+            _number(f["tau"], "{:.2f}"),
+            _number(f["acceptance_rate"], "{:.0%}"),
+            _number(f["tokens_per_second"], "{:.0f}"),
+            f"{f['draft_seconds']:.3f}",
+            f"{f['verify_seconds']:.3f}",
+        ]
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f"<th>{name}</th>" for name in heads)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
+
+
+def describe(trace: Trace) -> str:
+    """Method and models in a line."""
+    h = trace.header
+    return f"{h.method} · {h.target}" + (f" ← {h.drafter}" if h.drafter else "")
+
+
+def curves(trace: Trace) -> str:
+    """Acceptance by depth, and accepted drafts in each round as a row of blocks."""
+    depths = metrics.acceptance_by_depth(trace.rounds)
+    rows = "".join(f"<tr><td>{d}</td><td>{k / t:.2f}</td><td>{t}</td></tr>" for d, t, k in depths if t)
+    table = (
+        "<table><thead><tr><th>depth</th><th>accepted, given all before</th><th>tested</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+    )
+    return f"<p>Accepted drafts, round by round: {spark([len(r.path) for r in trace.rounds])}</p>" + (
+        table if rows else ""
+    )
+
+
+def spark(values: Sequence[float]) -> str:
+    """Numbers as a row of block characters, none to highest."""
+    top = max([*values, 1e-9])
+    return "".join(BLOCKS[round((len(BLOCKS) - 1) * max(0.0, v) / top)] for v in values[:ROUNDS])
+
+
+def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
+    """Where the time of each trace went, as a bar of characters on one clock, with the figures."""
+    seconds = [sum(r.seconds for r in t.rounds) for t in traces]
+    longest = max([*seconds, 1e-9])
+    lines = []
+    for i, (trace, total) in enumerate(zip(traces, seconds, strict=True)):
+        name = names[i] if names is not None and i < len(names) else trace.header.method
+        shares = [sum(getattr(r, part) for r in trace.rounds) for part in ("draft_s", "verify_s", "overhead_s")]
+        bar = "".join(char * round(60 * share / longest) for char, share in zip("▒█░", shares, strict=True))
+        lines.append(f"{escape(name)[:40]:<24} {bar} {total:.2f} s")
+    return f"<pre>{chr(10).join(lines)}\n▒ draft  █ verify  ░ host</pre>" + key_figures(traces, names)
+
+
+def stage(trace: Trace, beside: Trace | None = None) -> str:
+    """The whole view: figures, text, the telling round's tree folded away, curves."""
+    traces = [trace] if beside is None else [trace, beside]
+    pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)
+    folded = f"<details><summary>Draft tree</summary>{tree(trace, telling(trace))}</details>"
+    return pictures + key_figures(traces) + ribbon(trace) + folded + curves(trace)
+
+
+def telling(trace: Trace) -> int:
+    """The round that shows most: the first with both an accepted and a rejected draft."""
+    both = (r.index for r in trace.rounds if r.path and REJECTED in r.nodes.status)
+    return next(both, 0)
+
+
+def picture(url: str, width: int, height: int) -> str:
+    """A picture of a trace. Only what is in the trace is shown: nothing is fetched."""
+    if not re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", url):
+        return ""
+    return (
+        f'<p><img src="{url}" width="{min(width, 320)}" height="{round(height * min(width, 320) / max(width, 1))}"></p>'
+    )
+
+
+def vision(trace: Trace, beside: Trace | None = None) -> str:
+    """The picture, how many vision tokens the drafter gets, and the text."""
+    seen_by = next((r.vision for r in trace.rounds if r.vision), {})
+    of = {name: seen_by.get(key) for name, key in (("target", "n_target"), ("drafter", "n_drafter"))}
+    words = ", ".join(f"{name}: {n} vision tokens" for name, n in of.items() if n is not None)
+    texts = ribbon(trace) + (f"<p>{escape(describe(beside))}</p>{ribbon(beside)}" if beside is not None else "")
+    traces = [trace] if beside is None else [trace, beside]
+    pictures = "".join(picture(p.url, p.width, p.height) for p in trace.header.pictures)
+    return f"{pictures}<p>{escape(words)}</p>{key_figures(traces)}{texts}"
+
+
+def wrap(inner: str) -> str:
+    """The picture as it is stored; nothing in it can act."""
+    return f'<div class="wb-snapshot" style="line-height:1.9;max-width:60em">{inner}</div>'
