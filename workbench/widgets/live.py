@@ -1,37 +1,153 @@
-"""A generation while it goes on, in a notebook."""
+"""A generation while it goes on, in a notebook: followed by a thread, so that the kernel stays free."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
 from typing import Any
 
-from workbench.client import RunHandle
-from workbench.trace.events import Trace
+import traitlets
+
+from workbench.client import RunHandle, wire
+from workbench.client.follow import follow
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.ui.session import Session
 from workbench.widgets import snapshot
 from workbench.widgets.view import View
 
+SLOW = ("explain", "export_parquet", "catalogue")
+"""Calls that take longer than a glance: they are answered by a thread, and Stop does not wait for them."""
+
 
 class Live(View):
-    """The whole Live view of a run. `run` is its handle."""
+    """The whole Live view of a run. A click in the browser arrives in `selection`, a slider in the run.
 
-    def __init__(self, run: RunHandle) -> None:
+    Attributes:
+        run: the handle of the run that is shown; another one once Run was pressed in the view.
+    """
+
+    run_id = traitlets.Unicode().tag(sync=True)
+    _catalogue = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, run: RunHandle, client: Any) -> None:
         self.run = run
-        super().__init__("live", [], self._picture)
+        self._calls = Calls(client, {run.id: run})
+        self._answers = {answer.__name__: answer for answer in self._calls.answers()}
+        self._met = threading.Event()
+        catalogue = self._calls.catalogue({})
+        super().__init__("live", {}, _picture, run_id=run.id, _catalogue=catalogue)
+        self.on_msg(self._hear)
+        self._follow(run, {})
 
     @property
-    def trace(self) -> Trace | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What was recorded so far."""
+    def trace(self) -> Any:
+        """What was recorded so far; None before the first round."""
         return self.run.trace
 
-    def _picture(self) -> str:
-        trace = self.trace
-        return "<p>The run has recorded nothing yet.</p>" if trace is None else snapshot.stage(trace)
+    def wait(self, timeout: float | None = None) -> Any:
+        """The trace, once the run has ended; see `RunHandle.wait`."""
+        return self.run.wait(timeout)
+
+    # -- to the browser ------------------------------------------------------------------------------------------
+
+    def _follow(self, run: RunHandle, channel: dict[str, str]) -> None:
+        name = f"workbench-widget-{run.id[:6]}"
+        threading.Thread(target=lambda: asyncio.run(self._tell(run, channel)), name=name, daemon=True).start()
+
+    async def _tell(self, run: RunHandle, channel: dict[str, str]) -> None:
+        async for news in follow(run):
+            if self.comm is None:
+                return  # closed
+            # Before the view has said that it is there, all is told: what was sent to nobody is lost.
+            told = news if self._met.is_set() or not news else wire.news(run.since(0))
+            if told:
+                self.send({"news": channel | told})
+
+    # -- from the browser ----------------------------------------------------------------------------------------
+
+    def _hear(self, _: Any, content: dict[str, Any], __: Any) -> None:
+        self._met.set()
+        if "decode" in content:
+            self._inform(lambda: self._decode(content["decode"]))
+        elif content.get("call") in self._answers:
+            answer = self._answers[content["call"]]
+            if content["call"] in SLOW:
+                self._inform(lambda: self._answer(content, answer))
+            else:
+                self._answer(content, answer)
+
+    def _inform(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="workbench-widget-call", daemon=True).start()
+
+    def _answer(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], Any]) -> None:
+        self.send({"id": content.get("id"), "answer": safely(lambda: answer(content.get("payload") or {}))})
+
+    def _decode(self, request: dict[str, Any]) -> None:
+        channel = {"channel": str(request.get("channel", ""))}
+        started = safely(lambda: self._calls.begin(request))
+        if isinstance(started, dict):
+            self.send({"news": channel | started})
+            return
+        self.run = started
+        self._follow(started, channel)
 
 
-def live(run: Any, wb: Any = None) -> Live:
+class Calls(Session):
+    """What the stage asks, answered for the runs that this widget knows and for no other."""
+
+    def __init__(self, client: Any, runs: dict[str, Any]) -> None:
+        super().__init__(client)
+        self.runs = runs
+
+    def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
+        """What a view may call by name."""
+        return [self.catalogue, self.control, self.change, self.fetch_trace, self.export_parquet, self.explain]
+
+    def explain(self, request: dict[str, Any]) -> dict[str, Any]:
+        """On which parts of the picture the words of a run lean."""
+        return {"attribution": self._run(request).explain()}
+
+    def begin(self, request: dict[str, Any]) -> Any:
+        """Start another run, as the panel of the stage asks."""
+        asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
+        run = self.client.start(**wire.start_options(self.client, asked))
+        self.runs[run.id] = run
+        return run
+
+    def _run(self, request: dict[str, Any]) -> Any:
+        held = self.runs.get(wire.text("run", request.get("run")))
+        if held is None:
+            raise UnknownNameError("This widget does not know that run.", "Run the cell again.")
+        return held
+
+
+def safely(answer: Callable[[], Any]) -> Any:
+    """An answer, or what was wrong and what to do."""
+    try:
+        return answer()
+    except Exception as problem:
+        return {"error": wire.error_to_wire(problem)}
+
+
+def _picture(view: Any) -> str:
+    trace = view.trace
+    if trace is None or not trace.rounds:
+        return "<p>The run had recorded nothing when this was stored.</p>"
+    return snapshot.vision(trace) if trace.header.pictures else snapshot.stage(trace)
+
+
+def live(run: RunHandle, wb: Any = None) -> Live:
     """The whole Live view of a run, as it goes on: Pause, Step, Stop and changes of parameters reach the run.
 
     Args:
         run: what `wb.start(…)` or `wb.run(id)` returned, of a private backend or a running app's.
-        wb: the `Workbench` it came from, where it cannot be told from the run.
+        wb: the `Workbench` it came from, where that cannot be told from the run.
+
+    Raises:
+        WorkbenchError: it cannot be told.
     """
-    return Live(run)
+    client = wb or getattr(run, "_host", None) or getattr(run, "_remote", None)
+    if client is None:
+        raise WorkbenchError("The backend of this run is not known.", "Give it: live(run, wb).")
+    return Live(run, client)

@@ -1,32 +1,125 @@
-"""The parameters of a method as controls, made from the registry."""
+"""The parameters of a method as the app's controls, made from the registry."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import anywidget
 import traitlets
 
+from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.widgets import snapshot
-from workbench.widgets.view import with_snapshot
+from workbench.widgets.sources import shared
+from workbench.widgets.view import Widget
 
 
-class Panel(anywidget.AnyWidget):
-    """Controls for a method's parameters. `values` is what they hold: `{"method": …, name: value}`; it can be set."""
+class Panel(Widget):
+    """Controls for a method's parameters.
+
+    Attributes:
+        values: what they hold, `{"method": …, name: value}`. Can be set; what is left out has its default.
+        problem: what a run that is steered said against the last change; empty when nothing.
+    """
 
     values = traitlets.Dict().tag(sync=True)
-    _esm = "export default { render({ model, el }) { el.textContent = JSON.stringify(model.get('values')); } };"
+    problem = traitlets.Unicode()
+    _methods = traitlets.List().tag(sync=True)
+    _sampling = traitlets.List().tag(sync=True)
+
+    def __init__(self, methods: list[dict[str, Any]], sampling: list[dict[str, Any]], values: dict[str, Any]) -> None:
+        super().__init__(
+            kind="panel",
+            _sources=shared(),
+            _methods=methods,
+            _sampling=sampling,
+            values=complete(methods, sampling, values),
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values as keywords of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
+        return {"method": self.values["method"], "params": {n: v for n, v in self.values.items() if n != "method"}}
+
+    def steer(self, run: Any) -> Panel:
+        """Let every change reach a run, from its next round on.
+
+        Args:
+            run: a run, or the widget that `live` returned.
+        """
+
+        def change(news: Any) -> None:
+            handle = getattr(run, "run", run)
+            before, after = news["old"] or {}, news["new"]
+            params = {n: v for n, v in after.items() if n != "method" and before.get(n) != v}
+            method = after["method"] if before.get("method") != after["method"] else None
+            if handle.ended or not (params or method):
+                return
+            try:
+                handle.change(method=method, params=params)
+                self.problem = ""
+            except WorkbenchError as problem:
+                self.problem = str(problem)
+
+        self.observe(change, "values")
+        return self
 
     def snapshot(self) -> str:
-        """The values as a table."""
         rows = "".join(
             f"<tr><th>{snapshot.escape(name)}</th><td>{snapshot.escape(value)}</td></tr>"
             for name, value in self.values.items()
         )
         return snapshot.wrap(f"<table>{rows}</table>")
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        return with_snapshot(super()._repr_mimebundle_(**kwargs), self.snapshot())
+    @traitlets.validate("values")
+    def _complete(self, proposal: Any) -> dict[str, Any]:
+        return complete(self._methods, self._sampling, proposal["value"])
+
+
+def complete(methods: list[dict[str, Any]], sampling: list[dict[str, Any]], values: dict[str, Any]) -> dict[str, Any]:
+    """All parameters of a method and of sampling: those given, defaults for the rest.
+
+    Args:
+        methods: descriptions, as `Workbench.methods` gives them.
+        sampling: descriptions, as `Workbench.sampling_params` gives them.
+        values: `method` and any of its parameters.
+
+    Raises:
+        UnknownNameError: there is no such method or parameter.
+        ParameterError: a value is outside its range.
+    """
+    known = {m["name"]: m for m in methods}
+    name = values.get("method")
+    if name not in known:
+        raise UnknownNameError.of("method", str(name), list(known))
+    specs = {p["name"]: p for p in [*known[name]["params"], *sampling]}
+    for given in values:
+        if given != "method" and given not in specs:
+            raise UnknownNameError.of("parameter", given, list(specs))
+    chosen = {p: fit(spec, values[p]) if p in values else spec["default"] for p, spec in specs.items()}
+    return {"method": name} | chosen
+
+
+def fit(spec: dict[str, Any], value: Any) -> Any:
+    """A value of a parameter, in its own type.
+
+    Raises:
+        ParameterError: it is none.
+    """
+    if spec.get("choices"):
+        if value not in spec["choices"]:
+            raise ParameterError(
+                f"{spec['name']} is {value!r}.", f"Choose one of {', '.join(map(str, spec['choices']))}."
+            )
+        return value
+    if spec["kind"] == "bool":
+        return bool(value)
+    try:
+        number = int(value) if spec["kind"] == "int" else float(value)
+    except (TypeError, ValueError):
+        raise ParameterError(f"{spec['name']} is {value!r}.", "Give a number.") from None
+    low, high = spec.get("ge"), spec.get("le")
+    if number != value or (low is not None and number < low) or (high is not None and number > high):
+        raise ParameterError(f"{spec['name']} is {value!r}.", f"Allowed is {low} to {high}.")
+    return number
 
 
 def panel(wb: Any, method: str = "draft-model", **params: Any) -> Panel:
@@ -36,7 +129,14 @@ def panel(wb: Any, method: str = "draft-model", **params: Any) -> Panel:
         wb: the `Workbench` whose registry is asked.
         method: registry name.
         params: values to begin with; the others have their defaults.
+
+    Raises:
+        UnknownNameError: there is no such method or parameter.
+        ParameterError: a value is outside its range.
+
+    Example:
+        >>> panel = w.panel(wb, "draft-model", depth=3)                       # doctest: +SKIP
+        >>> run = wb.start("Once upon a time", **panel.settings)              # doctest: +SKIP
+        >>> panel.steer(run)                                                  # doctest: +SKIP
     """
-    described = next(m for m in wb.methods() if m["name"] == method)
-    specs = [*described["params"], *wb.sampling_params()]
-    return Panel(values={"method": method} | {p["name"]: params.get(p["name"], p["default"]) for p in specs})
+    return Panel(wb.methods(), wb.sampling_params(), {"method": method} | params)

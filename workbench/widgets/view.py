@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -11,39 +12,86 @@ import traitlets
 
 from workbench.trace.events import Trace
 from workbench.widgets import snapshot
+from workbench.widgets.sources import Sources, shared
+
+PARTS = ("round", "node", "token", "patch", "trace")
+"""What can be selected, each counted from 0: `node` may be "target" as well, the target's own token."""
 
 
-class View(anywidget.AnyWidget):
-    """A view of one trace or several. `selection` is what is pinned, in both directions.
+class Widget(anywidget.AnyWidget):
+    """What all widgets have: the app's modules in the browser, and a picture in plain HTML in the output."""
 
-    Attributes:
-        selection: `round`, and `token`, `node` or `patch`, from 0, as in a trace; `{}` while nothing is pinned.
-    """
-
-    selection = traitlets.Dict().tag(sync=True)
-    _esm = "export default { render({ model, el }) { el.textContent = 'workbench ' + model.get('kind'); } };"
-
+    _esm = Path(__file__).with_name("boot.js").read_text(encoding="utf-8")
+    _sources = traitlets.Instance(Sources).tag(sync=True, **ipywidgets.widget_serialization)
     kind = traitlets.Unicode("stage").tag(sync=True)
 
-    def __init__(self, kind: str, traces: Sequence[Trace], draw: Callable[[], str], **traits: Any) -> None:
-        self._traces, self._draw = list(traces), draw
-        super().__init__(kind=kind, **traits)
-
-    @property
-    def trace(self) -> Trace:
-        """The trace that is shown; set it to show another one."""
-        return self._traces[0]
-
-    @trace.setter
-    def trace(self, trace: Trace) -> None:
-        self._traces[0] = trace
-
     def snapshot(self) -> str:
-        """The view as plain HTML, as it is stored in the notebook."""
-        return snapshot.wrap(self._draw())
+        """The widget as plain HTML, as it is stored in the notebook."""
+        raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         return with_snapshot(super()._repr_mimebundle_(**kwargs), self.snapshot())
+
+
+class View(Widget):
+    """A view of one trace or several. `selection` is what is pinned, in both directions.
+
+    Attributes:
+        selection: `round`, and `token`, `node`, `patch` or `trace`, from 0, as in a trace; `{}`: nothing is pinned.
+    """
+
+    selection = traitlets.Dict().tag(sync=True)
+    _given = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, kind: str, given: dict[str, Any], draw: Callable[[View], str], **traits: Any) -> None:
+        self._held, self._draw = given, draw
+        sources = shared("vision" if kind in ("vision", "live") else "live")
+        super().__init__(kind=kind, _given=_to_wire(given), _sources=sources, **traits)
+
+    @property
+    def trace(self) -> Any:
+        """The trace that is shown; set it to show another one."""
+        return self._held.get("trace")
+
+    @trace.setter
+    def trace(self, trace: Trace) -> None:
+        self._held = self._held | {"trace": trace, "beside": None}
+        with self.hold_sync():
+            self._given, self.selection = _to_wire(self._held), {}
+
+    def snapshot(self) -> str:
+        return snapshot.wrap(self._draw(self))
+
+    @traitlets.validate("selection")
+    def _selected(self, proposal: Any) -> dict[str, Any]:
+        return checked(proposal["value"])
+
+
+def checked(selection: dict[str, Any]) -> dict[str, Any]:
+    """A selection without the parts that are None.
+
+    Raises:
+        TraitError: a part that does not exist, or that is no number from 0.
+    """
+    kept = {name: value for name, value in selection.items() if value is not None}
+    for name, value in kept.items():
+        if name == "on" and value in ("run", "beside"):
+            continue
+        words = ("target", "-1") if name == "node" else ()
+        number = isinstance(value, int) and not isinstance(value, bool) and value >= (-1 if name == "node" else 0)
+        if name not in PARTS or not (number or value in words):
+            raise traitlets.TraitError(f"{name}={value!r} cannot be selected. Use {', '.join(PARTS)}, from 0.")
+    return kept
+
+
+def _to_wire(given: dict[str, Any]) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        return value.to_wire() if isinstance(value, Trace) else value
+
+    return {
+        name: [plain(each) for each in value] if isinstance(value, list) else plain(value)
+        for name, value in given.items()
+    }
 
 
 def with_snapshot(bundle: Any, html: str) -> Any:
@@ -55,42 +103,59 @@ def with_snapshot(bundle: Any, html: str) -> Any:
 
 
 def stage(trace: Trace, beside: Trace | None = None) -> View:
-    """The whole Live view of a trace; `beside`: the trace of plain decoding it is compared with."""
-    traces = [trace] if beside is None else [trace, beside]
-    view = View("stage", traces, lambda: snapshot.stage(*view._traces))
-    return view
+    """The whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
+    return View("stage", {"trace": trace, "beside": beside}, lambda v: snapshot.stage(v.trace, v._held["beside"]))
 
 
 def ribbon(trace: Trace) -> View:
     """The text by status, grouped by round."""
-    view = View("tokens", [trace], lambda: snapshot.ribbon(view.trace))
-    return view
+    return View("tokens", {"trace": trace, "beside": None}, lambda view: snapshot.ribbon(view.trace))
 
 
 def tree(trace: Trace, round: int = 0) -> View:
-    """The draft tree of a round, and the card of the selected node."""
-    view = View("tree", [trace], lambda: snapshot.tree(view.trace, view.selection.get("round", round)))
-    view.selection = {"round": round}
-    return view
+    """The draft tree of a round, and the card of the selected node. `round` counts from 0."""
+
+    def draw(view: View) -> str:
+        return snapshot.tree(view.trace, view.selection.get("round", 0))
+
+    return View("tree", {"trace": trace, "beside": None}, draw, selection={"round": round})
 
 
 def curves(trace: Trace) -> View:
     """Acceptance and speed over time, by position, and by round."""
-    view = View("curves", [trace], lambda: snapshot.curves(view.trace))
-    return view
+    return View("curves", {"trace": trace, "beside": None}, lambda view: snapshot.curves(view.trace))
 
 
-def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> View:
-    """Where the time went, trace by trace, on one clock."""
-    view = View("clock", list(traces), lambda: snapshot.lane(view._traces, names))
-    return view
+def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) -> View:
+    """Where the time went: the app's lane of one trace, or several traces on one clock.
+
+    Args:
+        traces: one, or several.
+        names: what each is called; by default its method.
+
+    Raises:
+        ValueError: no trace, or not as many names as traces.
+    """
+    if isinstance(traces, Trace):
+        return View("clock", {"trace": traces, "beside": None}, lambda view: snapshot.lane([view.trace], names))
+    held = list(traces)
+    if not held or (names is not None and len(names) != len(held)):
+        raise ValueError(f"Give one name for each trace, and at least one trace: {len(held)} traces, names {names!r}.")
+    called = [str(name) for name in names] if names is not None else [t.header.method for t in held]
+    rows = [{"name": name, "rounds": [_times(r) for r in t.rounds]} for name, t in zip(called, held, strict=True)]
+    return View("lanes", {"traces": rows}, lambda view: snapshot.lane(held, called))
+
+
+def _times(round: Any) -> dict[str, Any]:
+    """What the clock needs of a round; the rest stays here."""
+    wire = round.to_wire()
+    names = ("index", "started_s", "seconds", "draft_s", "verify_s", "overhead_s", "phases")
+    return {name: wire[name] for name in names} | {"emitted": [e["kind"] for e in wire["emitted"]]}
 
 
 def vision(trace: Trace, beside: Trace | None = None) -> View:
     """What target and drafter see of the picture, and the text; `beside`: another drafter's trace of it."""
-    traces = [trace] if beside is None else [trace, beside]
-    view = View("vision", traces, lambda: snapshot.vision(*view._traces))
-    return view
+    return View("vision", {"trace": trace, "beside": beside}, lambda v: snapshot.vision(v.trace, v._held["beside"]))
 
 
 def link(*views: Any) -> list[Any]:
@@ -102,10 +167,13 @@ def link(*views: Any) -> list[Any]:
 class Show(ipywidgets.VBox):
     """Widgets below each other, with their pictures."""
 
+    def snapshot(self) -> str:
+        """The pictures below each other; controls have none."""
+        return "".join(child.snapshot() for child in self.children if hasattr(child, "snapshot"))
+
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        pictures = [child.snapshot() for child in self.children if hasattr(child, "snapshot")]
-        return with_snapshot(bundle, "".join(pictures)) if pictures else bundle
+        bundle, html = super()._repr_mimebundle_(**kwargs), self.snapshot()
+        return with_snapshot(bundle, html) if html else bundle
 
 
 def show(*widgets: Any) -> Show:

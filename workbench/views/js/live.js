@@ -30,7 +30,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   wire(page, el);
   m.keyboard.listen(page, (page.actions = m.actions.of(page)));
   new ResizeObserver(page.draw).observe(parts.stage);
-  setInterval(() => tick(page), 1000);
+  page.timer = setInterval(() => tick(page), 1000);
   page.draw();
   await m.backend.look(page, null, null);
   await m.opening.arrive(page, trace ?? m.opening.handed());

@@ -32,7 +32,7 @@ function baselineOf(page, rounds) {
   const ready = Boolean(whole && catalogue && page.plainKey === m.choice.pairing(page.choice, catalogue, m.form.clamp));
   const none = (why) => ({ rounds: null, why, ready });
   if (!run) return none("no baseline yet");
-  if (run.from !== "live") return none("recorded without a baseline");
+  if (run.from !== "live" && page.plainKey !== run.key) return none("recorded without a baseline");
   if (!whole) return none("no baseline yet");
   if (page.plainKey !== run.key) return none("the baseline was for other settings");
   const broken = m.figures.voids(rounds, catalogue?.sampling.map((p) => p.name) ?? []);

@@ -40,7 +40,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
   wire(page, el);
   m.keyboard.listen(page, page.actions);
   new ResizeObserver(page.draw).observe(parts.stage);
-  setInterval(() => tick(page), 1000);
+  page.timer = setInterval(() => tick(page), 1000);
   page.draw();
   await arrive(page, trace, beside);
   dress(page);
