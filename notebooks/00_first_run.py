@@ -1,0 +1,297 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    subprocess.run(["git", "clone", "--depth", "1", input("Address of the workbench's repository: "), clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 00 · First run
+#
+# **You will be able to**
+#
+# - run a target with a drafter, and read the ribbon: which model wrote which token;
+# - name every status a token can have: accepted, rejected, corrected, bonus, discarded;
+# - do one round by hand, and show that the text is the target's own, token for token.
+#
+# **You need**: to know that a language model turns a text into probabilities for the next token, and that *greedy*
+# decoding takes the likeliest one. Nothing about speculative decoding.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None  # the same for the draft model
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+from collections import Counter
+
+from transformers.utils import logging
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.trace.metrics import summary
+
+logging.disable_progress_bar()
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+wb.load()
+for model in wb.loaded():
+    print(f"{model['role']:<8} {model['name']:<14} {model['bytes'] / 1e6:>6.1f} MB")
+
+# %% [markdown]
+# Two models with one vocabulary. The big one is the **target**: its text is the text we want. The small one is the
+# **drafter**: it is quick, and often wrong.
+#
+# ## One token at a time
+#
+# Plain decoding asks the target once for every token. (One such question is a *pass*, or *forward*.)
+
+# %%
+PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
+if TARGET is not None:
+    PROMPT = "Once upon a time, Mia and Tom found a red kite."
+plain = wb.generate(PROMPT, method="autoregressive", max_new_tokens=64)
+print(plain.text.strip())
+print(f"\n{len(plain.token_ids)} tokens, {len(plain.rounds)} target passes")
+
+# %% [markdown]
+# ## Let the drafter guess ahead
+#
+# Speculative decoding works in **rounds**:
+#
+# 1. the drafter writes K tokens ahead, one after the other (here K = 4);
+# 2. the target reads all K **in one pass**, which tells what it would have written at each of these places;
+# 3. drafts are kept from the left as long as they are what the target would have written;
+# 4. the target adds **one token of its own**: the one it wanted instead of the first wrong draft or, if all were right,
+#    the next one.
+#
+# **Predict, and write it down.** The drafter is many times smaller than the target. Its influence on the text:
+#
+# - (a) the text gets a bit worse, in exchange for speed;
+# - (b) the text is the same, token for token;
+# - (c) the same for easy words, different for hard ones.
+
+# %%
+spec = wb.generate(PROMPT, method="draft-model", params={"depth": 4}, max_new_tokens=64)
+print(spec.text.strip())
+print(f"\n{len(spec.token_ids)} tokens, {len(spec.rounds)} target passes")
+assert spec.token_ids == plain.token_ids
+assert len(spec.rounds) < len(plain.rounds)
+
+# %% [markdown]
+# It is (b): step 3 keeps nothing that the target would not have written itself. The drafter decides how *fast* the text
+# comes, never what it says. This is called **lossless**, and the assertion above checks it.
+#
+# ## Read the ribbon
+#
+# The same text, marked by who wrote what. A bar ends a round; in brackets stands the draft that was refused.
+
+# %%
+w.ribbon(spec)
+
+# %% [markdown]
+# | status | what happened | in the text? |
+# |---|---|---|
+# | **accepted** ✓ | a draft, and the target agreed | yes |
+# | **rejected** ✕ | the first draft of the round that the target did not agree with | no |
+# | **corrected** ↻ | the target's own token, in the place of the rejected one | yes |
+# | **bonus** + | the target's own token behind a draft that was accepted to its end | yes |
+# | **discarded** ⌀ | a draft behind a rejection: nobody looked at it | no |
+#
+# While a run goes on, drafts that wait for the target's pass are *pending*. Plain decoding is all bonus.
+#
+# **Predict** before you run the next cell. Which of these can happen? (a) A round with two rejected drafts. (b) A round
+# with neither a corrected nor a bonus token. (c) A round that adds five tokens to the text.
+
+# %%
+drafts = Counter(status for r in spec.rounds for status in r.nodes.status)
+text = Counter(token.kind for r in spec.rounds for token in r.emitted)
+print("drafted tokens:", dict(drafts))
+print("tokens in text:", dict(text))
+print("tokens added by each round:", [len(r.emitted) for r in spec.rounds])
+
+assert drafts["accepted"] + drafts["rejected"] + drafts["discarded"] == sum(len(r.nodes) for r in spec.rounds)
+assert text["accepted"] + text["corrected"] + text["bonus"] == len(spec.token_ids)
+assert text["accepted"] == drafts["accepted"]
+for r in spec.rounds:
+    assert r.nodes.status.count("rejected") <= 1
+    assert 1 <= len(r.emitted) <= 5
+for r in spec.rounds[:-1]:
+    assert r.bonus_kind in ("corrected", "bonus")
+
+# %% [markdown]
+# (a) cannot happen: after the first rejection nothing is looked at. (b) only in the last round, if the text ends inside
+# the accepted drafts. (c) is the best case: K accepted drafts and a bonus. **A round adds at least one token** for one
+# target pass, as plain decoding does: the worst drafter costs its own time and nothing else.
+#
+# ## One round by hand
+#
+# Here is a round in which the target accepted some drafts and then refused one. `nodes` are the drafts; `top_p[i]` are
+# the target's likeliest tokens before draft i, and the last entry is for the place behind all drafts: K + 1 places from
+# one pass.
+#
+# **Before you run the second cell:** name the status of each draft, and the tokens that the round adds to the text.
+
+# %%
+r = next(r for r in spec.rounds if "accepted" in r.nodes.status and "rejected" in r.nodes.status)
+drafted = r.nodes.tokens  # [K] token ids
+wanted = [top.tokens[0] for top in r.top_p]  # [K+1] the target's likeliest token at each place
+print(f"round {r.index}: {len(drafted)} drafts, {len(wanted)} places\n")
+print(f"{'place':<6}{'drafted':<14}{'target wants':<14}")
+for i, top in enumerate(r.top_p):
+    print(f"{i:<6}{r.nodes.text[i] if i < len(drafted) else '':<14}{top.text[0]:<14}")
+
+
+# %%
+def greedy_round(drafted, wanted):
+    """Tokens that a round adds: the drafts that match, then the target's own."""
+    n = 0
+    while n < len(drafted) and drafted[n] == wanted[n]:
+        n += 1
+    return [*drafted[:n], wanted[n]]
+
+
+print("status: ", list(zip(r.nodes.text, r.nodes.status, strict=True)))
+print("text:   ", [(token.text, token.kind) for token in r.emitted])
+assert greedy_round(drafted, wanted) == [token.token for token in r.emitted]
+
+# %% [markdown]
+# Look at a discarded draft: it may even equal what the target "wants" at its place. Why is it not kept? Because the
+# target was asked "what comes after *these drafts*?", and one of them is not in the text any more. That answer belongs
+# to a text that does not exist.
+#
+# Five lines are the whole rule for greedy decoding. They must give *every* round of the run:
+
+# %%
+for r in spec.rounds:
+    added = greedy_round(r.nodes.tokens, [top.tokens[0] for top in r.top_p])
+    emitted = [token.token for token in r.emitted]
+    assert added[: len(emitted)] == emitted  # the last round may be cut at the end of the text
+print(f"all {len(spec.rounds)} rounds as by hand")
+
+# %% [markdown]
+# ## What was saved
+#
+# The **mean accepted length τ** is tokens per target pass. (It counts the target's own token: plain decoding has τ =
+# 1.) **Predict:** does τ = 4 make decoding four times as fast?
+
+# %%
+for name, trace in (("plain", plain), ("draft model", spec)):
+    f = summary(trace)
+    print(
+        f"{name:<12} τ = {f['tau']:.2f}   {f['tokens']} tokens in {f['seconds'] * 1e3:.0f} ms, of which "
+        f"{f['draft_seconds'] * 1e3:.0f} ms drafting, {f['verify_seconds'] * 1e3:.0f} ms in the target"
+    )
+assert summary(plain)["tau"] == 1
+assert summary(spec)["tau"] > 1.5
+w.lane([plain, spec], names=["plain", "draft model"])
+
+# %% [markdown]
+# Not quite: drafting takes time, and a pass over K + 1 tokens takes more than a pass over one. How much more is the
+# subject of [01](01_memory_bound.ipynb); when it pays, of [03](03_acceptance_and_speedup.ipynb). And one run on a busy
+# machine is no measurement: see [10](10_measuring.ipynb).
+#
+# ## Watch it happen
+#
+# The whole view, fed while the run goes on. Pause it, step round by round, and change the depth in the middle: the
+# change takes effect at the next round, and is marked on the curves.
+
+# %%
+run = wb.start(PROMPT, method="draft-model", params={"depth": 4}, max_new_tokens=64)
+view = w.live(run)
+view
+
+# %%
+live = run.wait(timeout=120)
+print(live.footer.reason, "after", len(live.rounds), "rounds")
+view  # the same view, at the end
+
+# %%
+w.app_link(live, base=SERVER)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Longer drafts.** Run depths 1, 2, 4 and 8. How do target passes and discarded drafts change, and why do the
+# passes not fall in proportion?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+for depth in (1, 2, 4, 8):
+    t = wb.generate(PROMPT, method="draft-model", params={"depth": depth}, max_new_tokens=64)
+    found = Counter(status for r in t.rounds for status in r.nodes.status)
+    print(
+        f"depth {depth}: {len(t.rounds):>2} passes, {found['discarded']:>2} discarded of {sum(found.values())} drafted"
+    )
+    assert t.token_ids == plain.token_ids
+# A rejection ends a round wherever it falls: what lies behind it was drafted for nothing, and the more of it the longer
+# the draft.
+
+# %% [markdown]
+# **2. A hopeless drafter.** Find a prompt for which the drafter is nearly always wrong. Is the text still the target's?
+# How many tokens does a round add at least?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+HARD = "<|user|>Copy this text: zx 84 qv 19 lk 73<|assistant|>"  # copying is beyond its single layer
+alone = wb.generate(HARD, method="autoregressive", max_new_tokens=40)
+helped = wb.generate(HARD, method="draft-model", params={"depth": 4}, max_new_tokens=40)
+print(repr(helped.text), f"τ = {summary(helped)['tau']:.2f}")  # the target errs, too: its errors are kept as well
+assert helped.token_ids == alone.token_ids
+assert all(r.emitted for r in helped.rounds)
+w.ribbon(helped)
+
+# %% [markdown]
+# **3. No drafter at all.** The method `prompt-lookup` drafts by copying what followed the last words the last time they
+# occurred. Show that it is lossless too, on a prompt where it shines and on one where it has nothing to copy.
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|assistant|>"
+for prompt in (COPY, PROMPT):
+    alone = wb.generate(prompt, method="autoregressive", max_new_tokens=40)
+    copied = wb.generate(prompt, method="prompt-lookup", max_new_tokens=40)
+    empty = sum(len(r.nodes) == 0 for r in copied.rounds)
+    print(f"τ = {summary(copied)['tau']:.2f}, {empty} of {len(copied.rounds)} rounds had nothing to draft")
+    assert copied.token_ids == alone.token_ids
+
+# %% [markdown]
+# ## Close this page and answer
+#
+# 1. Which status is never in the text, though it was tested? Which was not even tested?
+# 2. Who wrote a *corrected* token, and who a *bonus* token? When does each appear?
+# 3. How many tokens does a round with K drafts add at least, and at most?
+# 4. Why may a draft behind a rejection not be kept, even if the target would agree?
+#
+# This was greedy decoding, where a draft is simply right or wrong. What "agree" means when the target *samples* is
+# derived in [02](02_rejection_sampling.ipynb).
+#
+# ## References
+#
+# - Stern, Shazeer, Uszkoreit 2018, *Blockwise parallel decoding for deep autoregressive models*, arXiv:1811.03115, §3:
+#   predict, verify, accept the longest matching prefix.
+# - Leviathan, Kalman, Matias 2023, *Fast inference from transformers via speculative decoding*, arXiv:2211.17192.
+# - Chen et al. 2023, *Accelerating large language model decoding with speculative sampling*, arXiv:2302.01318.
+
+# %%
+wb.close()
