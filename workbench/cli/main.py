@@ -19,9 +19,11 @@ from workbench.cli.docs import docs
 from workbench.cli.doctor import doctor
 from workbench.cli.generate import generate
 from workbench.cli.methods import methods
+from workbench.cli.notebooks import notebooks
 from workbench.cli.record import record
 from workbench.cli.runs import app as runs
 from workbench.cli.serve import serve
+from workbench.cli.site import site
 from workbench.cli.sweep import sweep
 from workbench.cli.train import train
 from workbench.cli.whatif import whatif
@@ -36,7 +38,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (methods, generate, compare, sweep, serve, bench, check, doctor, claims, whatif, train, record, docs):
+for command in (
+    methods,
+    generate,
+    compare,
+    sweep,
+    serve,
+    bench,
+    check,
+    doctor,
+    claims,
+    whatif,
+    train,
+    record,
+    docs,
+    notebooks,
+    site,
+):
     app.command()(command)
 app.add_typer(runs)
 

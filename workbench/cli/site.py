@@ -1,0 +1,29 @@
+"""`workbench site`: the executed notebooks, the methods and the reference as HTML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workbench.cli.options import Debug
+from workbench.core.errors import WorkbenchError
+
+
+def site(
+    out: Annotated[Path, typer.Option(help="Folder for the site; what is in it is replaced.")] = Path("dist/site"),
+    again: Annotated[bool, typer.Option(help="Execute all notebooks, not only those that changed.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Notebooks executed side by side.")] = 2,
+    debug: Debug = False,
+) -> None:
+    """Build the static site: notebooks executed, methods from the registry, API reference (for developers)."""
+    try:
+        from workbench.site import build, execution, pairs
+    except ModuleNotFoundError as error:
+        raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[docs]".') from error
+
+    sources = [pairs.FOLDER / f"{name}.ipynb" for name in pairs.names()]
+    executed = execution.bring_up_to_date(sources, again=again, jobs=jobs)
+    pages = build.build(executed, out.resolve(), pairs.ROOT / "dist" / "site-source")
+    print(f"{len(pages)} pages: {out / 'index.html'}")

@@ -1,0 +1,132 @@
+"""An executed notebook as the HTML of one page of the site, in the theme's own dress and without scripts.
+
+Markdown is read as Jupyter reads it (CommonMark), LaTeX becomes MathML, which browsers draw by themselves. Of a widget
+the page shows the static fallback that is stored beside it. Cells tagged `colab` are left out, those tagged `solution`
+are folded.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from latex2mathml.converter import convert as to_mathml
+from nbconvert.filters.ansi import strip_ansi
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+_STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
+"""Kinds of output that need no program, the richest first."""
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
+
+
+@dataclass(slots=True)
+class Page:
+    """A lesson as the site shows it.
+
+    `headings`: level, id and text of each heading in order, what a table of contents needs.
+    """
+
+    title: str
+    body: str
+    headings: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+def to_page(notebook: NotebookNode) -> Page:
+    """Everything a reader should see of an executed notebook."""
+    words = _Words()
+    parts = [_cell(cell, words) for cell in notebook.cells if "colab" not in cell.metadata.get("tags", [])]
+    body = _LESSON.sub(r"\1.html", "\n".join(parts))
+    title = next((text for level, _, text in words.headings if level == 1), "")
+    return Page(title, body, words.headings)
+
+
+def code_block(source: str, language: str = "python") -> str:
+    """Source code, coloured with the theme's classes."""
+    try:
+        lexer = get_lexer_by_name(language)
+    except ClassNotFound:
+        lexer = get_lexer_by_name("text")
+    return highlight(source, lexer, HtmlFormatter(cssclass="highlight", wrapcode=True))
+
+
+def _cell(cell: NotebookNode, words: _Words) -> str:
+    if cell.cell_type == "markdown":
+        return MarkdownWithMath(renderer=words)(cell.source)
+    if cell.cell_type != "code" or not cell.source:
+        return ""
+    outputs = "".join(_output(output, words) for output in cell.outputs)
+    shown = code_block(cell.source) + (f'<div class="outputs" data-search-exclude>{outputs}</div>' if outputs else "")
+    tags = cell.metadata.get("tags", [])
+    if "solution" in tags:
+        return f"<details><summary>Solution</summary>{shown}</details>"
+    return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{shown}</div>'
+
+
+def _output(output: NotebookNode, words: _Words) -> str:
+    if output.output_type == "stream":
+        return "" if output.name == "stderr" else _plain(output.text)
+    if output.output_type == "error":
+        return _plain("\n".join(output.traceback))
+    data = output.data
+    if _WIDGET in data and not {"text/html", "image/svg+xml", "image/png"} & set(data):
+        return '<p class="control">A control stands here: run the notebook to use it.</p>'
+    kind = next((kind for kind in _STATIC if kind in data), None)
+    return _SHOW[kind](data[kind], words) if kind else ""
+
+
+def _plain(text: str) -> str:
+    return f"<pre><code>{html.escape(strip_ansi(text))}</code></pre>"
+
+
+def _image(kind: str) -> Any:
+    return lambda data, words: f'<img alt="" src="data:{kind};base64,{data.strip()}">'
+
+
+_SHOW: dict[str, Any] = {
+    "text/html": lambda data, words: f'<div class="rich">{data}</div>',
+    "image/svg+xml": lambda data, words: f'<div class="rich">{data}</div>',
+    "image/png": _image("image/png"),
+    "image/jpeg": _image("image/jpeg"),
+    "text/markdown": lambda data, words: MarkdownWithMath(renderer=words)(data),
+    "text/latex": lambda data, words: MarkdownWithMath(renderer=words)(data),
+    "text/plain": lambda data, words: _plain(data),
+}
+
+
+class _Words(IPythonRenderer):
+    """Markdown's renderer: headings are noted, code gets the theme's colours, LaTeX becomes MathML."""
+
+    def __init__(self) -> None:
+        super().__init__(escape=False)
+        self.headings: list[tuple[int, str, str]] = []
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
+        name = self._unique(re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "part")
+        self.headings.append((level, name, plain))
+        link = f'<a class="headerlink" href="#{name}" title="Link to this place">¶</a>'
+        return f'<h{level} id="{name}">{text}{link if level > 1 else ""}</h{level}>\n'
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        return code_block(code, (info or "text").split()[0])
+
+    def inline_math(self, body: str) -> str:
+        return to_mathml(body)
+
+    def block_math(self, body: str) -> str:
+        return to_mathml(body, display="block")
+
+    def latex_environment(self, name: str, body: str) -> str:
+        return to_mathml(f"\\begin{{{name}}}{body}\\end{{{name}}}", display="block")
+
+    def _unique(self, name: str) -> str:
+        taken = {known for _, known, _ in self.headings}
+        return name if name not in taken else next(f"{name}_{i}" for i in range(1, 1000) if f"{name}_{i}" not in taken)

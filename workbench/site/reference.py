@@ -1,0 +1,63 @@
+"""The reference's pages of the site: one for each module, filled from its docstrings without importing it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from workbench.site.pairs import ROOT
+
+PACKAGES = ("client", "widgets", "core", "trace", "engine", "methods", "bench", "service", "interop", "views")
+"""The parts of `workbench` that programs and notebooks use, from the face inwards."""
+
+
+def pages() -> dict[str, str]:
+    """Markdown of each page by its path; mkdocstrings replaces the line that begins with `:::`."""
+    found = {}
+    lines = [
+        "# API reference",
+        "",
+        "Made from the docstrings. Imports go downward: `client` and `widgets` are what programs and notebooks use, "
+        "`core` are pure functions on tensors.",
+        "",
+    ]
+    for package in PACKAGES:
+        lines += [f"## workbench.{package}", "", _says(_modules(package)[0]), ""]
+        for path in _modules(package):
+            name = _name(path)
+            if path.name != "__init__.py":
+                lines.append(f"- [`{name.removeprefix(f'workbench.{package}.')}`]({name}.md): {_says(path)}")
+            found[f"reference/{name}.md"] = f"# {name}\n\n::: {name}\n"
+        lines.append("")
+    return {"reference/index.md": "\n".join(lines)} | found
+
+
+def navigation() -> list[Any]:
+    """The part of the site's navigation that holds these pages: a section for each package."""
+    sections: list[Any] = ["reference/index.md"]
+    for package in PACKAGES:
+        names = [_name(path) for path in _modules(package)]
+        short = [name.removeprefix(f"workbench.{package}.") for name in names]
+        entries: list[Any] = [f"reference/{names[0]}.md"]
+        entries += [{s: f"reference/{name}.md"} for s, name in zip(short[1:], names[1:], strict=True)]
+        sections.append({f"workbench.{package}": entries})
+    return sections
+
+
+def _modules(package: str) -> list[Path]:
+    """The package's `__init__.py`, then its public modules by name."""
+    folder = ROOT / "workbench" / package
+    public = (path for path in folder.rglob("*.py") if not path.name.startswith("_"))
+    inner = (path for path in folder.rglob("__init__.py") if path.parent != folder)
+    return [folder / "__init__.py", *sorted([*public, *inner], key=_name)]
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _says(path: Path) -> str:
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
