@@ -1,27 +1,59 @@
-"""Plotly figures in a notebook, without a network."""
+"""Plotly figures in a notebook, without a network and without a copy of Plotly in every output.
+
+The output holds the figure's data, for those who draw it themselves, and a picture of it, for all others. JupyterLab
+draws it with the extension that comes with the plotly package, VS Code with its own; GitHub, nbconvert and Colab show
+the picture. None of them asks anything outside the machine.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from workbench.widgets.snapshot import escape
+import numpy as np
+
+from workbench.widgets import drawing
+
+PLOTLY = "application/vnd.plotly.v1+json"
+QUIET = {"displaylogo": False, "responsive": True, "showLink": False}
 
 
 class Figure:
-    """A plotly figure, displayable offline."""
+    """A plotly figure for a notebook's output. `plot` is the figure itself."""
 
     def __init__(self, plot: Any) -> None:
         self.plot = plot
 
-    def _repr_html_(self) -> str:
-        title = self.plot.layout.title.text or "Figure"
-        return f"<p>{escape(title)}</p>"
+    def snapshot(self) -> str:
+        """The figure as a picture in plain HTML, with its first values as a table."""
+        return drawing.picture(self.plot)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        data = {**plain(self.plot.to_plotly_json()), "config": QUIET}
+        return {PLOTLY: data, "text/html": self.snapshot(), "text/plain": drawing.title(self.plot) or "Figure"}
+
+
+def plain(value: Any) -> Any:
+    """The same as plain JSON: arrays as lists, since not every Plotly reads them packed."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def figure(plot: Any) -> Figure:
-    """A plotly figure, shown without a network, with a picture of it stored in the notebook.
+    """A plotly figure, drawn without a network, with a picture of it stored in the notebook.
 
     Args:
         plot: a `plotly.graph_objects.Figure`.
+
+    Raises:
+        TypeError: it is something else.
     """
+    if not hasattr(plot, "to_plotly_json") or not hasattr(plot, "layout"):
+        raise TypeError(f"{type(plot).__name__} is no plotly figure. Give a plotly.graph_objects.Figure.")
     return Figure(plot)

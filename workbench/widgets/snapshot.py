@@ -26,6 +26,7 @@ LINES = {
     DISCARDED: "border-bottom:1px dotted",
 }
 BLOCKS = "▁▂▃▄▅▆▇█"
+_REPEATED = re.compile(r"(<\|[^|<>]{1,30}\|>)\1+")
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -45,7 +46,9 @@ def mark(text: str, status: str) -> str:
     colours = known["light"]
     style = f"color:#1f2328;background:{colours['tint']};{LINES[status]} {colours['stroke']}"
     tag = ELEMENTS[status]
-    glyph = "" if status == ACCEPTED else f"<sup>{known['glyph']}</sup>"
+    glyph = (
+        "" if status == ACCEPTED else f"<sup>{known['glyph'].replace('＋', '+')}</sup>"
+    )  # few fonts have the wide one
     return f'<{tag} style="{style}">{seen(text)}</{tag}>{glyph}'
 
 
@@ -80,6 +83,7 @@ def ribbon(trace: Trace) -> str:
 
 def _prompt(trace: Trace) -> str:
     prompt = "".join(trace.header.prompt_text) or trace.header.prompt
+    prompt = _REPEATED.sub(lambda m: f"{m[1]} × {len(m[0]) // len(m[1])} ", prompt)  # the places of a picture
     return prompt if len(prompt) <= PROMPT_CHARS else "… " + prompt[-PROMPT_CHARS:]
 
 

@@ -161,6 +161,7 @@ def vision(trace: Trace, beside: Trace | None = None) -> View:
 def link(*views: Any) -> list[Any]:
     """One selection for several widgets: what one pins, all pin. Returns the links, to `unlink` them."""
     first, *others = views
+    first.selection = next((view.selection for view in views if view.selection), {})
     return [traitlets.link((first, "selection"), (other, "selection")) for other in others]
 
 

@@ -67,7 +67,7 @@ export function step({ trace = 0, round = 0 }, key, traces) {
 function render(el, { traces, selection, note }, m) {
   const { kit } = m, width = Math.max(260, kit.size(el).width || 700), drawn = layout(traces, width - 2, m.lane.stretches);
   const height = TOP + ROW * drawn.rows.length + AXIS, said = drawn.rows.map((row) => `${row.name}: ${words(row)}`).join("; ");
-  const state = kit.frame(el, { width, height, label: `Wall clock. ${said}` }, (svg) => ({ rows: svg.appendChild(kit.s("g")), ticks: svg.appendChild(kit.s("g")) }));
+  const state = kit.frame(el, { width, height, label: `Wall clock. ${said}` }, (svg) => ({ ticks: svg.appendChild(kit.s("g")), rows: svg.appendChild(kit.s("g")) }));
   kit.fit(state.rows, drawn.rows.length, () => kit.group("text", "text", "g", "g"));
   drawn.rows.forEach((row, i) => {
     const [name, figures, segments, boxes] = state.rows.children[i].children;

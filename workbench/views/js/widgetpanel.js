@@ -17,7 +17,6 @@ export function mount(root, { model, modules: m, on, ends }) {
   const own = h("div", { className: "wb-form" }), first = h("div", { className: "wb-form" }), rest = h("div", { className: "wb-form" });
   const note = h("p", { className: "wb-note is-empty" });
   note.setAttribute("role", "status");
-  root.classList.add("is-embedded");
   root.append(h("div", { className: "wb-side wb-paramside" },
     h("div", { className: "wb-pick" }, h("label", { htmlFor: method.id }, "Method"), method, promise, teaches),
     own, first, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), rest), note));
