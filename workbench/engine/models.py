@@ -151,9 +151,9 @@ def load_processor(name: str, model: PreTrainedModel) -> Any:
     Raises:
         ModelError: its files cannot be read.
     """
-    place = locate(name)
     if not hasattr(model.config, "vision_config"):
         return None
+    place = locate(name)
     try:
         processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
     except Exception as error:
@@ -194,6 +194,7 @@ class Models:
         drafter: runner of a separate draft model, or None.
         drafter_name: its name.
         drafter_problem: why there is no draft model, or why it does not fit.
+        drafter_error: the error that says so, where one was raised.
         heads: trained heads for this target by kind ("medusa").
         shared: state that drafters keep across requests, by their own key.
         meter: stretches of time heads spent computing.
@@ -207,6 +208,7 @@ class Models:
     drafter: Runner | None = None
     drafter_name: str | None = None
     drafter_problem: str = "No draft model was chosen."
+    drafter_error: ModelError | None = None
     heads: dict[str, HeadInfo] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)

@@ -21,11 +21,13 @@ def replay(trace: Trace) -> str:
     """The file's text. It asks for nothing outside itself, and its content policy would not let it."""
     definitions = {name: list(pair) for name, pair in DEFINITIONS.items()}
     view = "vision" if trace.header.pictures else modules.FIRST_MODULE
-    found = sources(view)
+    found, recording = sources(view), {"trace": trace.to_wire(), "definitions": definitions}
+    if trace.header.pictures:
+        recording["lexicon"] = scenes.lexicon()
     parts = {
         "STYLE": found["style"].replace("</", "<\\/"),
         "SOURCES": embed(found),
-        "RECORDING": embed({"trace": trace.to_wire(), "definitions": definitions, "lexicon": scenes.lexicon()}),
+        "RECORDING": embed(recording),
     }
     return re.sub("%(STYLE|SOURCES|RECORDING)%", lambda match: parts[match[1]], found["template"])
 
