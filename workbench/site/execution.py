@@ -25,8 +25,9 @@ LIMIT_S = 300
 
 
 def environment() -> dict[str, str]:
-    """What a lesson's kernel sees: this process's variables, small sizes, one thread for each model."""
-    return {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(os.environ)
+    """What a lesson's kernel sees: this process's variables; where it has none: small sizes, one thread, no bars."""
+    ours = {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+    return ours | dict(os.environ)
 
 
 def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:

@@ -8,8 +8,10 @@ from typing import Any
 
 from workbench.site.pairs import ROOT
 
-PACKAGES = ("client", "widgets", "core", "trace", "engine", "methods", "bench", "service", "interop", "views")
+PACKAGES = ("client", "widgets", "core", "trace", "engine", "methods", "bench", "interop", "views")
 """The parts of `workbench` that programs and notebooks use, from the face inwards."""
+WITH_SOURCE = ("core", "methods")
+"""Those whose code is there to be read beside its description."""
 
 
 def pages() -> dict[str, str]:
@@ -24,11 +26,12 @@ def pages() -> dict[str, str]:
     ]
     for package in PACKAGES:
         lines += [f"## workbench.{package}", "", _says(_modules(package)[0]), ""]
+        options = "    options:\n      show_source: true\n" if package in WITH_SOURCE else ""
         for path in _modules(package):
             name = _name(path)
             if path.name != "__init__.py":
                 lines.append(f"- [`{name.removeprefix(f'workbench.{package}.')}`]({name}.md): {_says(path)}")
-            found[f"reference/{name}.md"] = f"# {name}\n\n::: {name}\n"
+            found[f"reference/{name}.md"] = f"# {name}\n\n::: {name}\n{options}"
         lines.append("")
     return {"reference/index.md": "\n".join(lines)} | found
 
