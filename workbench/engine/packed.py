@@ -36,9 +36,12 @@ class Matrix:
     def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> None:
         weight = weight.detach()
         self._wide, self._bias = weight.dtype != torch.bfloat16, bias
+        if self._wide:
+            packs = weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+        else:
+            packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # not on a CPU without AVX-512, for example
         # Single rows of float32, and small matrices, are fastest as a plain product with the transposed weight.
-        self._transposed = weight.t().contiguous() if self._wide else None
-        packs = not self._wide or (weight.dtype == torch.float32 and weight.numel() >= SMALLEST)
+        self._transposed = weight.t().contiguous() if self._wide or not packs else None
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8) if packs else None
 
     @classmethod
