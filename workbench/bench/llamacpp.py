@@ -144,7 +144,7 @@ def contenders(
 
 
 def _load(file: Path, models: Models, drafter: Any = None) -> Any:
-    import llama_cpp
+    import llama_cpp  # pyright: ignore[reportMissingImports]  # an extra that not every checkout has
 
     class Counting(llama_cpp.Llama):
         """Counts its forwards: the verification passes of a run."""
@@ -169,7 +169,7 @@ def _load(file: Path, models: Models, drafter: Any = None) -> Any:
 
 
 def _lookup(depth: int, ngram: int) -> Any:
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding  # pyright: ignore[reportMissingImports]
 
     return LlamaPromptLookupDecoding(max_ngram_size=ngram, num_pred_tokens=depth)
 
@@ -177,7 +177,7 @@ def _lookup(depth: int, ngram: int) -> Any:
 def _drafter(llama: Any, depth: int) -> Any:
     """A draft model in the form that llama-cpp-python asks for: token ids in, the likeliest continuation out."""
     import numpy as np
-    from llama_cpp.llama_speculative import LlamaDraftModel
+    from llama_cpp.llama_speculative import LlamaDraftModel  # pyright: ignore[reportMissingImports]
 
     class Drafter(LlamaDraftModel):
         def __call__(self, input_ids: Any, /, **_: Any) -> Any:
