@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 
+from workbench.bench.bootstrap import bounds
 from workbench.bench.contenders import Sample
 from workbench.bench.paired import speedups
 
@@ -23,7 +22,6 @@ METRICS = {
     "tokens_per_second": "tokens per second",
 }
 """What a cell shows, with its words."""
-CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 
 
 def estimate(values: Sequence[float]) -> dict[str, Any] | None:
@@ -39,13 +37,8 @@ def estimate(values: Sequence[float]) -> dict[str, Any] | None:
     if len(values) == 1 or min(values) == max(values):
         edge = None if len(values) == 1 else mean
         return {"value": mean, "low": edge, "high": edge, "n": len(values)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that few values make few means is shown by n
-        found = stats.bootstrap(
-            (np.asarray(values),), np.mean, confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile",
-            rng=np.random.default_rng(SEED),
-        ).confidence_interval  # fmt: skip
-    return {"value": mean, "low": float(found.low), "high": float(found.high), "n": len(values)}
+    low, high = bounds(np.mean, values)
+    return {"value": mean, "low": low, "high": high, "n": len(values)}
 
 
 def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:

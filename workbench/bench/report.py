@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from workbench.bench.bootstrap import bounds
 from workbench.bench.contenders import Contender, Sample
 from workbench.bench.machine import describe
 from workbench.bench.prompts import BenchPrompt, groups_of
@@ -271,10 +271,7 @@ def ratio_of_rates(ours: dict[tuple[int, int], Sample], theirs: dict[tuple[int, 
         return Interval(value, None, None, len(prompts))
     if len({ratio(*line) for line in totals[:, :, None]}) == 1:
         return Interval(value, value, value, len(prompts))
-    found = stats.bootstrap(
-        tuple(totals.T), ratio, paired=True, n_resamples=2000, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
-    return Interval(value, float(found.low), float(found.high), len(prompts))
+    return Interval(value, *bounds(ratio, *totals.T), len(prompts))
 
 
 def _totals(runs: dict[tuple[int, int], Sample], prompt: int) -> tuple[int, float]:

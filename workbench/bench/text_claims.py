@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from workbench.bench.bootstrap import bounds, interval
 from workbench.bench.claims import Claim, Measured
 from workbench.bench.contenders import EngineContender
 from workbench.bench.prompts import load_prompts
@@ -35,15 +35,6 @@ def _models() -> Models:
 def _prompts(groups: Sequence[str]) -> list[list[int]]:
     found = [p for p in load_prompts() if p.group in groups]
     return [p.encode(_models().tokenizer) for p in found]
-
-
-def interval(values: Sequence[float], of: Callable[..., Any] = np.median) -> tuple[float, float, float]:
-    """A statistic of values and its 95 % bootstrap interval; fewer than three values give their range."""
-    value = float(of(values))
-    if len(values) < 3 or min(values) == max(values):
-        return value, float(min(values)), float(max(values))
-    found = stats.bootstrap((np.asarray(values),), of, method="percentile", rng=np.random.default_rng(0))
-    return value, float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
 def speed(method: str, groups: Sequence[str] = ALL, **params: Any) -> Callable[[], Measured]:
@@ -106,12 +97,9 @@ def tau_over_closed_form(method: str, **params: Any) -> Callable[[], Measured]:
                 emitted.append(metrics.emitted(drafting))
                 expected.append(sum(theory.expected_tau(rate, max(r.nodes.depth)) for r in drafting))
         both = np.array(emitted), np.array(expected)
-        found = stats.bootstrap(
-            both, lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), paired=True, method="percentile",
-            rng=np.random.default_rng(0),
-        ).confidence_interval  # fmt: skip
+        low, high = bounds(lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), *both)
         value, n = float(both[0].sum() / both[1].sum()), len(emitted)
-        return Measured(value, float(found.low), float(found.high), n, f"{_setting(ALL)}, greedy; over all rounds")
+        return Measured(value, low, high, n, f"{_setting(ALL)}, greedy; over all rounds")
 
     return run
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from scipy import stats
 
 from workbench.bench import vision_suite
+from workbench.bench.bootstrap import interval
 from workbench.bench.claims import Claim, Measured
 from workbench.bench.vision_suite import DEPTH, Asked
 from workbench.engine import Engine, Models
@@ -44,21 +44,13 @@ def _taus(name: str) -> list[float]:
     return [metrics.tau(trace.rounds) or 0.0 for trace in _traces(name)]
 
 
-def _interval(values: list[float]) -> tuple[float, float, float]:
-    mean = float(np.mean(values))
-    if min(values) == max(values):
-        return mean, mean, mean
-    found = stats.bootstrap((np.asarray(values),), np.mean, method="percentile", rng=np.random.default_rng(0))
-    return mean, float(found.confidence_interval.low), float(found.confidence_interval.high)
-
-
 def _note() -> str:
     return f"vision-target, {SCENES} captions of held-out scenes, greedy, {DEPTH} levels; mean over scenes"
 
 
 def tau(name: str) -> Callable[[], Measured]:
     """Measures τ of a setting."""
-    return lambda: Measured(*_interval(_taus(name)), SCENES, _note())
+    return lambda: Measured(*interval(_taus(name), np.mean), SCENES, _note())
 
 
 def tau_ratio(name: str, other: str) -> Callable[[], Measured]:
@@ -66,7 +58,7 @@ def tau_ratio(name: str, other: str) -> Callable[[], Measured]:
 
     def run() -> Measured:
         ratios = [a / b for a, b in zip(_taus(name), _taus(other), strict=True)]
-        return Measured(*_interval(ratios), SCENES, f"{_note()}; {name} over {other}")
+        return Measured(*interval(ratios, np.mean), SCENES, f"{_note()}; {name} over {other}")
 
     return run
 
@@ -79,7 +71,7 @@ def facts_gap() -> Measured:
         (tested, good), (tested_other, good_other) = kinds["fact"], kinds[metrics.OTHER]
         if tested and tested_other:
             gaps.append(good_other / tested_other - good / tested)
-    return Measured(*_interval(gaps), len(gaps), _note())
+    return Measured(*interval(gaps, np.mean), len(gaps), _note())
 
 
 def per_offset() -> Measured:
@@ -112,7 +104,7 @@ def speed(name: str) -> Callable[[], Measured]:
                 ]
                 found.append(seconds[0] / seconds[1])
             ratios.append(float(np.median(found)))
-        return Measured(*_interval(ratios), len(ratios), f"{_note()}; decoding only")
+        return Measured(*interval(ratios, np.mean), len(ratios), f"{_note()}; decoding only")
 
     return run
 

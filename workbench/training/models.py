@@ -18,15 +18,16 @@ SHARD_SIZE = "9MB"
 
 def target_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 288, layers: int = 12) -> LlamaConfig:
     """Return the shape of the bundled target: deep and narrow, so that early layers have something to leave out."""
-    return _config(tokenizer, hidden, layers, heads=6, inner=hidden * 8 // 3)
+    return llama_config(tokenizer, hidden, layers, 6, hidden * 8 // 3)
 
 
 def drafter_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 1) -> LlamaConfig:
     """Return the shape of the bundled drafter."""
-    return _config(tokenizer, hidden, layers, heads=4, inner=hidden * 3)
+    return llama_config(tokenizer, hidden, layers, 4, hidden * 3)
 
 
-def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int, inner: int) -> LlamaConfig:
+def llama_config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int, inner: int) -> LlamaConfig:
+    """Return the shape of a bundled language model: as many key as query heads, embeddings tied to the LM head."""
     end, pad = (token_id(tokenizer, token) for token in (END, PAD))
     return LlamaConfig(
         vocab_size=len(tokenizer),

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.core.params import param
-from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree import DraftTree
 from workbench.engine.models import HeadInfo, Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.pictures import see
 from workbench.engine.request import Row
 from workbench.engine.runner import SCRATCH, Segment
 from workbench.methods.drafters.feature_net import Entered, Entries, FeatureNet, Seen
+from workbench.methods.drafters.grow import most_promising, subtree
 
 CHUNK = 512
 """Positions of which the target's features are computed at once."""
@@ -170,19 +171,9 @@ class FeatureDrafter(Drafter):
             tokens.append(token.view(-1))
             behind, sees = states.repeat_interleave(k, 0), sees.repeat_interleave(k, 0)
         state.entries.forget()
-        # A child is at most as promising as its parent and comes behind it: a stable order never parts them.
-        keep = torch.cat(scores).sort(descending=True, stable=True).indices[: self.nodes].sort().values
-        above = torch.cat(parents)[keep]
-        return DraftTree(
-            tokens=torch.cat(tokens)[keep],
-            parents=torch.where(above < 0, above, torch.searchsorted(keep, above)),
-            logq=torch.zeros(keep.shape[0], device=keep.device),
-            sampling=Sampling.DETERMINISTIC,
-            depth=depth,
-            fanout=k,
-            source=self.net.kind,
-            score=torch.cat(chances)[keep].exp(),
-        )
+        keep = most_promising(torch.cat(scores), self.nodes)
+        score = torch.cat(chances).exp()
+        return subtree(keep, torch.cat(tokens), torch.cat(parents), score, depth, k, self.net.kind)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true features of the root and of the accepted nodes; what was guessed has been forgotten."""

@@ -1,4 +1,4 @@
-"""Growing a tree from a draft model, level by level: the forwards that all draft-tree methods share."""
+"""Growing a tree level by level: a draft model's forwards, and the choice of nodes, that draft-tree methods share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,54 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import law, with_history
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner, Segment, Slot
 from workbench.methods.drafters.chain import fit_vocabulary
 from workbench.methods.drafters.draft_model import read_committed, unread
+
+
+def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
+    """The nodes of the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
+
+    A child is at most as promising as its parent and comes behind it: a stable order never parts them.
+    """
+    return scores.sort(descending=True, stable=True).indices[:nodes].sort().values
+
+
+def subtree(
+    keep: Int[Tensor, " kept"],
+    tokens: Int[Tensor, " n"],
+    parents: Int[Tensor, " n"],
+    score: Float[Tensor, " n"],
+    depth: int,
+    fanout: int,
+    source: str,
+) -> DraftTree:
+    """The deterministic draft tree of the kept nodes, whose parents are kept, too.
+
+    Args:
+        keep: ascending indices of nodes.
+        tokens: of all nodes.
+        parents: index of each node's parent; -1 below the root.
+        score: the drafter's probability of each node after its parent.
+        depth: of the plan.
+        fanout: most children of a node.
+        source: what the trace calls the drafter.
+    """
+    above = parents[keep]
+    return DraftTree(
+        tokens=tokens[keep],
+        parents=torch.where(above < 0, above, torch.searchsorted(keep, above)),
+        logq=torch.zeros(keep.shape[0], device=keep.device),
+        sampling=Sampling.DETERMINISTIC,
+        depth=depth,
+        fanout=fanout,
+        source=source,
+        score=score[keep],
+    )
 
 
 class Growth:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from workbench.core.params import param
-from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree import DraftTree
 from workbench.engine.parts import Plan
 from workbench.engine.request import Row
-from workbench.methods.drafters.grow import TreeFromModel
+from workbench.methods.drafters.grow import TreeFromModel, most_promising, subtree
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,8 @@ class TopKTree(TreeFromModel):
             growth.add(best.indices.view(-1), below)
             chances.append(best.values.view(-1))
             scores.append((level[chosen].unsqueeze(1) + best.values.log()).view(-1))
-        # A child is at most as promising as its parent and comes behind it: a stable order never parts them.
         ranking = torch.cat(scores).nan_to_num(-torch.inf)  # a draft model that fails ranks last, and is still a tree
-        keep = ranking.sort(descending=True, stable=True).indices[: self.nodes].sort().values
-        parents = torch.cat(growth.parents)[keep]
-        n = keep.shape[0]
+        keep = most_promising(ranking, self.nodes)
         self.finish(row, growth, keep.tolist())
-        return DraftTree(
-            tokens=torch.cat(growth.tokens)[keep],
-            parents=torch.where(parents < 0, parents, torch.searchsorted(keep, parents)),
-            logq=torch.zeros(n, device=growth.device),
-            sampling=Sampling.DETERMINISTIC,
-            depth=plan.depth,
-            fanout=k,
-            source="draft-tree",
-            score=torch.cat(chances)[keep],
-        )
+        tokens, parents, score = torch.cat(growth.tokens), torch.cat(growth.parents), torch.cat(chances)
+        return subtree(keep, tokens, parents, score, plan.depth, k, "draft-tree")

@@ -260,13 +260,18 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
     return model
 
 
-def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult:
-    """Train the blind drafter and write it to `options.out`."""
+def _prepared(options: VisionDrafterOptions, report: Report) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    """What both drafters begin with: the tokenizer, the target's own answers on disk, the small language model."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(options.target)
     if not options.own.exists():
         write_own_answers(options, report)
-    model = _base_model(options, tokenizer, report)
+    return tokenizer, _base_model(options, tokenizer, report)
+
+
+def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult:
+    """Train the blind drafter and write it to `options.out`."""
+    tokenizer, model = _prepared(options, report)
     packer = Packer(tokenizer, 0, 1.0)
     batch = _truth_batches(options, packer, False) if options.truth else _own_batches(options, packer)
     clock = RunClock(options.minutes, options.steps)
@@ -278,11 +283,7 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
 
 def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunResult:
     """Train the seeing drafter and write it to `options.out`."""
-    torch.set_num_threads(options.threads)
-    tokenizer = load_tokenizer(options.target)
-    if not options.own.exists():
-        write_own_answers(options, report)
-    base = _base_model(options, tokenizer, report)
+    tokenizer, base = _prepared(options, report)
     target, _ = load_vision_model(options.target)
     language = language_config(tokenizer, options.hidden, options.layers, options.inner)
     model = LlavaForConditionalGeneration(vision_language_config(tokenizer, target.model.vision_tower.config, language))

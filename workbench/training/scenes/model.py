@@ -17,11 +17,10 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from workbench.training.generators import END
-from workbench.training.models import SHARD_SIZE
+from workbench.training.models import SHARD_SIZE, llama_config
 from workbench.training.scenes.data import GRID, PATCH
 from workbench.training.scenes.scene import SIDE
-from workbench.training.tokenizer import CONTEXT, IMAGE, PAD, token_id
+from workbench.training.tokenizer import IMAGE, token_id
 
 VISION_TOKENS = GRID * GRID
 
@@ -43,21 +42,7 @@ def language_config(
     tokenizer: PreTrainedTokenizerFast, hidden: int = 256, layers: int = 5, inner: int = 512
 ) -> LlamaConfig:
     """Return the shape of a language model that answers about scenes."""
-    end, pad = (token_id(tokenizer, token) for token in (END, PAD))
-    heads = max(2, hidden // 64)
-    return LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=end,
-        eos_token_id=end,
-        pad_token_id=pad,
-    )
+    return llama_config(tokenizer, hidden, layers, max(2, hidden // 64), inner)
 
 
 def vision_language_config(

@@ -2,10 +2,9 @@
 
 const MODES = ["tree", "mask", "list"];
 
-/** What buttons and keys do. */
-export function of(page) {
+/** What buttons and keys do in Live. */
+function live(page) {
   const { m, parts } = page, rounds = () => (page.run ? m.store.visible(page.run) : []);
-  const at = () => m.selection.shown(page.selection, rounds());
   const to = (pick) => pick && pin(page, pick);
   const presses = {
     run: () => m.backend.start(page, false), stop: () => m.backend.control(page, "cancel"), baseline: () => m.backend.startPlain(page),
@@ -17,6 +16,13 @@ export function of(page) {
     },
   };
   const views = () => [parts.figures.firstChild, parts.ribbon, [parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)], parts.laneCard, parts.curveCard, parts.slider];
+  return { rounds, to, presses, views };
+}
+
+/** What buttons and keys do. @param {object} own  of a view: the `rounds` it shows, `to` pin one, `presses` of its buttons,
+ *  its `views` for the keys 1 to 6 */
+export function of(page, { rounds, to, presses, views } = live(page)) {
+  const { m, parts } = page, at = () => m.selection.shown(page.selection, rounds());
   return {
     token: (direction) => to(m.selection.stepToken(at(), rounds(), direction)),
     round: (direction) => to(m.selection.stepRound(at(), rounds(), direction)),

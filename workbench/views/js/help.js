@@ -12,12 +12,12 @@ const WORDS = [
   ["host", "what a round spends outside the models"],
 ];
 
-/** Fill `dialog`. */
-export function build(dialog, kit) {
+/** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} said  a view's own */
+export function build(dialog, kit, said = { KEYS, WORDS }) {
   const list = (rows) => kit.h("dl", {}, ...rows.flatMap(([a, b]) => [kit.h("dt", {}, a), kit.h("dd", {}, b)]));
   dialog.setAttribute("aria-label", "Keys and words");
   dialog.append(kit.h("form", { method: "dialog" },
     kit.h("div", { className: "wb-two" },
-      kit.h("div", {}, kit.h("h3", {}, "Keys, while the stage has the focus"), list(KEYS)), kit.h("div", {}, kit.h("h3", {}, "Words"), list(WORDS))),
+      kit.h("div", {}, kit.h("h3", {}, "Keys, while the stage has the focus"), list(said.KEYS)), kit.h("div", {}, kit.h("h3", {}, "Words"), list(said.WORDS))),
     kit.h("button", { className: "wb-go" }, "Close")));
 }

@@ -1,18 +1,28 @@
-/** What the views of long measurements, Compare and Sweep, have in common: asking, drawing once a frame, links, files. */
+/** What the views of long measurements, Compare and Sweep, have in common: coming to life, asking, links, files. */
 
 const LOST = { error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } };
 
-/** Do `work` once a frame, however often it is asked for. */
-export function paced(work) {
-  let asked = false;
-  return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      work();
-    });
-  };
+/** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is and
+ *  from what the link asks for. @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices */
+export async function begin(page, { wire, hear, draw, look, fromQuery }) {
+  const { el, parts, m, host } = page;
+  page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page));
+  wire(page);
+  host.listen((message) => hear(page, message));
+  new ResizeObserver(page.draw).observe(parts.stage);
+  new MutationObserver(page.draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  page.draw();
+  const catalogue = await ask(page, "catalogue");
+  if (catalogue) {
+    page.catalogue = catalogue;
+    const { choice, problems } = fromQuery(host.address.read(), catalogue, m.form.clamp);
+    page.choice = choice;
+    if (problems.length) page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+    if (choice.target !== catalogue.chosen.target) await look(page);
+  }
+  page.draw();
+  el.dataset.ready = "true";
+  return page;
 }
 
 /** Ask the server; an error goes onto the page, and null comes back. @returns {Promise<object|null>} */
@@ -99,4 +109,4 @@ export function left(seconds) {
   return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} to go`;
 }
 
-export default { paced, ask, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };
+export default { begin, ask, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };

@@ -90,9 +90,22 @@ export function frame(el, { width, height, label, role = "img" }, build) {
   return el._frame;
 }
 
+/** Do `work` once a frame, however often it is asked for. */
+export function paced(work) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      work();
+    });
+  };
+}
+
 /** Tell whoever listens above `el`. */
 export function tell(el, name, detail) {
   el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
 }
 
-export default { h, s, set, write, fit, group, size, inSight, frame, tell };
+export default { h, s, set, write, fit, group, size, inSight, frame, paced, tell };

@@ -22,7 +22,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
     brush: null, ghosts: true, threshold: 0, mode: "tree", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
     scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false,
   };
-  page.draw = paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
+  page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
   page.fresh = () => m.opening.fresh(page);
   page.ended = (run) => m.actions.ended(page, run);
   page.announce = (over) => announce(page, over);
@@ -48,18 +48,6 @@ function whole(page) {
   page.feeding?.stop();
   draw(page, true); // pictures are taken of what is out of sight, too
   return page.run ? page.m.store.toTrace(page.run) : null;
-}
-
-function paced(work) {
-  let asked = false;
-  return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      work();
-    });
-  };
 }
 
 function wire(page, el) {

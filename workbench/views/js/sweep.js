@@ -5,23 +5,7 @@
 export async function mount(el, { modules: m, host }) {
   const parts = m.sweepstage.build(el, m, host);
   const page = { el, parts, m, host, catalogue: null, choice: null, sweep: null, cells: new Map(), job: null, channel: null, errors: [], note: "", metric: "speedup", chosen: null };
-  page.draw = m.jobs.paced(() => host.isOpen?.() !== false && draw(page));
-  wire(page);
-  host.listen((message) => hear(page, message));
-  new ResizeObserver(page.draw).observe(parts.stage);
-  new MutationObserver(page.draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-  page.draw();
-  const catalogue = await m.jobs.ask(page, "catalogue");
-  if (catalogue) {
-    page.catalogue = catalogue;
-    const { choice, problems } = m.sweepchoice.fromQuery(host.address.read(), catalogue, m.form.clamp);
-    page.choice = choice;
-    if (problems.length) page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
-    if (choice.target !== catalogue.chosen.target) await look(page);
-  }
-  page.draw();
-  el.dataset.ready = "true";
-  return page;
+  return m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.sweepchoice.fromQuery });
 }
 
 async function look(page) {

@@ -28,7 +28,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
   };
   const { vision } = page;
   page.beside = besides(page);
-  page.draw = paced(() => host.isOpen?.() !== false && draw(page));
+  page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page));
   page.fresh = () => fresh(page);
   page.ended = (run) => ended(page, run);
   page.announce = (over) => announce(page, over);
@@ -69,18 +69,6 @@ function besides(page) {
     m: page.m, host: { ...page.host, remember: undefined }, run: null, plain: null, plainKey: "", channels: 0, changes: {}, lost: 0, choice: null, note: "", wantPlain: false,
     get catalogue() { return page.catalogue; }, get errors() { return page.errors; }, get notices() { return page.notices; },
     draw: () => page.draw(), fresh: () => {}, ended: (run) => ended(page, run),
-  };
-}
-
-function paced(work) {
-  let asked = false;
-  return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      work();
-    });
   };
 }
 
@@ -374,8 +362,8 @@ function fresh(page) {
 // -- What the visitor does -----------------------------------------------------------------------------------------------
 
 function actions(page) {
-  const { m, parts } = page, base = m.actions.of(page), seat = () => (page.on === "beside" && page.beside.run ? page.beside : page);
-  const rounds = () => (seat().run ? m.store.visible(seat().run) : []), at = () => m.selection.shown(page.selection, rounds()), to = (pick) => pick && pin(page, { ...pick, on: page.on });
+  const { m, parts } = page, seat = () => (page.on === "beside" && page.beside.run ? page.beside : page);
+  const rounds = () => (seat().run ? m.store.visible(seat().run) : []), to = (pick) => pick && pin(page, { ...pick, on: page.on });
   const presses = {
     run: () => start(page, false), stop: () => control(page, "cancel"), baseline: () => plain(page),
     pause: () => control(page, page.run?.state === "paused" ? "resume" : "pause"),
@@ -386,26 +374,8 @@ function actions(page) {
     },
   };
   const views = () => [parts.figures.firstChild, parts.picture.firstChild, parts.ribbon, parts.card, parts.curveCard, parts.slider];
-  return {
-    ...base,
-    token: (direction) => to(m.selection.stepToken(at(), rounds(), direction)), round: (direction) => to(m.selection.stepRound(at(), rounds(), direction)),
-    node: (key) => at() && to({ round: at().round, node: m.tree.neighbour(m.tree.layout(rounds()[at().round], 0).items, at().node, key) }),
-    first: () => rounds().length && to({ round: 0 }), last: () => rounds().length && to({ round: rounds().length - 1 }), hold: () => to(at()), sum: () => {}, mode: () => {},
-    view: (i) => {
-      const target = views()[i];
-      if (!target) return;
-      if (target.tabIndex < 0) target.tabIndex = -1;
-      target.focus({ preventScroll: true });
-      target.scrollIntoView({ block: "nearest" });
-    },
-    playPause: () => (running(page) ? page.actions.press("pause") : m.actions.playPause(page)),
-    press: (button) => {
-      const reason = page.catalogue?.barred?.[button];
-      if (!reason) return presses[button]();
-      page.note = reason;
-      page.draw();
-    },
-  };
+  const playPause = () => (running(page) ? page.actions.press("pause") : m.actions.playPause(page)), none = () => {};
+  return { ...m.actions.of(page, { rounds, to, presses, views }), playPause, sum: none, mode: none };
 }
 
 async function plain(page) {

@@ -1,23 +1,13 @@
-/** The dialog with the keys and the words of the Vision tab. */
+/** What the dialog says of the keys and the words of the Vision tab. */
 
-const KEYS = [
+export const KEYS = [
   ["Ctrl / ⌘ Enter", "run"], ["Ctrl / ⌘ V", "take the clipboard's picture"], ["arrows, on a picture", "walk over its patches"], ["Space or Enter, on the picture", "paint the patch, with a tool chosen"],
   ["← →", "previous, next word"], ["↑ ↓", "drafts of the same place"], ["[ ]", "previous, next round"], ["Enter or P", "pin the word"], ["Esc", "clear the pin"], ["L", "jump to live"],
   ["Space", "pause or resume; afterwards play"], ["1 – 6", "figures, picture, caption, word, curves, time line"], ["?", "this list"],
 ];
-const WORDS = [
+export const WORDS = [
   ["vision token", "one patch of the picture, as the target reads it"], ["word of the picture", "a word that the target would hardly say with the picture blanked"],
   ["leans on", "attention or gradient of the word on each patch, largest = 1 for that word"], ["kept, pooled, queries", "how the drafter's compressor makes fewer tokens of the patches"],
   ["gate", "chooses the compressor by the question"], ["blind", "a drafter that sees no picture"], ["accepted", "tested and kept"], ["corrected", "the target's own token after a rejection"],
   ["rejected, discarded", "tested and refused; never tested"], ["τ", "tokens emitted per verification"],
 ];
-
-/** Fill `dialog`. */
-export function build(dialog, kit) {
-  const list = (rows) => kit.h("dl", {}, ...rows.flatMap(([a, b]) => [kit.h("dt", {}, a), kit.h("dd", {}, b)]));
-  dialog.setAttribute("aria-label", "Keys and words");
-  dialog.append(kit.h("form", { method: "dialog" },
-    kit.h("div", { className: "wb-two" },
-      kit.h("div", {}, kit.h("h3", {}, "Keys, while the stage has the focus"), list(KEYS)), kit.h("div", {}, kit.h("h3", {}, "Words"), list(WORDS))),
-    kit.h("button", { className: "wb-go" }, "Close")));
-}

@@ -55,7 +55,7 @@ export function build(el, m) {
   kit.set(parts.runs, { role: "region", "aria-label": "Questions so far" });
   kit.set(parts.pointed, { "aria-live": "polite" });
   parts.treeCard = parts.cardCard; // the arrow keys walk the tree while the card of its node has the focus
-  m.visionhelp.build(parts.keys, kit);
+  m.help.build(parts.keys, kit, m.visionhelp);
   return parts;
 }
 
@@ -76,7 +76,7 @@ export function draw(parts, m, view) {
   write(parts.badgeText, view.badge);
   Object.assign(parts.badge.dataset, { state: view.state, from: view.run?.from ?? "live" });
   parts.badge.title = view.badge;
-  alerts(parts.alerts, view.alerts, kit);
+  m.stage.alerts(parts.alerts, view.alerts, kit);
   m.keyfigures.render(parts.figures, { items: view.items }, kit);
   pictures(parts, m, view);
   lane(parts, m, view, "ribbon", view.main);
@@ -201,16 +201,6 @@ function runs(parts, m, view) {
     return row;
   });
   parts.runs.replaceChildren(...(list.length ? [kit.h("table", {}, kit.h("thead", {}, kit.h("tr", {}, ...head.map((t) => kit.h("th", { scope: "col" }, t)))), kit.h("tbody", {}, ...rows))] : []));
-}
-
-function alerts(el, list, kit) {
-  while (el.childElementCount > list.length) el.lastChild.remove();
-  while (el.childElementCount < list.length) el.append(kit.h("div", {}, kit.h("b"), " ", kit.h("span")));
-  list.forEach((alert, i) => {
-    el.children[i].className = `wb-alert is-${alert.kind}`;
-    kit.write(el.children[i].firstChild, alert.message);
-    kit.write(el.children[i].lastChild, alert.remedy);
-  });
 }
 
 export default { build, draw };
