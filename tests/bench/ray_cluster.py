@@ -26,9 +26,20 @@ def alive() -> int:
     return sum(node["Alive"] for node in ray.nodes())
 
 
+def machine(cluster: Any, tries: int = 4, **options: Any) -> Any:
+    """One more machine. Ray gives each 30 s to start, which a busy computer may not have."""
+    for left in reversed(range(tries)):
+        try:
+            return cluster.add_node(**options)
+        except Exception:
+            if not left:
+                raise
+
+
 def main() -> None:
-    cluster: Any = Cluster(initialize_head=True, head_node_args=MEMORY)
-    second = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    cluster: Any = Cluster()
+    machine(cluster, **MEMORY)
+    second = machine(cluster, num_cpus=1, object_store_memory=80 << 20)
     crew = on_ray(cluster.address)
     sweep = Sweep.of({"depth": [1, 2, 3, 4]}, prompts=["Once upon a time"], max_new_tokens=4, repeats=1)
     before, left, update = alive(), 0, None
