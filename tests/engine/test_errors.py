@@ -314,10 +314,15 @@ def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: st
     assert "nobody listens" in trace.footer.error
 
 
-def test_running_out_of_memory_ends_only_one_row(engine: Engine, device: str) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no more"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 TB")],
+    ids=["gpu", "python", "cpu"],
+)
+def test_running_out_of_memory_ends_only_one_row(engine: Engine, device: str, error: Exception) -> None:
     class Hungry:
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            raise torch.OutOfMemoryError("no more")
+            raise error
 
     trace, _ = serve(
         engine, Request(PROMPT, registry.get("draft-model"), SamplingParams(processors=(Hungry(),))), device

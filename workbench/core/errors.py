@@ -56,3 +56,16 @@ class MethodUnavailableError(WorkbenchError):
 
 class NumericalError(WorkbenchError):
     """The target returned NaN logits for a request."""
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says that there is no memory left.
+
+    PyTorch's own class is known by its name, because this module is for processes without PyTorch, too; its CPU
+    allocator has none, only words.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    words = ("not enough memory", "can't allocate memory")
+    said = type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in words)
+    return isinstance(error, RuntimeError) and said

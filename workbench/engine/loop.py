@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 import workbench
-from workbench.core.errors import CapacityError, MethodUnavailableError, NumericalError, PromptError, WorkbenchError
+from workbench.core.errors import (
+    CapacityError,
+    MethodUnavailableError,
+    NumericalError,
+    PromptError,
+    WorkbenchError,
+    is_out_of_memory,
+)
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.clock import Clock, Mark, seconds_of
 from workbench.engine.detokenise import TokenText, detokeniser
@@ -204,16 +211,14 @@ class Engine:
         """Run something for one row; an error ends that row and no other."""
         try:
             act(*args)  # type: ignore[operator]
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            self._fail(
-                row, CapacityError("Out of memory.", "Use a shorter prompt, fewer tokens or fewer runs at once."), error
-            )
         except WorkbenchError as error:
             self._fail(row, error, error)
         except Exception as error:  # a bug in one method must not stop the others
-            self._fail(
-                row, WorkbenchError(f"{type(error).__name__}: {error}", "This is a bug; please report it."), error
-            )
+            if is_out_of_memory(error):
+                said = CapacityError("Out of memory.", "Use a shorter prompt, fewer tokens or fewer runs at once.")
+            else:
+                said = WorkbenchError(f"{type(error).__name__}: {error}", "This is a bug; please report it.")
+            self._fail(row, said, error)
         return row.status not in ENDED
 
     def _fail(self, row: Row, error: WorkbenchError, cause: BaseException) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 
-from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError, is_out_of_memory
 from workbench.engine.clock import Meter
 from workbench.engine.packed import pack
 from workbench.engine.pictures import why_no_pictures
@@ -116,13 +116,13 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         else:
             Auto = AutoModelForCausalLM
         model = Auto.from_pretrained(place, **options)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise CapacityError(
-            f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
-        ) from error
     except WorkbenchError:
         raise
     except Exception as error:  # transformers and safetensors raise many kinds
+        if is_out_of_memory(error):
+            raise CapacityError(
+                f"{name} does not fit into memory as {dtype}.", "Choose a smaller model or bfloat16."
+            ) from error
         raise ModelError(f"{name} cannot be loaded: {_first_line(error)}", _remedy(name, place)) from error
     if any(p.is_meta for p in model.parameters()):
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")

@@ -116,14 +116,6 @@ def growth_bytes(runner: Runner, rows: int) -> int:
     return wanted * row_bytes(runner) if wanted > now else 0
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that there is no memory left; PyTorch's CPU allocator has no class of its own for it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    words = ("not enough memory", "can't allocate memory")
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in words)
-
-
 def megabytes(n_bytes: float) -> str:
     """For people: "12.3 MB", "1.2 GB"."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.core.errors import CapacityError, WorkbenchError, is_out_of_memory
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED, ERROR, PAUSED, Row
 from workbench.service import memory
@@ -238,7 +238,7 @@ class Rounds:
             if row is not None and row.trace is not None:
                 footer = row.trace.footer
                 problem = row.error if isinstance(row.error, WorkbenchError) else None
-                if memory.is_out_of_memory(row.error):
+                if is_out_of_memory(row.error):
                     problem = out_of_memory(row, len(desk.runs))
                     footer.error = str(problem)
                     if torch.cuda.is_available():

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError
+from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError, is_out_of_memory
 from workbench.engine import Engine, Models, Runner, load_models
 from workbench.engine.models import find_heads, resolve_device, resolve_dtype
 from workbench.engine.runner import SCRATCH
@@ -259,7 +259,7 @@ class Shelf:
         try:
             yield
         except Exception as error:
-            if memory.is_out_of_memory(error) or memory.is_out_of_memory(error.__cause__):
+            if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
                 raise CapacityError(f"There is no memory left for {name}.", self._smaller()) from error
             if isinstance(error, WorkbenchError):
                 raise type(error)(error.message.replace(folder, name), error.remedy.replace(folder, name)) from error
