@@ -316,7 +316,11 @@ def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: st
 
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("no more"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 TB")],
+    [
+        torch.OutOfMemoryError("no more"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 TB"),
+    ],
     ids=["gpu", "python", "cpu"],
 )
 def test_running_out_of_memory_ends_only_one_row(engine: Engine, device: str, error: Exception) -> None:
