@@ -7,6 +7,7 @@ the picture. None of them asks anything outside the machine.
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class Figure:
 
 def plain(value: Any) -> Any:
     """The same as plain JSON: arrays as lists, since not every Plotly reads them packed."""
+    if isinstance(value, dict) and {"dtype", "bdata"} <= set(value):
+        return plain(_unpacked(**value))
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -43,6 +46,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _unpacked(dtype: str, bdata: str, shape: str = "") -> np.ndarray:
+    """An array as plotly packs it."""
+    array = np.frombuffer(base64.b64decode(bdata), dtype.removesuffix("c"))
+    return array.reshape([int(n) for n in str(shape).split(",")]) if shape else array
 
 
 def figure(plot: Any) -> Figure:

@@ -1,0 +1,170 @@
+"""Pictures in plain HTML: safe with any text, complete, small, readable without styles."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from traces import HOSTILE, hostile, traces
+
+from workbench.trace.events import Trace
+from workbench.views import recorded
+from workbench.widgets import drawing, snapshot
+
+TAGS = {
+    *("div", "p", "table", "thead", "tbody", "tr", "th", "td", "u", "b", "i", "s", "small", "sup", "br", "wbr", "ul"),
+    *("li", "details", "summary", "img", "pre", "svg", "rect", "line", "text", "path", "g", "circle"),
+}
+ATTRIBUTES = {"class", "style", "src", "width", "height"}
+
+
+class Reader(HTMLParser):
+    """What a browser would find."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    return reader
+
+
+def every(trace: Trace) -> str:
+    parts = [snapshot.stage(trace), snapshot.vision(trace), snapshot.lane([trace, trace]), snapshot.tree(trace, 99)]
+    return snapshot.wrap("".join(parts))
+
+
+def safe(html: str) -> Reader:
+    found = read(html)
+    assert {tag for tag, _ in found.tags} <= TAGS
+    for tag, attributes in found.tags:
+        assert set(attributes) <= ATTRIBUTES, (tag, attributes)
+        assert attributes.get("src", "data:image/png;base64,").startswith("data:image/png;base64,")
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", html)
+    return found
+
+
+def test_hostile_texts_stay_text() -> None:
+    trace = hostile()
+    found = safe(every(trace))
+    for text in HOSTILE[:3]:
+        assert text in found.text, "shown as it is, and harmless"
+
+
+@settings(max_examples=25, deadline=None)
+@given(traces())
+def test_no_trace_breaks_a_picture(trace: Trace) -> None:
+    safe(snapshot.wrap(snapshot.ribbon(trace) + snapshot.tree(trace) + snapshot.key_figures([trace])))
+
+
+def test_a_picture_says_every_token_with_its_status_without_any_style() -> None:
+    trace = recorded.trace("draft-tree")
+    bare = re.sub(r' style="[^"]*"', "", snapshot.ribbon(trace))
+    elements = {"accepted": "u", "corrected": "b", "bonus": "i"}
+    for r in trace.rounds:
+        for e in r.emitted:
+            tag = elements[e.kind]
+            assert f"<{tag}>{snapshot.seen(snapshot.token_text(r, e))}</{tag}>" in bare
+    assert "<s>" in bare
+    assert "↻" in bare
+
+
+def test_the_figures_are_those_of_the_trace() -> None:
+    from workbench.trace import metrics
+
+    trace = recorded.trace("draft-tree")
+    table = read(snapshot.key_figures([trace], ["mine"])).text
+    figures = metrics.summary(trace)
+    assert "mine" in table
+    assert f"{figures['tau']:.2f}" in table
+    assert f"{figures['acceptance_rate']:.0%}" in table
+
+
+def test_a_tree_nests_as_the_draft_does() -> None:
+    trace = recorded.trace("draft-tree")
+    html = snapshot.tree(trace, 0)
+    n = trace.rounds[0].nodes
+    depth = max(
+        len(re.findall("<ul>", html[: m.end()])) - len(re.findall("</ul>", html[: m.end()]))
+        for m in re.finditer("<li>", html)
+    )
+    own = 1 if len(trace.rounds[0].path) == max(n.depth) else 0
+    assert depth == max(n.depth) + own
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_pictures_are_small(name: str) -> None:
+    trace = recorded.trace(name)
+    # A file of its own holds the modules too: half a megabyte. The picture of the largest recording is a tenth of it.
+    assert len(snapshot.stage(trace)) < 60_000 + sum(len(p.url) for p in trace.header.pictures)
+
+
+def test_long_traces_are_cut_and_say_so() -> None:
+    trace = recorded.trace("autoregressive")
+    long = Trace(trace.header, trace.rounds * 20, trace.footer)
+    assert "more rounds" in snapshot.ribbon(long)
+    assert len(snapshot.ribbon(long)) < 150_000
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_figures_of_plotly_become_safe_pictures() -> None:
+    go = pytest.importorskip("plotly.graph_objects")
+    bad = HOSTILE[0]
+    plots = [
+        go.Figure(
+            [go.Scatter(x=[1, 2, 3], y=[1, None, float("nan")], name=bad)], layout={"title": bad, "xaxis_title": bad}
+        ),
+        go.Figure([go.Bar(x=[bad, "b"], y=[1, 2]), go.Bar(x=[bad, "b"], y=[2, 1], name="q")]),
+        go.Figure(go.Heatmap(z=[[1, 2], [3, float("nan")]], x=[bad, "b"])),
+        go.Figure(go.Pie(values=[1, 2])),
+        go.Figure(go.Scatter(x=[1], y=[1], line={"color": "red"}, marker={"color": ["red"]})),
+        go.Figure(),
+    ]
+    plots[0].add_hline(y=2, annotation_text=bad)
+    for plot in plots:
+        found = read(drawing.picture(plot))
+        assert {tag for tag, _ in found.tags} <= TAGS
+        for _, attributes in found.tags:
+            assert not any(name.startswith("on") or name in ("href", "src") for name in attributes)
+    assert "pie" in drawing.picture(plots[3]), "what is not drawn is named"
+
+
+def test_a_line_goes_through_its_points_and_bars_stand_on_zero() -> None:
+    go = pytest.importorskip("plotly.graph_objects")
+    line = drawing.picture(go.Figure(go.Scatter(x=[0, 1, 2], y=[0, 10, 5], mode="lines")))
+    path = re.search(r'<path d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', line)
+    assert path
+    x0, y0, x1, y1, x2, y2 = map(float, path.groups())
+    assert x0 < x1 < x2
+    assert y1 < y2 < y0, "upwards is less in pixels"
+    assert (y0 - y2) / (y0 - y1) == pytest.approx(0.5, abs=0.01)
+    bars = drawing.picture(go.Figure(go.Bar(x=["a", "b"], y=[1, 3])))
+    ends = [
+        float(y) + float(h)
+        for y, h in re.findall(r'<rect x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"/>', bars)
+    ]
+    assert len(ends) == 2
+    assert ends[0] == pytest.approx(ends[1])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.001, 0.0042), (-3, 1200), (5, 5)])
+def test_ticks_are_round_and_inside(low: float, high: float) -> None:
+    ticks = drawing.nice(low, high)
+    assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
+    assert low == high or 3 <= len(ticks) <= 12

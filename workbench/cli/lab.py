@@ -1,0 +1,57 @@
+"""`workbench lab`: JupyterLab on the notebooks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workbench.cli.options import Debug
+from workbench.core.errors import UnknownNameError, WorkbenchError
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+INSTALL = 'pip install "speculative-decoding-workbench[notebooks]"'
+QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdates", "--LabApp.extension_manager=readonly"]
+"""JupyterLab asks for news of itself and of extensions; here nothing leaves the machine unasked."""
+
+
+def lab(
+    notebook: Annotated[str, typer.Argument(help="Begin with this one: 02, or 02_rejection_sampling.")] = "",
+    folder: Annotated[Path, typer.Option(help="Another folder of notebooks.")] = NOTEBOOKS,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = 8888,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    debug: Debug = False,
+) -> None:
+    """Open JupyterLab on the notebooks: on this machine only, with a token, asking nothing outside it."""
+    if find_spec("jupyterlab") is None:
+        raise WorkbenchError("JupyterLab is not installed.", f"Install it: {INSTALL}")
+    status = subprocess.call(command(folder, notebook, port, browser))
+    if status:
+        raise WorkbenchError(f"JupyterLab ended with status {status}.", "Its own messages above say why.")
+
+
+def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
+    """The command line of the server.
+
+    Raises:
+        WorkbenchError: there are no notebooks in the folder, or none of that name.
+    """
+    root = folder.expanduser().resolve()
+    names = sorted(path.stem for path in root.glob("*.ipynb"))
+    if not names:
+        raise WorkbenchError(f"There are no notebooks in {root}.", "Give --folder, or clone the repository.")
+    page = f"/lab/tree/{_named(notebook, names)}.ipynb" if notebook else "/lab"
+    given = [f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", f"--LabApp.default_url={page}"]
+    return [sys.executable, "-m", "jupyterlab", *given, *QUIET, *([] if browser else ["--no-browser"])]
+
+
+def _named(wanted: str, names: list[str]) -> str:
+    stem = wanted.removesuffix(".ipynb").removesuffix(".py")
+    found = [name for name in names if name == stem] or [name for name in names if name.startswith(f"{stem}_")]
+    if len(found) != 1:
+        raise UnknownNameError.of("notebook", wanted, names)
+    return found[0]
