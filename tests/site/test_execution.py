@@ -1,0 +1,42 @@
+"""Which executed copies count as current: decided from files, without a kernel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from workbench.site import execution
+
+
+def write(path: Path, source: str = "1", **cell: object) -> Path:
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# T"), new_code_cell(source, **cell)]), path)
+    return path
+
+
+def test_only_a_whole_run_of_the_same_cells_is_current(tmp_path: Path) -> None:
+    source, done = write(tmp_path / "a.ipynb"), tmp_path / "b.ipynb"
+    assert not execution.is_current(done, source)
+    assert not execution.is_current(write(done), source)
+    assert execution.is_current(write(done, execution_count=1), source)
+    assert not execution.is_current(write(done, "2", execution_count=1), source)
+    error = new_output("error", ename="E", evalue="", traceback=[])
+    assert not execution.is_current(write(done, execution_count=1, outputs=[error]), source)
+
+
+def test_kernels_get_one_thread_and_small_sizes_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORKBENCH_FAST", raising=False)
+    assert execution.environment()["WORKBENCH_FAST"] == "1"
+    monkeypatch.setenv("WORKBENCH_FAST", "0")
+    assert execution.environment()["WORKBENCH_FAST"] == "0"
+    assert execution.environment()["PATH"] == os.environ["PATH"]
+
+
+def test_the_source_is_never_written(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.ipynb")
+    copy = execution.copy_to_execute(source, tmp_path / "out")
+    assert copy != source
+    assert copy.read_text() == source.read_text()

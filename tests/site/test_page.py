@@ -1,0 +1,115 @@
+"""A notebook as HTML: what is shown, what is not, and that nothing can smuggle itself in or load from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from workbench.site import build
+from workbench.site.page import Page, to_page
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def page_of(*cells: object) -> Page:
+    return to_page(new_notebook(cells=list(cells)))
+
+
+def shown(**data: str) -> str:
+    kinds = {name.replace("__", "/"): text for name, text in data.items()}
+    return page_of(new_code_cell("x", outputs=[new_output("display_data", data=kinds)])).body
+
+
+def test_headings_become_title_and_contents() -> None:
+    page = page_of(new_markdown_cell("# The *title*\n\n## Part\n\n## Part\n\n```python\n# no heading\n```"))
+    assert page.title == "The title"
+    assert page.headings == [(1, "the-title", "The title"), (2, "part", "Part"), (2, "part_1", "Part")]
+    for _, name, _ in page.headings:
+        assert f'id="{name}"' in page.body
+
+
+def test_markdown_is_read_as_in_jupyter() -> None:
+    body = page_of(new_markdown_cell("A list:\n- one\n  - inner\n\n| a | b |\n|---|---|\n| 1 | 2 |")).body
+    assert body.count("<ul>") == 2
+    assert "<td>1</td>" in body
+
+
+@pytest.mark.parametrize(
+    "source", [r"so $\frac{p}{q}$", r"$$\min(1, \frac{p}{q})$$", r"\begin{align}p &= \frac12\end{align}"]
+)
+def test_formulas_become_mathml(source: str) -> None:
+    body = page_of(new_markdown_cell(source)).body
+    assert "<math" in body
+    assert "<mfrac" in body
+    assert "$" not in body
+
+
+def test_dollars_that_are_no_formula_stay() -> None:
+    assert "$5" in page_of(new_markdown_cell("It costs $5.")).body
+
+
+def test_output_is_escaped_and_colour_codes_go() -> None:
+    text = "\x1b[31m<script>alert(1)</script>\x1b[0m"
+    body = page_of(new_code_cell("x", outputs=[new_output("stream", name="stdout", text=text)])).body
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in body
+    assert "\x1b" not in body
+
+
+def test_the_richest_static_kind_is_shown() -> None:
+    body = shown(text__plain="View()", text__html="<b>picture</b>", **{WIDGET.replace("/", "__"): "{}"})
+    assert "<b>picture</b>" in body
+    assert "View()" not in body
+    assert "application/javascript" not in shown(application__javascript="alert(1)")
+    assert "data:image/png;base64,AAAA" in shown(image__png="AAAA\n", text__plain="<Figure>")
+
+
+def test_a_control_without_a_picture_says_so() -> None:
+    body = shown(text__plain="IntSlider(value=0)", **{WIDGET.replace("/", "__"): "{}"})
+    assert "run the notebook" in body
+    assert "IntSlider" not in body
+
+
+def test_installation_is_left_out_and_solutions_are_folded() -> None:
+    hidden = new_code_cell("install()", metadata={"tags": ["colab"]})
+    solved = new_code_cell("answer = 42", metadata={"tags": ["solution"]})
+    body = page_of(hidden, solved).body
+    assert "install" not in body
+    assert body.startswith("<details><summary>Solution</summary>")
+
+
+def test_links_between_lessons_lead_to_pages() -> None:
+    body = page_of(
+        new_markdown_cell("[a](01_memory_bound.ipynb) [b](02_x.ipynb#part) [c](https://a.b/03_y.ipynb)")
+    ).body
+    assert 'href="01_memory_bound.html"' in body
+    assert 'href="02_x.html#part"' in body
+    assert 'href="https://a.b/03_y.ipynb"' in body
+
+
+def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
+    good = '<a href="https://arxiv.org">paper</a><img src="x.png"><link rel="canonical" href="/x">'
+    (tmp_path / "good.html").write_text(good)
+    assert build.foreign_addresses(tmp_path) == []
+    (tmp_path / "bad.html").write_text('<script defer src="https://cdn.example/x.js"></script>')
+    (tmp_path / "bad.css").write_text('@import "//fonts.example/x.css"; a { background: url(https://b.example/y.png) }')
+    assert build.foreign_addresses(tmp_path) == [
+        "bad.css: //fonts.example/x.css",
+        "bad.css: https://b.example/y.png",
+        "bad.html: https://cdn.example/x.js",
+    ]
+
+
+def test_a_folder_that_is_no_site_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(build.WorkbenchError, match="not a site"):
+        build.build([], tmp_path, tmp_path.parent / "work")
+    assert (tmp_path / "precious").exists()
+
+
+def test_contents_are_nested_by_level() -> None:
+    nested = build._nested([(1, "t", "T"), (2, "a", "A"), (3, "b", "B & C"), (2, "c", "C")])
+    assert [token["id"] for token in nested] == ["t"]
+    assert [token["id"] for token in nested[0]["children"]] == ["a", "c"]
+    assert nested[0]["children"][0]["children"][0]["name"] == "B &amp; C"
