@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import worlds
 
 from workbench.client import Workbench
-from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError, UnknownNameError
+from workbench.core.errors import (
+    MethodUnavailableError,
+    ModelError,
+    ParameterError,
+    PromptError,
+    TokenizerMismatchError,
+    UnknownNameError,
+)
 from workbench.service import Run
 from workbench.trace.events import Trace
 
@@ -147,6 +156,17 @@ def test_a_refused_request_leaves_no_run_behind(bench: Workbench) -> None:
     with pytest.raises(MethodUnavailableError):
         bench.start(PROMPT, "medusa")
     assert len(bench._backend._book) == before
+
+
+def test_loading_a_drafter_with_another_vocabulary_raises_the_error_of_that_name(
+    bench: Workbench, folders: tuple[str, str], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folders[1], other)
+    worlds.letter_tokenizer(257).save_pretrained(other)
+    with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary") as caught:
+        bench.load(drafter=str(other))
+    assert "prompt-lookup" in caught.value.remedy
 
 
 def test_a_wrong_change_while_models_load_is_refused_at_once_and_harms_nobody(folders: tuple[str, str]) -> None:

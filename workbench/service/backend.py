@@ -140,7 +140,7 @@ class Backend:
         pair = self._names.pair(target, drafter)
         models = self._loaders.submit(self._load, pair, Progress(pair[0])).result()
         if pair[1] is not None and models.drafter is None:
-            raise ModelError(models.drafter_problem)
+            raise models.drafter_error or ModelError(models.drafter_problem)
         return models
 
     def preload(self) -> None:

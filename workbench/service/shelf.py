@@ -177,25 +177,26 @@ class Shelf:
             return found
         started = time.monotonic()
         target, drafter = pair
-        target_folder, problem, drafter_folder = hub.fetch(target, progress, self.limit), "", None
+        target_folder, drafter_folder = hub.fetch(target, progress, self.limit), None
+        problem: ModelError | None = None
         if drafter is not None:
             try:
                 drafter_folder = hub.fetch(drafter, progress, self.limit)
             except ModelError as error:
-                problem = str(error)
+                problem = error
         with _BUILDING:
             desk = self.desk(target) or self._build_target(pair, target_folder, drafter_folder, progress)
             if drafter is not None and drafter_folder is not None and drafter not in desk.models:
                 try:
                     self._build_drafter(desk, drafter, drafter_folder, progress)
                 except ModelError as error:
-                    problem = str(error)
+                    problem = error
             found = self.get(pair)
         self._told("load", time.monotonic() - started)
         if found is not None:
             return found
         found = desk.models[None].with_drafter(None)  # methods without a draft model run; the others say why not
-        found.drafter_problem = problem
+        found.drafter_problem, found.drafter_error = str(problem or ""), problem
         return found
 
     def _build_target(self, pair: Pair, folder: str, drafter_folder: str | None, progress: Progress) -> Desk:
