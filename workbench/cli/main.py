@@ -18,6 +18,7 @@ from workbench.cli.compare import compare
 from workbench.cli.docs import docs
 from workbench.cli.doctor import doctor
 from workbench.cli.generate import generate
+from workbench.cli.lab import lab
 from workbench.cli.methods import methods
 from workbench.cli.notebooks import notebooks
 from workbench.cli.record import record
@@ -53,6 +54,7 @@ for command in (
     record,
     docs,
     notebooks,
+    lab,
     site,
 ):
     app.command()(command)

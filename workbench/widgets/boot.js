@@ -17,8 +17,16 @@ function dress(version, text) {
   document.head.append(Object.assign(document.createElement("style"), { id, textContent: text }));
 }
 
+/** anywidget drops all messages to a model that took longer than two seconds to load, as it may on a busy machine. Once
+ *  it is drawn it is loaded: from here on the messages go to the model without that wait. */
+async function hearing(model) {
+  const own = await model.widget_manager.get_model(model.get("_own")), base = Object.getPrototypeOf(own.constructor.prototype);
+  if (base?._handle_comm_msg) own.comm?.on_msg?.((message) => base._handle_comm_msg.call(own, message));
+}
+
 export default {
   async render({ model, el }) {
+    await hearing(model).catch(() => {}); // other managers have other ways
     const shared = await model.widget_manager.get_model(model.get("_sources").replace("IPY_MODEL_", ""));
     const version = shared.get("version");
     dress(version, shared.get("style"));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ class Widget(anywidget.AnyWidget):
 
     _esm = Path(__file__).with_name("boot.js").read_text(encoding="utf-8")
     _sources = traitlets.Instance(Sources).tag(sync=True, **ipywidgets.widget_serialization)
+    _own = traitlets.Unicode().tag(sync=True)
     kind = traitlets.Unicode("stage").tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        own = uuid.uuid4().hex
+        super().__init__(_own=own, model_id=own, **traits)
 
     def snapshot(self) -> str:
         """The widget as plain HTML, as it is stored in the notebook."""

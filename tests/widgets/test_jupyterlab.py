@@ -1,0 +1,274 @@
+"""Each widget once in a real JupyterLab in a real browser: one Lab, one notebook, one kernel for all tests here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.conftest import ROOT, browser, free_port, models_folder, outside  # noqa: F401  (`browser` is a fixture)
+
+pytest.importorskip("jupyterlab")
+pytest.importorskip("anywidget")
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+
+LONG = 240_000
+"""Milliseconds that anything may take: machines are shared; what is slow is not wrong."""
+TOKEN = "test"
+CELLS = [
+    # Files in the notebook's folder are run in the kernel by a thread: so a test asks the kernel without the page.
+    f"""
+import json, sys, threading, time, traceback
+from pathlib import Path
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
+def obey():
+    n = 0
+    while True:
+        asked = Path(f"ask-{{n}}.py")
+        if not asked.exists():
+            time.sleep(0.05)
+            continue
+        try:
+            said = eval(asked.read_text(), globals())
+        except Exception:
+            said = traceback.format_exc()
+        Path("answer.part").write_text(json.dumps(said, default=str))
+        Path("answer.part").rename(f"answer-{{n}}.json")
+        n += 1
+threading.Thread(target=obey, daemon=True).start()
+""",
+    """
+from workbench import widgets as w
+from workbench.views import recorded
+trace, plain = recorded.trace("draft-tree"), recorded.trace("autoregressive")
+stage = w.stage(trace, plain); stage
+""",
+    "text = w.ribbon(trace)\ndrawn = w.tree(trace, 2)\nlinks = w.link(text, drawn)\nw.show(text, drawn)",
+    "curves = w.curves(trace); curves",
+    "clock = w.lane(trace); clock",
+    'lanes = w.lane([trace, plain], ["draft tree", "plain"]); lanes',
+    'seeing = w.vision(recorded.trace("specvlm"), recorded.trace("vlm-text-only")); seeing',
+    "from traces import hostile\nhurtful = w.ribbon(hostile()); hurtful",
+    """
+import plotly.graph_objects as go
+w.figure(go.Figure(go.Scatter(x=[1, 2, 3], y=[1, 4, 9]), layout={"title": "Squares"}))
+""",
+    """
+from workbench import Workbench
+wb = Workbench(device="cpu")
+panel = w.panel(wb, "draft-model", depth=3); panel
+""",
+    """
+run = wb.start("Once upon a time there was a small dragon", "draft-model", max_new_tokens=120, paused=True)
+live = w.live(run); live
+""",
+    "print('all', 'done')",
+]
+KINDS = ["stage", "tokens", "tree", "curves", "clock", "lanes", "vision", "panel", "live"]
+
+
+class Lab:
+    """A page of JupyterLab with the notebook, and a line to its kernel."""
+
+    def __init__(self, page: Any, folder: Path) -> None:
+        self.page, self.folder, self.asked = page, folder, 0
+
+    def kernel(self, expression: str) -> Any:
+        """What an expression is in the kernel."""
+        part, n = self.folder / "ask.part", self.asked
+        part.write_text(expression)
+        part.rename(self.folder / f"ask-{n}.py")
+        self.asked += 1
+        answer = self.folder / f"answer-{n}.json"
+        until(answer.exists, f"the kernel to answer {expression}")
+        return json.loads(answer.read_text())
+
+    def see(self, kind: str, part: str = "") -> Any:
+        """A part of the widget of a kind, scrolled into sight."""
+        found = self.page.locator(f".wb-widget[data-kind={kind}][data-ready=true]").first
+        found.scroll_into_view_if_needed()
+        return found.locator(part) if part else found
+
+
+def until(holds: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + LONG / 1000
+    while not (found := holds()):
+        assert time.monotonic() < end, f"waited too long for {what}"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A JupyterLab on a folder with the notebook; its settings are its own."""
+    home = tmp_path_factory.mktemp("lab")
+    folder, settings, port = home / "notebooks", home / "settings" / "@jupyterlab", free_port()
+    folder.mkdir()
+    for name, values in {
+        "notebook-extension/tracker": {"windowingMode": "none"},  # outputs out of sight stay in the page
+        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    }.items():
+        path = settings / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    (folder / "widgets.ipynb").write_text(json.dumps(notebook()))
+    from workbench.cli.lab import command
+
+    own = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
+    own |= {f"JUPYTERLAB_{name}_DIR": str(home / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
+    models = models_folder()
+    own |= {"WORKBENCH_MODELS": str(models)} if models else {}
+    more = [
+        "--allow-root",
+        f"--IdentityProvider.token={TOKEN}",
+        "--ServerApp.port_retries=0",
+        "--expose-app-in-browser",
+    ]
+    with (home / "log").open("w") as log:
+        asked = [*command(folder, "widgets", port, browser=False), *more]
+        process = subprocess.Popen(asked, cwd=home, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **own})
+        try:
+            url = f"http://127.0.0.1:{port}"
+            until(lambda: process.poll() is not None or answers(f"{url}/api"), "JupyterLab to start")
+            assert process.poll() is None, (home / "log").read_text()
+            yield url, folder
+        finally:
+            process.terminate()  # its kernels end with it
+            process.wait(timeout=60)
+
+
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+        return True
+    except OSError:
+        return False
+
+
+def notebook() -> dict[str, Any]:
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**empty, "id": f"cell-{i}", "source": text.strip()} for i, text in enumerate(CELLS)]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": cells}
+
+
+@pytest.fixture(scope="module")
+def lab(server: tuple[str, Path], browser: Any) -> Iterator[Lab]:  # noqa: F811
+    """The notebook, run from top to bottom. At the end: nothing was asked outside this machine, no widget failed."""
+    url, folder = server
+    context = browser.new_context(viewport={"width": 1500, "height": 1100})
+    context.set_default_timeout(LONG)
+    page, problems = context.new_page(), []
+    page.on("request", lambda r: problems.append(f"asked {r.url}") if outside(r.url) else None)
+    # A busy machine takes anywidget longer than two seconds; `boot.js` sees to it that nothing is lost.
+    page.on("pageerror", lambda e: None if "Failed to initialize model" in str(e) else problems.append(str(e)))
+    page.goto(f"{url}/lab/tree/widgets.ipynb?token={TOKEN}")
+    page.wait_for_function(
+        "window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'"
+    )
+    page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.get_by_text("all done", exact=True).wait_for()
+    yield Lab(page, folder)
+    context.close()
+    assert not problems
+
+
+def test_every_widget_is_drawn_and_no_cell_failed(lab: Lab) -> None:
+    assert lab.page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").all_inner_texts() == []
+    assert lab.page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts() == []
+    for kind in KINDS:
+        assert lab.see(kind).bounding_box()["height"] > 60, kind
+    assert lab.see("stage", ".wb-figure b").first.inner_text().endswith("×"), "compared with the trace beside it"
+    assert lab.see("tokens", ".wb-token").count() == lab.kernel("len(trace.token_ids)")
+    assert lab.see("vision", ".wb-vis").count() >= 3
+    assert lab.see("lanes", "text").all_inner_texts().count("plain") == 1
+
+
+def test_the_modules_crossed_once_and_came_from_memory(lab: Lab) -> None:
+    assert (
+        lab.kernel(
+            "len([x for x in __import__('ipywidgets').Widget.widgets.values() if type(x).__name__ == 'Sources'])"
+        )
+        == 2
+    )
+    asked = lab.page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
+    assert not [url for url in asked if outside(url)]
+
+
+def test_a_click_arrives_in_python_and_in_the_linked_widget(lab: Lab) -> None:
+    assert lab.kernel("drawn.selection") == lab.kernel("text.selection") == {"round": 2}
+    lab.see("tokens", "[data-round='5'][data-token='1']").click()
+    until(lambda: lab.kernel("text.selection").get("round") == 5, "the click")
+    assert lab.kernel("text.selection")["token"] == 1
+    assert lab.kernel("drawn.selection == text.selection")
+    lab.see("tree", ".wb-card-tree h3").get_by_text("round 6").wait_for()
+
+
+def test_a_token_pinned_in_python_is_shown(lab: Lab) -> None:
+    lab.kernel("text.set_trait('selection', {'round': 7, 'token': 0})")
+    lab.see("tokens", "[data-round='7'][data-token='0'].is-shown").wait_for()
+    lab.see("tree", ".wb-card-tree h3").get_by_text("round 8").wait_for()
+
+
+def test_another_trace_is_drawn(lab: Lab) -> None:
+    lab.kernel("setattr(curves, 'trace', plain)")
+    lab.see("curves", ".wb-card-histogram em").get_by_text("n = 56").wait_for()
+    lab.see("lanes", "[data-trace='1'][data-round='3']").click(force=True)
+    until(lambda: lab.kernel("lanes.selection") == {"trace": 1, "round": 3}, "the click")
+
+
+def test_a_slider_of_the_panel_arrives_in_python_and_back(lab: Lab) -> None:
+    slider = lab.see("panel", "[data-param=depth] input[type=range]")
+    slider.focus()
+    slider.press("ArrowRight")
+    until(lambda: lab.kernel("panel.values['depth']") == 4, "the slider")
+    lab.kernel("panel.set_trait('values', {'method': 'draft-tree', 'width': 2})")
+    lab.see("panel", "[data-param=width] input[type=number]").wait_for()
+    assert lab.see("panel", "[data-param=width] input[type=number]").input_value() == "2"
+
+
+def test_texts_that_would_do_harm_are_text(lab: Lab) -> None:
+    assert lab.page.evaluate("window.hurt === undefined")
+    assert lab.page.locator(".wb-widget img[src=x]").count() == 0
+
+
+def test_a_figure_of_plotly_is_drawn_without_a_network(lab: Lab) -> None:
+    drawn = lab.page.locator(".jp-OutputArea-output .js-plotly-plot").first
+    drawn.scroll_into_view_if_needed()
+    drawn.get_by_text("Squares").wait_for()
+
+
+def test_widgets_wear_jupyters_theme(lab: Lab) -> None:
+    dark = ".wb-widget[data-kind=tokens].dark"
+    assert lab.page.locator(dark).count() == 0
+    lab.page.evaluate("() => void jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Dark' })")
+    lab.page.wait_for_selector(dark, state="attached")
+    lab.page.evaluate("() => void jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' })")
+    lab.page.wait_for_selector(dark, state="detached")
+
+
+@pytest.mark.skipif(models_folder() is None, reason="no bundled models")
+def test_a_run_is_stepped_changed_and_stopped_from_the_notebook(lab: Lab) -> None:
+    live, rounds = lab.see("live"), lambda: lab.kernel("len(run.trace.rounds) if run.trace else 0")
+    until(lambda: lab.kernel("run.state") == "paused", "the models")
+    live.locator("[data-press=step]:enabled").click()
+    live.locator(".wb-token").first.wait_for()
+    until(lambda: rounds() == 1 and lab.kernel("run.state") == "paused", "one round")
+    slider = live.locator("[data-param=depth] input[type=range]")
+    slider.focus()
+    slider.press("ArrowRight")
+    until(lambda: lab.kernel("'depth=5' in repr(run.planned)"), "the slider")
+    live.locator("[data-press=step]:enabled").click()
+    until(lambda: rounds() == 2, "another round")
+    assert lab.kernel("run.trace.rounds[1].params['depth']") == 5
+    live.locator(".wb-token[data-round='0']").first.click()
+    until(lambda: lab.kernel("live.selection").get("round") == 0, "the click")
+    live.locator("[data-press=stop]:enabled").click()
+    until(lambda: lab.kernel("run.state") == "cancelled", "the end")
+    live.locator(".wb-card-ribbon em").get_by_text("stopped by you").wait_for()
