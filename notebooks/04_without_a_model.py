@@ -1,0 +1,559 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 04 · Drafting without a model
+#
+# You will be able to
+#
+# - build a drafter in eight lines that needs no second model, and prove that it is the engine's prompt lookup,
+# - tell from a text alone, before any model runs, how much a copying drafter will win on it,
+# - say what a trie and a table of successors add to it, and when each of them is worth its place in the tree.
+#
+# You need to know how a round works (00) and why the target can check many tokens in one pass (01).
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+import html
+from collections import Counter
+
+import ipywidgets
+import plotly.graph_objects as go
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.bench.prompts import load_prompts
+from workbench.engine.models import locate
+from workbench.trace.metrics import acceptance_rate, tau
+
+disable_progress_bar()
+wb = (
+    Workbench(SERVER) if SERVER else Workbench(target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+)
+folder = locate(TARGET or "text-target")
+tokenizer = AutoTokenizer.from_pretrained(folder)
+target = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(DEVICE).eval()
+prompts = {p.name: p for p in load_prompts()}
+length = 40 if FAST else 128
+print(
+    wb.device_label(),
+    "·",
+    f"{len(prompts)} bundled prompts of the kinds",
+    ", ".join({p.group: 0 for p in prompts.values()}),
+)
+
+
+# %% [markdown]
+# ## The cheapest guess there is
+#
+# When you copy an address into a form, you do not compose it: you find where you are and go on from there. Text does
+# this all the time. An answer repeats the question, code repeats its variable names, a summary repeats its source. So
+# look where the last few tokens stood before, and propose what followed them.
+
+# %%
+def lookup(text, depth=10, longest=3):
+    """What followed the newest earlier place where the last `longest` tokens (or fewer) of `text` stood."""
+    for n in range(min(longest, len(text) - 1), 0, -1):  # the longest suffix first
+        for start in range(len(text) - n - 1, -1, -1):  # the newest place first
+            if text[start : start + n] == text[-n:]:
+                return text[start + n : start + n + depth]
+    return []  # nothing repeats: the round is plain decoding
+
+
+# %% [markdown]
+# **Predict.** Characters stand in for tokens here. What does `lookup` propose behind each of these?
+#
+# 1. `the cat sat. the c` · 2. `aaaa` · 3. `abcdef` · 4. `xy1 xy2 xy`
+#
+# Write four answers down, then run the cell. The second is the one that most people get wrong.
+
+# %%
+for text in ("the cat sat. the c", "aaaa", "abcdef", "xy1 xy2 xy"):
+    print(f"{text!r:>22} → {''.join(lookup(list(text), depth=6))!r}")
+
+assert "".join(lookup(list("aaaa"))) == "a"
+assert lookup(list("abcdef")) == []
+
+
+# %% [markdown]
+# `aaaa` gives one `a` and no more: the newest earlier place of `aaa` begins one step back, and behind it the text ends.
+# `xy` is followed by `2` and not by `1`, because the newest place is taken. Both are choices, and both will matter below.
+#
+# ## The whole method
+#
+# A round: draft, let the target read the draft in one pass, keep what it would have written itself, add its next token.
+# The target is a plain Hugging Face model here, without a cache and without our engine.
+
+# %%
+def agreed(guess, own):
+    """How many tokens at the beginning of `guess` are those of `own`."""
+    n = 0
+    while n < min(len(guess), len(own)) and guess[n] == own[n]:
+        n += 1
+    return n
+
+
+@torch.inference_mode()
+def generate(prompt, draft, max_new_tokens):
+    """Greedy speculative decoding. Returns the new tokens, and for each round (the draft, how much was accepted)."""
+    text, rounds = list(prompt), []
+    while (room := max_new_tokens - (len(text) - len(prompt))) > 0:
+        guess = draft(text)[: room - 1]  # the target adds one token of its own
+        logits = target(torch.tensor([text + guess], device=DEVICE)).logits[0, len(text) - 1 :]  # [len(guess) + 1, V]
+        own = logits.argmax(-1).tolist()  # what the target would write at each place
+        n = agreed(guess, own)
+        new = own[: n + 1]  # n accepted drafts, and the target's own token
+        rounds.append((guess, n))
+        text += new
+        if tokenizer.eos_token_id in new:
+            break
+    return text[len(prompt) :], rounds
+
+
+prompt = prompts["copy-three-times"].encode(tokenizer)
+answer, rounds = generate(prompt, lookup, length)
+print("prompt", len(prompt), "tokens · answer", len(answer), "tokens in", len(rounds), "passes of the target\n")
+for guess, n in rounds:
+    print(f"{n:2d} of {len(guess):2d} accepted │ {tokenizer.decode(guess[:n])!r} ✕ {tokenizer.decode(guess[n:])!r}")
+
+# %% [markdown]
+# **Predict.** The engine's `prompt-lookup` keeps an index instead of scanning, a cache instead of reading everything
+# again, and samples when asked to. With greedy decoding: which of these will differ from ours: the text, the number of
+# rounds, the drafts, or nothing?
+
+# %%
+trace = wb.generate(prompt, method="prompt-lookup", params={"depth": 10, "ngram": 3}, max_new_tokens=length)
+
+assert trace.token_ids == answer
+assert [r.nodes.tokens for r in trace.rounds] == [guess for guess, _ in rounds]
+assert [len(r.emitted) for r in trace.rounds] == [n + 1 for _, n in rounds]
+w.ribbon(trace)
+
+# %% [markdown]
+# Nothing differs: the same drafts, token by token, and the same rounds. The engine's drafter is
+# `workbench/methods/drafters/ngram.py`; what it adds is an index, so that a look-up costs no scan.
+
+# %%
+w.app_link(trace)
+
+
+# %% [markdown]
+# ## Where does it win? Ask the text, not the model
+#
+# Look at the loop again: with greedy decoding the target writes the same text whatever is drafted. So if you know the
+# text, you know what every draft would have earned, and no model has to run.
+
+# %%
+def replay(prompt, answer, draft):
+    """The rounds in which a target that writes `answer` would have taken it: (the draft, how much was accepted)."""
+    at, rounds = 0, []
+    while at < len(answer):
+        guess = draft(prompt + answer[:at])[: len(answer) - at - 1]
+        n = agreed(guess, answer[at:])
+        rounds.append((guess, n))
+        at += n + 1
+    return rounds
+
+
+assert [n for _, n in replay(prompt, answer, lookup)] == [n for _, n in rounds]
+
+
+def figures(rounds):
+    """τ, and accepted drafts / tested drafts (the first rejected one was tested, those behind it were not)."""
+    accepted = sum(n for _, n in rounds)
+    tested = sum(min(n + 1, len(guess)) for guess, n in rounds)
+    return (accepted + len(rounds)) / len(rounds), accepted / max(tested, 1)
+
+
+# %% [markdown]
+# One run of plain decoding for each prompt is enough to judge *every* copying drafter. Here are the prompts of three
+# groups, in the target's own words:
+
+# %%
+chosen = [p for p in prompts.values() if p.group in ("stories", "copy", "json")]
+if FAST:
+    chosen = [
+        p for p in chosen if p.name not in ("story-lighthouse", "story-kite", "story-bear", "json-book", "json-recipe")
+    ]
+texts = {}
+for p in chosen:
+    plain = wb.generate(p.encode(tokenizer), method="autoregressive", max_new_tokens=length)
+    texts[p.name] = (plain.header.prompt_tokens, plain.token_ids)
+    print(f"{p.name:17} {plain.text.strip()[:90]!r}")
+
+# %% [markdown]
+# **Predict.** Sort these by the τ that prompt lookup will reach: `copy-three-times` (repeats a sentence three times),
+# `copy-passage` (copies a paragraph), `copy-rename` (should copy, with another name), `copy-summary` (should pick
+# sentences), `json-person` (a record as JSON), `story-dragon` (writes a story). The texts above are all you need.
+
+# %%
+measured = {name: figures(replay(*texts[name], lookup)) for name in texts}
+for name, (length_, rate) in sorted(measured.items(), key=lambda item: -item[1][0]):
+    drafts = [len(guess) > 0 for guess, _ in replay(*texts[name], lookup)]
+    with_draft = sum(drafts) / len(drafts)
+    print(f"{name:17} τ = {length_:4.2f} {'█' * round(4 * length_):30} ", end="")
+    print(f"{rate:4.0%} of tested drafts accepted, {with_draft:4.0%} of rounds had one")
+
+
+def rate_of(group):
+    """Accepted / tested over all chosen prompts of a group."""
+    return figures([r for p in chosen if p.group == group for r in replay(*texts[p.name], lookup)])[1]
+
+
+print(f"\nacceptance: copy {rate_of('copy'):.0%}, JSON {rate_of('json'):.0%}, stories {rate_of('stories'):.0%}")
+assert rate_of("copy") > rate_of("stories") + 0.2
+
+
+# %% [markdown]
+# The kind of task does not decide it; the text does. `copy-rename` and `copy-summary` are called *copy*, but this small
+# target does not manage them: it wanders off into a text of its own, and there is nothing to look up. And a story is not
+# worth nothing: names and phrases come back. Mind the two right columns. A drafter that speaks up rarely can have a decent
+# acceptance rate and still change little, since a round without a draft is plain decoding. It costs next to nothing
+# either, so it can stay on.
+#
+# ## Two dials, all settings at once
+#
+# `longest` is how much must match before we trust it; `depth` is how much we copy. Because a replay takes no model, the
+# whole plane costs less than one generation. Pick a prompt and turn both.
+
+# %%
+def coloured(name, depth, longest):
+    """The answer, accepted tokens underlined, one bar at the end of each round. Token text is escaped."""
+    prompt, answer = texts[name]
+    rounds = replay(prompt, answer, lambda text: lookup(text, depth, longest))
+    parts, at = [], 0
+    for _, n in rounds:
+        kept, own = tokenizer.decode(answer[at : at + n]), tokenizer.decode(answer[at + n : at + n + 1])
+        parts.append((f"<u>{html.escape(kept)}</u>" if kept else "") + f"<b>{html.escape(own)}</b>")
+        at += n + 1
+    length_, rate = figures(rounds)
+    return (
+        f"<p>{html.escape(name)}: τ = {length_:.2f}, {rate:.0%} of tested drafts accepted</p>"
+        f"<p style='white-space:pre-wrap;line-height:1.8'>{' │ '.join(parts)}</p>"
+        "<p><small><u>underlined</u>: accepted · <b>bold</b>: written by the target · │ a round ends</small></p>"
+    )
+
+
+class Dials(ipywidgets.VBox):
+    """Prompt, depth and longest match, and the text they give. `snapshot` is what the notebook stores."""
+
+    def __init__(self):
+        self.name = ipywidgets.Dropdown(options=list(texts), value="copy-passage", description="prompt")
+        self.depth = ipywidgets.IntSlider(10, 1, 20, description="depth")
+        self.longest = ipywidgets.IntSlider(3, 1, 6, description="longest")
+        self.view = ipywidgets.HTML(self.snapshot())
+        for dial in (self.name, self.depth, self.longest):
+            dial.observe(self.update, "value")
+        super().__init__([self.name, self.depth, self.longest, self.view])
+
+    def update(self, change):
+        self.view.value = self.snapshot()
+
+    def snapshot(self):
+        return coloured(self.name.value, self.depth.value, self.longest.value)
+
+
+w.show(Dials())
+
+# %% [markdown]
+# **Predict.** You raise `depth` from 1 to 16 on everything above. τ rises, but what happens to *drafted tokens that were
+# accepted*? And `longest` from 1 to 4: does a longer match change τ much, given that shorter ones are tried afterwards?
+
+# %%
+depths, longests = (1, 2, 4, 8, 16), (1, 2, 3, 4)
+plane = {
+    (longest, depth): [r for name in texts for r in replay(*texts[name], lambda t, d=depth, n=longest: lookup(t, d, n))]
+    for longest in longests
+    for depth in depths
+}
+print("τ by depth       ", *(f"{d:>6}" for d in depths))
+for longest in longests:
+    print(f"longest match {longest}  ", *(f"{figures(plane[longest, d])[0]:6.2f}" for d in depths))
+print(
+    "used of drafted  ",
+    *(f"{sum(n for _, n in plane[3, d]) / sum(len(g) for g, _ in plane[3, d]):6.0%}" for d in depths),
+)
+
+taus = [figures(plane[3, d])[0] for d in depths]
+assert taus == sorted(taus)
+assert figures(plane[3, 16])[0] >= figures(plane[1, 16])[0]
+
+
+# %% [markdown]
+# Deeper is never worse in τ, and ever more wasteful: most of a long draft is thrown away. That is a price only if the
+# target's pass gets slower with its length (01 measures where that begins). A longer match helps by *choosing* better
+# among several places, not by finding more of them, since shorter suffixes are tried anyway.
+#
+# ## When the text says two things: a trie
+#
+# Prompt lookup proposes one continuation. In `copy-three-times`, the sentence has been followed by the end of the
+# question and by a line break. Keep all continuations, and let the target choose:
+
+# %%
+def continuations(text, suffix, depth):
+    """Everything that has followed `suffix` in `text`, as a trie {token: {token: …}}."""
+    trie = {}
+    for start in range(len(text) - len(suffix)):
+        if text[start : start + len(suffix)] == suffix:
+            node = trie
+            for token in text[start + len(suffix) : start + len(suffix) + depth]:
+                node = node.setdefault(token, {})
+    return trie
+
+
+def show_trie(trie, indent=0):
+    """Print a trie, a token a line."""
+    for token, below in trie.items():
+        print("   " * indent + "└─ " + repr(tokenizer.decode([token])))
+        show_trie(below, indent + 1)
+
+
+one_sentence = answer[: len(answer) // 3]  # the target has just written the sentence once …
+half_way = prompt + answer[: 2 * len(one_sentence)]  # … or twice
+show_trie(continuations(half_way, half_way[-3:-1], depth=3))
+
+# %% [markdown]
+# The engine's `lookahead-trie` drafts such a trie as a tree, the most frequent branch first, and the target verifies all
+# branches in one pass (notebook 06 shows how). Find a round in which the *second* branch saved the day:
+
+# %%
+branching = wb.generate(prompt, method="lookahead-trie", max_new_tokens=length)
+saved = [r.index for r in branching.rounds if r.path and r.path[0] != r.nodes.parents.index(-1)]
+print("rounds in which a later sibling of the first guess was accepted:", saved)
+w.tree(branching, round=saved[0] if saved else 0)
+
+# %% [markdown]
+# The first guess was the end of the question, which is what followed this word in the prompt; the accepted one is the
+# line break. A chain would have lost the round there.
+#
+# ## Not copying but recycling
+#
+# Every verification computes the target's whole ranking at *every* node, rejected ones too, and we throw all but one
+# token away. Token recycling keeps the 8 likeliest successors of each token seen, in a table, and drafts by following it:
+# a bigram model that the target writes while it works. The trace holds the first 5 of those 8 (`round.top_p`), so we can
+# rebuild that part of the drafter from the outside.
+
+# %%
+from workbench.methods.drafters.token_recycling import template
+
+shape = template(16, 6)  # which ranks to follow: (0,) the best successor, (0, 1) the second best behind it, …
+print("a tree of", len(shape), "nodes, as ranks:", *shape[:8], "…")
+
+
+def follow(table, last, shape):
+    """The drafts that the table gives behind the token `last`, as a set of paths of tokens."""
+    paths = {(): (last,)}
+    for ranks in shape:
+        before = paths.get(ranks[:-1])
+        successors = table.get(before[-1], []) if before else []
+        if ranks[-1] < len(successors):
+            paths[ranks] = (*before, successors[ranks[-1]])
+    return {path[1:] for path in paths.values()} - {()}
+
+
+def paths_of(nodes):
+    """The same set, from the tree of a round in a trace."""
+    found = []
+    for token, parent in zip(nodes.tokens, nodes.parents, strict=True):
+        found.append((*found[parent], token) if parent >= 0 else (token,))
+    return set(found)
+
+
+recycled = wb.generate(texts["story-dragon"][0], method="token-recycling", max_new_tokens=length)
+table, text, mine, theirs = {}, list(recycled.header.prompt_tokens), 0, 0
+for r in recycled.rounds:
+    depth = min(6, length - (len(text) - len(recycled.header.prompt_tokens)) - 1)
+    drafts = follow(table, text[-1], [path for path in template(16, depth) if max(path) < 5] if depth else [])
+    assert drafts <= paths_of(r.nodes)
+    mine, theirs = mine + len(drafts), theirs + len(paths_of(r.nodes))
+    places = [text[-1], *r.nodes.tokens]  # every token that the target has just read …
+    for token, top in zip(reversed(places), reversed(r.top_p), strict=True):
+        table[token] = top.tokens  # … and what it thought comes next; places near the root have the last word
+    text += [e.token for e in r.emitted]
+print(
+    f"{len(recycled.rounds)} rounds, the table knows {len(table)} tokens: {mine} of {theirs} drafts rebuilt, none wrong"
+)
+assert mine > 0.7 * theirs
+
+# %% [markdown]
+# **Predict.** The table is empty when a text begins. On a story, where little repeats word for word, will recycling beat
+# prompt lookup? On a pure copy, where it remembers one token back and prompt lookup up to three? And what if we *keep* the
+# table from one text to the next (`warm`)? Each text is still new to it.
+
+# %%
+groups = ("stories", "copy", "json")
+lanes = {
+    "trie": ("lookahead-trie", {}),
+    "recycling, cold": ("token-recycling", {}),
+    "recycling, warm": ("token-recycling", {"warm": True}),
+}
+runs = {
+    (lane, p.name): wb.generate(texts[p.name][0], method=method, params=params, max_new_tokens=length).rounds
+    for lane, (method, params) in lanes.items()
+    for p in chosen
+}
+result = {}
+for group in groups:
+    replayed = [r for p in chosen if p.group == group for r in replay(*texts[p.name], lookup)]
+    result["prompt lookup", group] = figures(replayed)
+for lane in lanes:
+    for group in groups:
+        rounds_ = [r for p in chosen if p.group == group for r in runs[lane, p.name]]
+        result[lane, group] = tau(rounds_), acceptance_rate(rounds_)
+
+print(f"{'τ, accepted / tested':17}", *(f"{group:>14}" for group in groups))
+for lane in ("prompt lookup", *lanes):
+    print(f"{lane:20}", *(f"{result[lane, g][0]:8.2f}, {result[lane, g][1]:4.0%}" for g in groups))
+
+assert result["prompt lookup", "copy"][0] > result["recycling, cold", "copy"][0] + 0.5
+assert result["recycling, warm", "stories"][0] > result["recycling, cold", "stories"][0]
+
+# %%
+bars = [go.Bar(name=lane, x=list(groups), y=[result[lane, g][0] for g in groups]) for lane in ("prompt lookup", *lanes)]
+layout = go.Layout(
+    title="Tokens per pass of the target, by kind of text",
+    yaxis_title="mean accepted length τ",
+    barmode="group",
+    height=360,
+)
+w.figure(go.Figure(bars, layout))
+
+# %% [markdown]
+# Copying wins where the text copies. Recycling knows pairs of tokens, which every text of a language shares; so it is worth
+# little until its table has filled, and then it helps even where nothing is copied. That is a different kind of memory:
+# prompt lookup remembers *this text*, a warm table remembers *this model*. No drafter of the three is best on all texts.
+# What about time? The next line prints it; on a machine that is busy with other things, do not trust a single number
+# (notebook 10 shows how to measure).
+
+# %%
+for lane in lanes:
+    rounds_ = [r for p in chosen for r in runs[lane, p.name]]
+    seconds = sum(r.seconds for r in rounds_)
+    in_model = sum(r.verify_s for r in rounds_) / seconds
+    print(f"{lane:16} {in_model:4.0%} of the time is the target's; the rest is drafting, bookkeeping and recording")
+
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. First or newest?** `lookup` takes the newest place; Saxena's original takes the first. Write `lookup_first`, replay
+# it on all texts, and find one on which it differs. Then make up a text of letters on which the *first* place is right.
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def lookup_first(text, depth=10, longest=3):
+    for n in range(min(longest, len(text) - 1), 0, -1):
+        for start in range(len(text) - n):
+            if text[start : start + n] == text[-n:]:
+                return text[start + n : start + n + depth]
+    return []
+
+
+for name in texts:
+    first, newest = (figures(replay(*texts[name], d))[0] for d in (lookup_first, lookup))
+    if first != newest:
+        print(f"{name:17} first {first:.2f}, newest {newest:.2f}")
+# A document that is quoted from its beginning again: the first place is the document, the newest one a digression.
+assert lookup_first(list("abcd-abx+ab"))[:2] == ["c", "d"]
+assert lookup(list("abcd-abx+ab"))[:2] == ["x", "+"]
+# And the engine agrees with both:
+other = wb.generate(prompt, method="prompt-lookup", params={"occurrence": "first"}, max_new_tokens=length)
+assert [len(r.emitted) for r in other.rounds] == [n + 1 for _, n in replay(prompt, answer, lookup_first)]
+
+
+# %% [markdown]
+# **2. Only when sure.** A match of one token is often an accident (after a comma comes anything). Refuse matches shorter
+# than two tokens. What happens to the acceptance rate, what to τ? Which of the two would you rather have high, and on
+# which machine?
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def lookup_sure(text, depth=10, longest=3, shortest=2):
+    for n in range(longest, shortest - 1, -1):
+        if n < len(text):
+            for start in range(len(text) - n - 1, -1, -1):
+                if text[start : start + n] == text[-n:]:
+                    return text[start + n : start + n + depth]
+    return []
+
+
+for title, draft in (("any match", lookup), ("two tokens at least", lookup_sure)):
+    length_, rate = figures([r for name in texts for r in replay(*texts[name], draft)])
+    print(f"{title:20} τ = {length_:.2f}, acceptance {rate:.0%}")
+sure, unsure = (figures([r for name in texts for r in replay(*texts[name], d)]) for d in (lookup_sure, lookup))
+assert sure[1] > unsure[1]
+assert sure[0] <= unsure[0]
+# τ is what you get, drafted tokens are what you pay. Where a longer pass costs nothing (a GPU with one user), take any
+# match; where every drafted token costs time (a CPU, a full batch), a high acceptance rate is worth more.
+
+# %% [markdown]
+# **3. A memory of other texts.** The look-up need not be in the prompt. REST (He et al. 2023) looks in a *datastore*. Put
+# the answers to all other stories in front of the text and replay `story-dragon`: how does τ change? Do not let the answer
+# itself into the datastore.
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+store = []
+for name in ("story-lighthouse", "story-bear"):
+    store += wb.generate(prompts[name].encode(tokenizer), method="draft-model", max_new_tokens=2 * length).token_ids
+alone = figures(replay(*texts["story-dragon"], lookup))[0]
+with_store = figures(replay(*texts["story-dragon"], lambda text: lookup(store + text)))[0]
+print(f"τ on story-dragon: {alone:.2f} alone, {with_store:.2f} with {len(store)} tokens of other stories")
+assert with_store >= alone
+# Two short stories may already help, since this target tells all its stories in the same words. The order matters: the
+# text itself stays last, so that its own newest places win.
+triples = Counter(zip(store, store[1:], store[2:], strict=False))
+print("its most frequent triples:", [tokenizer.decode(list(triple)) for triple, _ in triples.most_common(4)])
+
+# %% [markdown]
+# ## References
+#
+# - Saxena 2023, *Prompt lookup decoding*, github.com/apoorvumang/prompt-lookup-decoding. · Yang et al. 2023, *Inference
+#   with reference*, arXiv:2304.04487, §3: the same idea for retrieved documents.
+# - Zhao et al. 2024, *Lookahead*, arXiv:2312.12728, §4: the trie. · Luo et al. 2024, *Token recycling*,
+#   arXiv:2408.08696, §3: the table.
+# - He et al. 2023, *REST: retrieval-based speculative decoding*, arXiv:2311.08252: a datastore (exercise 3).
+#
+# Next: [05](05_draft_model.ipynb) pays for a real second model, and asks what it has to be to earn that.

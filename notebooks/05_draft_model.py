@@ -1,0 +1,444 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 05 · A separate draft model
+#
+# You will be able to
+#
+# - draft with a small model in five lines, and prove that the engine does the same,
+# - choose a draft model and its draft length from two numbers that you can measure: acceptance and cost,
+# - say what happens when two models number their tokens differently, and why that must fail loudly.
+#
+# You need to know the loop of 04. 03 derives the formulas that are used here.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import plotly.graph_objects as go
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.bench.prompts import load_prompts
+from workbench.core.errors import TokenizerMismatchError
+from workbench.engine.models import locate
+from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, draft_utilisation, drafted, tau
+from workbench.trace.theory import best_depth, tau_by_position
+
+disable_progress_bar()
+TARGET, DRAFTER = TARGET or "text-target", DRAFTER or "text-drafter"
+wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=DRAFTER, device=DEVICE)
+tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
+target, drafter = (
+    AutoModelForCausalLM.from_pretrained(locate(name), dtype=torch.float32).to(DEVICE).eval()
+    for name in (TARGET, DRAFTER)
+)
+torch.set_grad_enabled(False)
+prompts = {p.name: p.encode(tokenizer) for p in load_prompts()}
+length = 40 if FAST else 128
+sizes = [sum(p.numel() for p in model.parameters()) / 1e6 for model in (target, drafter)]
+print(f"{wb.device_label()} · target {sizes[0]:.1f} M parameters, drafter {sizes[1]:.1f} M")
+
+
+# %% [markdown]
+# ## The same loop, another drafter
+#
+# In 04 a drafter was a function from text to guesses. A second model is one, too: let it write K tokens, greedily.
+
+# %%
+def draft(text, K=4, model=drafter):
+    """The next K tokens as the small model would write them. (It reads everything again at each step: no cache.)"""
+    guess = []
+    for _ in range(K):
+        guess.append(int(model(torch.tensor([text + guess], device=DEVICE)).logits[0, -1].argmax()))
+    return guess
+
+
+def generate(prompt, draft, max_new_tokens):
+    """Greedy speculative decoding, as in 04: the new tokens, and for each round (the draft, how much was accepted)."""
+    text, rounds = list(prompt), []
+    while (room := max_new_tokens - (len(text) - len(prompt))) > 0:
+        guess = draft(text)[: room - 1]
+        logits = target(torch.tensor([text + guess], device=DEVICE)).logits[0, len(text) - 1 :]  # [len(guess) + 1, V]
+        own = logits.argmax(-1).tolist()
+        n = 0
+        while n < len(guess) and guess[n] == own[n]:
+            n += 1
+        new = own[: n + 1]
+        rounds.append((guess, n))
+        text += new
+        if tokenizer.eos_token_id in new:
+            break
+    return text[len(prompt) :], rounds
+
+
+story = prompts["story-dragon"]
+answer, rounds = generate(story, draft, length)
+for guess, n in rounds[:6]:
+    print(f"{n} of {len(guess)} accepted │ {tokenizer.decode(guess[:n])!r} ✕ {tokenizer.decode(guess[n:])!r}")
+print(f"… {len(answer)} tokens in {len(rounds)} passes of the target")
+
+# %%
+trace = wb.generate(story, method="draft-model", params={"depth": 4}, max_new_tokens=length)
+
+assert trace.token_ids == answer
+assert [r.nodes.tokens for r in trace.rounds] == [guess for guess, _ in rounds]
+w.ribbon(trace)
+
+# %% [markdown]
+# The engine adds a cache for each of the two models, and keeps them in step: what was rejected is forgotten in both.
+
+# %%
+w.app_link(trace)
+
+# %% [markdown]
+# ## How long should the draft be?
+#
+# **Predict.** We draft K = 8 tokens each round. The first is accepted with some rate. Given that it was, is the second one
+# accepted more often, less often, or as often? And the eighth?
+
+# %%
+kinds = {
+    "stories": ["story-kite", "story-bear", "story-lighthouse"],
+    "JSON": ["json-person", "json-book"],
+    "copy": ["copy-words", "copy-passage"],
+}
+long_runs = {
+    kind: [wb.generate(prompts[n], method="draft-model", params={"depth": 8}, max_new_tokens=length) for n in names]
+    for kind, names in kinds.items()
+}
+by_place = {kind: acceptance_by_depth([r for t in runs for r in t.rounds]) for kind, runs in long_runs.items()}
+for kind, places in by_place.items():
+    print(f"{kind:8}", *(f"{kept / tried:4.0%} of {tried:<3d}" for _, tried, kept in places))
+
+# %% [markdown]
+# Conditional rates do *not* fall with the place: what makes a token late in the draft unlikely to survive is that all
+# before it must survive, too. They may even rise, because a draft that has come far is in an easy stretch of text. Behind
+# the first few places few rounds are left to count ("of …"), so read the right end with care.
+#
+# From these rates follows the mean accepted length for every K, without another run: a round gives one token, plus one for
+# each place that is reached. **Predict**: does τ computed from the K = 8 run agree with a run that really uses K = 2?
+
+# %%
+rates = {kind: [kept / tried for _, tried, kept in places] for kind, places in by_place.items()}
+for kind, names in kinds.items():
+    for K in (1, 2, 4):
+        runs = [
+            wb.generate(prompts[n], method="draft-model", params={"depth": K}, max_new_tokens=length) for n in names
+        ]
+        measured, computed = tau([r for t in runs for r in t.rounds]), tau_by_position(rates[kind][:K])
+        print(f"{kind:8} K = {K}: τ = {measured:.2f} measured, {computed:.2f} computed from the run with K = 8")
+        assert abs(measured - computed) < 0.25 * measured
+
+
+# %% [markdown]
+# ## What a draft costs
+#
+# τ always grows with K. Speed does not: each draft is a pass of the small model. Count everything in *plain steps*, the
+# time that the target takes to write one token alone:
+#
+# $$\text{speed-up}(K) = \frac{\tau(K)}{K\,c + v(K+1)}$$
+#
+# with c the cost of one draft and v(n) that of verifying n tokens (1 as long as decoding is memory-bound, see 01).
+
+# %%
+def undisturbed(seconds):
+    """The tenth fastest of a hundred: what it takes when nothing else gets in the way."""
+    return sorted(seconds)[len(seconds) // 10]
+
+
+def plain_step():
+    """Seconds of one pass of the target over one token, measured now."""
+    run = wb.generate(story, method="autoregressive", max_new_tokens=20)
+    return undisturbed([r.verify_s for r in run.rounds])
+
+
+step = plain_step()
+some = [r for runs in long_runs.values() for t in runs for r in t.rounds if r.draft_forwards == 8]
+c, v = undisturbed([r.draft_s / 8 for r in some]) / step, undisturbed([r.verify_s for r in some]) / step
+print(
+    f"on this machine, now: plain step {1e3 * step:.1f} ms, one draft c = {c:.2f}, verifying nine tokens v(9) = {v:.2f}"
+)
+
+
+def verify_cost(n):
+    """v(n), a straight line through v(1) = 1 and v(9) as measured."""
+    return 1 + max(0.0, v - 1) * (n - 1) / 8
+
+
+# %% [markdown]
+# **Predict.** For which kind of text is the best K largest? For which would you not draft at all?
+
+# %%
+Ks = list(range(1, 9))
+lines, best = [], {}
+for kind in kinds:
+    reachable = [*rates[kind], *[rates[kind][-1]] * 8][:8]
+    gain = [tau_by_position(reachable[:K]) / (K * c + verify_cost(K + 1)) for K in Ks]
+    best[kind] = best_depth(reachable, c, verify_cost, most=8)
+    lines.append(go.Scatter(name=kind, x=Ks, y=gain, mode="lines+markers"))
+    print(f"{kind:8} best K = {best[kind].depth}, speed-up {best[kind].speedup:.2f} by these costs")
+
+assert best["stories"].depth >= best["copy"].depth
+figure = go.Figure(lines, go.Layout(title="Speed-up by draft length, from measured rates and costs", height=360))
+figure.update_xaxes(title="K, drafts a round").update_yaxes(title="speed-up over plain decoding")
+figure.add_hline(y=1, line_dash="dot", annotation_text="plain decoding")
+w.figure(figure)
+
+# %% [markdown]
+# The better the drafter knows a text, the longer it should be allowed to write. One K for everything is a compromise, which
+# is why there are policies (below). Below the dotted line you would be faster without a drafter. (Copying is what this
+# drafter cannot do, and what 04 does for nothing.)
+#
+# ## Which model?
+#
+# A larger drafter is right more often and costs more. For a family of sizes, take the target's own first layers
+# (`early-exit`), and at the far end the target as its own drafter. At the near end: a drafter that was trained on
+# descriptions of pictures, with the same vocabulary. **Predict** the order by acceptance, then by speed-up.
+
+# %%
+candidates = {
+    "vision-text-drafter": ("draft-model", {}, "vision-text-drafter"),
+    DRAFTER: ("draft-model", {}, None),
+    "first 2 of 12 layers": ("early-exit", {"exit_layer": 2}, None),
+    "first 6 of 12 layers": ("early-exit", {"exit_layer": 6}, None),
+    "the target itself": ("draft-model", {}, TARGET),
+}
+found = {}
+for title, (method, params, model) in candidates.items():
+    runs = [
+        wb.generate(prompts[n], method=method, params={"depth": 4} | params, drafter=model, max_new_tokens=length)
+        for n in ("story-bear", "story-lighthouse", "json-person")
+    ]
+    rounds_ = [r for t in runs for r in t.rounds]
+    cost = undisturbed([r.draft_s / r.draft_forwards for r in rounds_ if r.draft_forwards]) / plain_step()
+    found[title] = acceptance_rate(rounds_), cost
+    choice = best_depth(found[title][0], cost, verify_cost, most=8)
+    print(
+        f"{title:21} accepted {found[title][0]:4.0%}   c = {cost:4.2f}   best K = {choice.depth}, {choice.speedup:.2f}×"
+    )
+
+assert found["the target itself"][0] == 1
+assert found["vision-text-drafter"][0] < found[DRAFTER][0]
+assert best_depth(1.0, 1.0).depth == 0  # right every time, and as slow as the target: never worth it
+
+# %% [markdown]
+# Two lessons. Acceptance alone decides nothing: the target accepts itself always, and at c = 1 gains nothing by it (if your
+# line above says otherwise, the machine was busy while it measured; notebook 10 does it properly). And a shared vocabulary
+# is necessary, but does not make a drafter: it must have learned the target's kind of text.
+#
+# ## Policies: let the round decide
+#
+# `fixed` drafts K each time. `heuristic` drafts two more after a full success and one fewer after a rejection. `confidence`
+# stops when the drafter's own largest probability falls below a threshold. `planned` chooses K from measured costs and the
+# acceptance so far. **Predict** which drafts least for nothing, and what that does to τ.
+
+# %%
+lanes = []
+for policy in ("fixed", "heuristic", "confidence", "planned"):
+    run = wb.generate(
+        prompts["story-lighthouse"], method="draft-model", params={"policy": policy, "depth": 8}, max_new_tokens=length
+    )
+    lanes.append((policy, run))
+    used = draft_utilisation(run.rounds)
+    print(f"{policy:11} τ = {tau(run.rounds):.2f}   drafted {drafted(run.rounds):3d}, of which accepted {used:4.0%}")
+
+used = {policy: draft_utilisation(run.rounds) for policy, run in lanes}
+assert used["confidence"] > used["fixed"]
+assert len({tuple(run.token_ids) for _, run in lanes}) == 1  # whatever is drafted, the text is the target's
+w.lane([run for _, run in lanes], names=[policy for policy, _ in lanes])
+
+# %% [markdown]
+# Nobody gets a higher τ than the one who always drafts most; policies win by not paying for drafts that will be thrown
+# away. How much that is worth depends on c and v: where both are small, `fixed` with a long K is hard to beat.
+#
+# ## Two models, two numberings
+#
+# Draft and target exchange *numbers*. What if the small model numbers its tokens differently? We build the nastiest case:
+# the same words, the same size of vocabulary, the same network, only renumbered, in the tokenizer and in the weights alike.
+# On its own it is exactly as good as before.
+
+# %%
+temporary = tempfile.TemporaryDirectory()
+stranger_folder = Path(temporary.name) / "renumbered-drafter"
+shutil.copytree(locate(DRAFTER), stranger_folder)
+file = stranger_folder / "tokenizer.json"
+description = json.loads(file.read_text())
+vocabulary = description["model"]["vocab"]  # word → number
+special = {token["id"] for token in description["added_tokens"]}
+ordinary = [word for word in vocabulary if vocabulary[word] not in special]
+numbers = [vocabulary[word] for word in ordinary]
+renumbered = vocabulary | dict(zip(ordinary, numbers[1:] + numbers[:1], strict=True))  # everyone gets the next number
+description["model"]["vocab"] = renumbered
+file.write_text(json.dumps(description))
+
+stranger = AutoModelForCausalLM.from_pretrained(locate(DRAFTER), dtype=torch.float32).to(DEVICE).eval()
+old_rows = torch.tensor([vocabulary[word] for word in renumbered], device=DEVICE)
+new_rows = torch.tensor([renumbered[word] for word in renumbered], device=DEVICE)
+weights = stranger.get_input_embeddings().weight.data
+weights[new_rows] = weights[old_rows].clone()  # the output layer is tied to these
+stranger.save_pretrained(stranger_folder)
+stranger_tokenizer = AutoTokenizer.from_pretrained(stranger_folder)
+
+words = "Once upon a time, there was a"
+for name, tok, model in (("drafter", tokenizer, drafter), ("stranger", stranger_tokenizer, stranger)):
+    ids = tok(words)["input_ids"]
+    print(f"{name:9} reads {ids[:5]} …, goes on: {tok.decode(draft(ids, 6, model))!r}")
+assert tokenizer.decode(draft(tokenizer(words)["input_ids"], 6)) == stranger_tokenizer.decode(
+    draft(stranger_tokenizer(words)["input_ids"], 6, stranger)
+)
+
+# %% [markdown]
+# Both write the same. **Predict.** Now nobody checks, and the stranger drafts for the target, number by number. Does the
+# program crash? Is the text wrong? What else?
+
+# %%
+unchecked, bad_rounds = generate(story, lambda text: draft(text, 4, stranger), length)
+accepted_good, accepted_bad = sum(n for _, n in rounds), sum(n for _, n in bad_rounds)
+print(f"accepted with the drafter: {accepted_good}, with the stranger: {accepted_bad}")
+print(f"passes of the target: {len(rounds)} and {len(bad_rounds)}; the same text: {unchecked == answer}")
+print("a draft of the stranger, read by the target:", repr(tokenizer.decode(bad_rounds[3][0])))
+
+assert unchecked == answer
+assert accepted_bad < 0.2 * accepted_good
+
+# %% [markdown]
+# No crash, and no wrong word: exactness does not depend on the drafter. It is only slow, slower than no drafter at all.
+# **A mistake that costs nothing but the purpose is the kind that nobody finds.** A comparison of vocabulary *sizes* would
+# not have found it either. So the workbench compares the whole vocabulary, and refuses:
+
+# %%
+here = Workbench(target=TARGET, device=DEVICE) if SERVER else wb
+try:
+    here.load(drafter=str(stranger_folder))
+except TokenizerMismatchError as error:
+    refusal = error
+    print(type(error).__name__)
+    print(error.message.replace(str(stranger_folder), "renumbered-drafter"))
+    print(error.remedy)
+else:
+    raise AssertionError("the mismatch was not noticed")
+
+# %% [markdown]
+# The message names the methods that still work, since they need no second model. Take it at its word:
+
+# %%
+assert "prompt-lookup" in refusal.remedy
+for method in ("prompt-lookup", "early-exit"):
+    assert method in refusal.remedy
+    still = here.generate(story, method=method, drafter=str(stranger_folder), max_new_tokens=length)
+    print(f"{method:14} τ = {tau(still.rounds):.2f}, the same text: {still.token_ids == answer}")
+    assert still.token_ids == answer
+
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. The best K on paper.** With the same acceptance α at every place and v = 1, compute the best K for α = 0.8 and
+# c = 0.02, 0.1, 0.3. What happens to K when α goes from 0.8 to 0.9 at c = 0.1?
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def best_on_paper(alpha, cost):
+    return max(range(65), key=lambda K: sum(alpha**i for i in range(K + 1)) / (K * cost + 1))
+
+
+for alpha, cost in ((0.8, 0.02), (0.8, 0.1), (0.8, 0.3), (0.9, 0.1)):
+    K = best_on_paper(alpha, cost)
+    print(f"α = {alpha}, c = {cost}: K = {K}, speed-up {sum(alpha**i for i in range(K + 1)) / (K * cost + 1):.2f}")
+    assert best_depth(alpha, cost).depth == K
+# A cheap drafter may write far ahead even at a middling acceptance; an expensive one must be right.
+
+# %% [markdown]
+# **2. Is it worth it at all?** Show that with v = 1 a drafter pays for some K exactly if α > c. (Hint: K = 1.) Then find the
+# smallest acceptance at which the drafter of this notebook pays, with the costs measured above, v included.
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# K = 1: (1 + α) / (1 + c) > 1 exactly if α > c. If α ≤ c, no K pays: each further draft adds α^K ≤ c to the numerator
+# and c to the denominator, and a fraction that is at most 1 stays so.
+for alpha in (0.05, 0.1, 0.2, 0.5):
+    for cost in (0.06, 0.15, 0.4):
+        assert (best_depth(alpha, cost).depth > 0) == (alpha > cost)
+least = next((a / 100 for a in range(100) if best_depth(a / 100, c, verify_cost, most=8).depth > 0), None)
+print(f"with c = {c:.2f} and v(9) = {v:.2f}, it pays from an acceptance of", least)
+
+# %% [markdown]
+# **3. An interpreter.** The stranger writes good text in other numbers. Translate: from the target's numbers to the
+# stranger's before drafting, and back afterwards. The two dictionaries are `vocabulary` and `renumbered`. What is accepted
+# now? (For tokenizers that also *cut* differently, this becomes a method of its own: Timor et al. 2025.)
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+to_stranger = {vocabulary[word]: renumbered[word] for word in vocabulary}
+back = {there: own for own, there in to_stranger.items()}
+
+
+def interpreted(text, K=4):
+    return [back.get(t, t) for t in draft([to_stranger.get(t, t) for t in text], K, stranger)]
+
+
+translated, good_rounds = generate(story, interpreted, length)
+assert translated == answer
+assert good_rounds == rounds
+print("round for round as with the drafter:", good_rounds == rounds)
+
+# %%
+temporary.cleanup()
+
+# %% [markdown]
+# ## References
+#
+# - Leviathan et al. 2023, arXiv:2211.17192, §3.1 (expected tokens a round), theorem 3.8 (speed-up), §3.5 (choosing the
+#   length). · Chen et al. 2023, arXiv:2302.01318, algorithm 2.
+# - Mamou et al. 2024, *Dynamic speculation lookahead*, arXiv:2405.04304: draft lengths that adapt.
+# - Timor et al. 2025, *Accelerating LLM inference with lossless speculative decoding for heterogeneous vocabularies*,
+#   arXiv:2502.05202: drafters with another tokenizer (exercise 3).
+#
+# Next: [06](06_trees.ipynb) offers the target more than one guess for each place.

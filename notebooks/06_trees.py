@@ -1,0 +1,594 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 06 · Draft trees and tree attention
+#
+# You will be able to
+#
+# - write the attention mask and the positions of any draft tree by hand, and verify the tree in one pass of a model,
+# - prove that the pass is right, and say which nodes come out wrong when mask or positions are wrong,
+# - follow the target through the tree, and keep of its cache exactly what was accepted.
+#
+# You need PyTorch, attention masks, and a round as in 00. The drafter may be any; 05 is enough.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+import html
+
+import ipywidgets
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils.logging import disable_progress_bar
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.bench.prompts import load_prompts
+from workbench.core.tree import ancestors
+from workbench.engine import load_models
+from workbench.engine.models import locate
+from workbench.engine.runner import Segment
+from workbench.trace.metrics import tau
+
+disable_progress_bar()
+DTYPE = torch.float64  # so that "equal" can mean ten digits; nothing below depends on it
+wb = (
+    Workbench(SERVER)
+    if SERVER
+    else Workbench(target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE, dtype="float64")
+)
+places = [locate(TARGET or "text-target"), locate(DRAFTER or "text-drafter")]
+tokenizer = AutoTokenizer.from_pretrained(places[0])
+target, drafter = (AutoModelForCausalLM.from_pretrained(place, dtype=DTYPE).to(DEVICE).eval() for place in places)
+torch.set_grad_enabled(False)
+print(wb.device_label(), "·", target.config.num_hidden_layers, "layers, vocabulary", target.config.vocab_size)
+
+# %% [markdown]
+# ## One guess is a waste of a place
+#
+# A chain gives the target one guess for each place; when it is wrong, everything behind it is discarded. But what was
+# the drafter's *second* choice? Let the drafter read a text that the target wrote, and look at which rank it gave to each
+# of the target's tokens. **Predict** the shares of rank 1, 2 and 3 before you run the cell.
+
+# %%
+story = wb.generate("Once upon a time, there was a", method="autoregressive", max_new_tokens=64)
+ids, written = story.header.prompt_tokens, story.token_ids
+logits = drafter(torch.tensor([ids + written], device=DEVICE)).logits[0, len(ids) - 1 : -1]  # [64, V], one a token
+truth = torch.tensor(written, device=DEVICE)
+rank = (logits > logits.gather(1, truth[:, None])).sum(1)  # 0: the drafter's first choice
+shares = [float((rank == r).double().mean()) for r in range(3)]
+print("the target's token was the drafter's choice", *(f"{r + 1}: {share:.0%} " for r, share in enumerate(shares)))
+assert shares[1] + shares[2] > 0
+
+# %% [markdown]
+# The second and third choice catch a good part of what the first one misses. They can be tested in the same pass, if one
+# pass can read several continuations side by side. That is what a tree and its mask are for.
+#
+# ## A tree is two lists
+#
+# `tokens[i]` is the token of node `i`; `parents[i]` is the node before it, and −1 is the last committed token, the *root*.
+# Parents come before their children. Here is one, drawn by hand, with the drafter's choices on it:
+#
+# ```
+#                    ┌─ 0 ─┬─ 2 ── 5
+#   … there was a ───┤     └─ 3
+#       (root)       └─ 1 ─── 4 ── 6
+# ```
+
+# %%
+parents = [-1, -1, 0, 0, 1, 2, 4]
+
+
+def path(parents, i):
+    """Nodes from the first level down to node i."""
+    return [] if i < 0 else [*path(parents, parents[i]), i]
+
+
+def choices(text, k):
+    """The drafter's k likeliest next tokens."""
+    return drafter(torch.tensor([text], device=DEVICE)).logits[0, -1].topk(k).indices.tolist()
+
+
+tokens = []
+for i, parent in enumerate(parents):
+    elder = parents[:i].count(parent)  # how many siblings come before: the first child is the first choice, …
+    tokens.append(choices(ids + [tokens[j] for j in path(parents, parent)], elder + 1)[elder])
+
+for i in range(len(parents)):
+    print(f"node {i}, below {parents[i]:2d}: …{tokenizer.decode(ids[-2:] + [tokens[j] for j in path(parents, i)])!r}")
+
+
+# %% [markdown]
+# ## The mask
+#
+# In one sequence, the seven nodes stand behind the text. Causal attention would let node 4 read nodes 0 to 3 as well, but
+# in *its* text these never happened. A node may read the committed text, its ancestors and itself.
+#
+# **Predict.** Which nodes does node 5 see? Node 6? How many ones has the whole 7 × 7 mask, and how would you get that
+# number without drawing it?
+
+# %%
+def sees(parents):
+    """bool [N, N]: row i is true where node i may look. You see what your parent sees, and yourself."""
+    mask = torch.eye(len(parents), dtype=torch.bool)
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            mask[i] |= mask[parent]
+    return mask
+
+
+mask = sees(parents)
+print(mask.int(), "\nones:", int(mask.sum()), " depths:", mask.sum(1).tolist())
+assert mask[5].nonzero().flatten().tolist() == path(parents, 5) == [0, 2, 5]
+assert mask.sum(1).tolist() == [len(path(parents, i)) for i in range(7)]
+
+# %% [markdown]
+# Row `i` is the path to node `i`; so a row has as many ones as its node is deep, and the mask as many as all depths
+# together. That gives the second ingredient for free:
+#
+# ## The positions
+#
+# The model is told where each token stands. **Predict** the positions of nodes 0 … 6 if the root stands at position
+# L − 1. (Their places in the sequence are L, L + 1, … L + 6. That is not the answer.)
+
+# %%
+depth = mask.sum(1)  # 1 for the children of the root
+L = len(ids)
+positions = L - 1 + depth
+print("root at", L - 1, "· nodes at", positions.tolist())
+assert positions.tolist() == [L, L, L + 1, L + 1, L + 1, L + 2, L + 2]
+
+
+# %% [markdown]
+# Siblings share a position: each is the next token, if it is the one that happens. Later in the list does not mean later
+# in the text.
+#
+# ## One pass
+#
+# Hugging Face models take a 4-D mask that is *added* to the attention scores: 0 where a token may look, the smallest
+# number of the format where it may not. Shape: [batch, heads (1: the same for all), who looks, at what].
+
+# %%
+def verify(ids, tokens, parents, mask=None, positions=None):
+    """The target's logits [N + 1, V]: row 0 after the committed text, row i + 1 after node i. One pass, no cache."""
+    L, N = len(ids), len(tokens)
+    own = sees(parents) if mask is None else mask
+    allowed = torch.ones(L + N, L + N, dtype=torch.bool).tril()  # the text: causal
+    allowed[L:, L:] = own  # the tree: ancestors only; all of the text is still allowed to it
+    added = torch.zeros(1, 1, L + N, L + N, dtype=DTYPE).masked_fill(~allowed, torch.finfo(DTYPE).min)
+    where = torch.cat([torch.arange(L), L - 1 + own.sum(1) if positions is None else positions])
+    out = target(
+        input_ids=torch.tensor([ids + tokens], device=DEVICE),  # [1, L + N]
+        attention_mask=added.to(DEVICE),  # [1, 1, L + N, L + N]
+        position_ids=where[None].to(DEVICE),  # [1, L + N]
+    )
+    return out.logits[0, L - 1 :]
+
+
+tree_logits = verify(ids, tokens, parents)
+print("logits:", tuple(tree_logits.shape), "= root and 7 nodes, each with a law of its own")
+
+
+# %% [markdown]
+# **Is it right?** The slow way cannot be wrong: for each node, write its path behind the text and run the model on that
+# alone. Eight runs against one. How close will they be?
+
+# %%
+def alone(ids, path_tokens):
+    """The target's logits [V] after the text and one path."""
+    return target(torch.tensor([ids + path_tokens], device=DEVICE)).logits[0, -1]
+
+
+paths = [[tokens[j] for j in path(parents, i)] for i in range(-1, len(parents))]
+path_logits = torch.stack([alone(ids, p) for p in paths])  # [N + 1, V]
+difference = (tree_logits - path_logits).abs().amax(1)
+print("largest difference, root and nodes:", *(f"{d:.0e}" for d in difference.tolist()))
+assert difference.max() < 1e-8
+
+# %% [markdown]
+# One pass, eight answers, equal to the last digits that float64 has. This equality is *tree attention*; the rest of the
+# notebook uses it.
+#
+# ## Break it
+#
+# **Predict.** (a) Keep the positions, but use a plain causal mask. (b) Keep the mask, but number the positions L, L + 1,
+# … in the order of the list. Which of the nodes 0 … 6 come out right in (a)? Which in (b)?
+
+# %%
+causal = torch.ones(7, 7, dtype=torch.bool).tril()
+in_list_order = L + torch.arange(7)
+broken = {
+    "causal mask": verify(ids, tokens, parents, mask=causal, positions=positions),
+    "positions in list order": verify(ids, tokens, parents, positions=in_list_order),
+}
+print(f"{'largest error':25}", *(f"{name:>8}" for name in ["root", *(f"node {i}" for i in range(7))]))
+wrong = {}
+for name, found in broken.items():
+    error = (found - path_logits).abs().amax(1)
+    wrong[name] = (error > 1e-6).tolist()
+    print(f"{name:25}", *(f"{e:8.1g}" for e in error.tolist()))
+
+assert wrong["causal mask"] == wrong["positions in list order"] == [False, False, *[True] * 6]
+
+# %% [markdown]
+# Only node 0 survives both: nothing stands before it in the list but the text. Neither mistake crashes, and neither gives
+# nonsense; what would a reader of the output notice?
+
+# %%
+for name, found in broken.items():
+    for i in range(7):
+        mine, right = (tokenizer.decode([int(x[i + 1].argmax())]) for x in (found, path_logits))
+        if mine != right:
+            read = tokenizer.decode([tokens[j] for j in path(parents, i)])
+            print(f"{name:24} node {i}: after {read!r} {mine!r} instead of {right!r}")
+
+
+# %% [markdown]
+# Some nodes still give the right token, others give another, plausible one. **A wrong mask does not look wrong; it makes
+# the output quietly inexact.** Hence the habit of this project: test masks against single paths, in float64.
+#
+# ## Editor and mask
+#
+# Change a parent on the left, and watch the mask and what each node has read. Or click in the mask: if some tree has that
+# mask, the parents follow; if none has, it says why. Try to make node 3 see node 1.
+
+# %%
+def tree_of(mask):
+    """Parents of the tree that has this mask.
+
+    Raises:
+        ValueError: no tree has it.
+    """
+    parents = []
+    for i, row in enumerate(mask.tolist()):
+        seen = [j for j in range(len(row)) if row[j] and j != i]
+        if not row[i] or any(j > i for j in seen):
+            raise ValueError(f"node {i} must see itself, and nothing behind it")
+        parent = seen[-1] if seen else -1  # the deepest ancestor comes last
+        if seen != (path(parents, parent) if parent >= 0 else []):
+            raise ValueError(
+                f"node {i} sees nodes {seen}, which are no path: who sees {parent} sees just what that one sees"
+            )
+        parents.append(parent)
+    return parents
+
+
+def grid(mask, names):
+    """The mask as a table of HTML, with what each node has read. Token text is escaped."""
+    head = "".join(f"<th>{j}</th>" for j in range(len(names)))
+    rows = ""
+    for i, row in enumerate(mask.tolist()):
+        cells = "".join(f"<td align='center'>{'■' if seen else '·'}</td>" for seen in row)
+        read = "".join(names[j] for j in range(len(names)) if row[j])
+        rows += f"<tr><th>{i}</th>{cells}<td align='left'><code>…{html.escape(read)}</code></td></tr>"
+    return f"<table><tr><th></th>{head}<th>has read, behind the text</th></tr>{rows}</table>"
+
+
+class Editor(ipywidgets.VBox):
+    """A tree and its mask, each changing the other. `parents` and `mask` are what it holds."""
+
+    def __init__(self, parents, names):
+        self.parents, self.names, self.mask, self.busy = list(parents), names, sees(parents), False
+        small, n = ipywidgets.Layout(width="34px", padding="0"), len(parents)
+        self.boxes = [
+            ipywidgets.Dropdown(options=[("root", -1), *((str(j), j) for j in range(i))], value=parents[i],
+                                description=f"{i} below", layout=ipywidgets.Layout(width="170px"))
+            for i in range(n)
+        ]  # fmt: skip
+        self.cells = [
+            [ipywidgets.ToggleButton(value=bool(self.mask[i, j]), description=str(j), tooltip=f"node {i} sees node {j}",
+                                     layout=small) for j in range(n)]
+            for i in range(n)
+        ]  # fmt: skip
+        for i in range(n):
+            self.boxes[i].observe(lambda change, i=i: self.changed(i, None, change["new"]), "value")
+            for j in range(n):
+                self.cells[i][j].observe(lambda change, i=i, j=j: self.changed(i, j, change["new"]), "value")
+        self.says = ipywidgets.HTML(grid(self.mask, names))
+        lines = [ipywidgets.HBox([self.boxes[i], *self.cells[i]]) for i in range(n)]
+        super().__init__([*lines, self.says])
+
+    def changed(self, i, j, value):
+        """Somebody set the parent of node i (j is None), or one cell of the mask."""
+        if self.busy:
+            return
+        message = ""
+        if j is None:
+            self.parents[i] = value
+            self.mask = sees(self.parents)
+        else:
+            self.mask[i, j] = value
+            try:
+                self.parents = tree_of(self.mask)
+            except ValueError as error:
+                message = f"<p>No tree has this mask: {html.escape(str(error))}.</p>"
+        self.busy = True  # what follows is our own doing
+        for a, box in enumerate(self.boxes):
+            box.value = self.parents[a]
+            for b, cell in enumerate(self.cells[a]):
+                cell.value = bool(self.mask[a, b])
+        self.busy = False
+        self.says.value = grid(self.mask, self.names) + message
+
+    def snapshot(self):
+        """What the notebook stores."""
+        return grid(self.mask, self.names)
+
+
+editor = Editor(parents, [tokenizer.decode([t]) for t in tokens])
+w.show(editor)
+
+# %%
+editor.boxes[3].value = 1  # what a click does: node 3 moves below node 1 …
+assert editor.mask[3].nonzero().flatten().tolist() == [1, 3]
+editor.cells[6][0].value = True  # … and node 6 is shown node 0, which is on another branch
+assert "No tree has this mask" in editor.says.value
+editor.cells[6][0].value = False
+editor.boxes[3].value = 0
+assert editor.parents == parents
+assert tree_of(sees(parents)) == parents
+
+
+# %% [markdown]
+# ## With a cache, and against the engine
+#
+# Nobody reads the text again in every round. Its keys and values are kept; a round feeds the root and the nodes, and the
+# mask shrinks to N + 1 rows: each may look at all of the cache, and then at its ancestors.
+#
+# **Predict.** The root is the last committed token, yet it is fed *together with* the tree, and the cache holds only
+# L − 1 tokens. What would be missing otherwise?
+
+# %%
+def rooted(parents):
+    """The same tree with the root as its node 0: everything moves one place."""
+    return [-1, *(parent + 1 for parent in parents)]
+
+
+cache = DynamicCache()
+target(torch.tensor([ids[:-1]], device=DEVICE), past_key_values=cache)
+own = sees(rooted(parents))  # [N + 1, N + 1]
+allowed = torch.cat([torch.ones(len(own), L - 1, dtype=torch.bool), own], 1)  # [N + 1, L + N]
+added = torch.zeros(1, 1, *allowed.shape, dtype=DTYPE).masked_fill(~allowed, torch.finfo(DTYPE).min)
+cached_logits = target(
+    input_ids=torch.tensor([ids[-1:] + tokens], device=DEVICE),
+    attention_mask=added.to(DEVICE),
+    position_ids=(L - 2 + own.sum(1))[None].to(DEVICE),
+    past_key_values=cache,
+).logits[0]
+print("fed", len(own), "tokens, mask", tuple(added.shape), "· logits", tuple(cached_logits.shape))
+assert (cached_logits - tree_logits).abs().max() < 1e-8
+
+# %% [markdown]
+# Without the root in the pass there would be no logits *after* it, and nothing to judge the first level by. Now the
+# engine. Its `ancestors` builds the mask without a loop, its `Runner` keeps the cache:
+
+# %%
+models = load_models(places[0], None, device=DEVICE, dtype="float64")
+slot = models.target.open()
+models.target.prefill(slot, ids[:-1])
+engine_mask = ancestors(torch.tensor(rooted(parents)), depth=4)
+assert bool((engine_mask == own).all())
+out = models.target.forward(
+    [Segment(slot, torch.tensor(ids[-1:] + tokens, device=DEVICE), own.to(DEVICE), (own.sum(1) - 1).to(DEVICE))]
+)
+by_engine = (out.logits[0] - tree_logits).abs().max()
+print(f"largest difference to the engine's logits: {by_engine:.0e}")
+assert by_engine < 1e-8
+
+
+# %% [markdown]
+# ## Judge and commit
+#
+# The target walks: at the root it writes its own token; if some child has that token, go there and repeat; else stop. The
+# token at which it stops comes from the target itself, so a round always gives at least one.
+#
+# **Predict.** The drafter's first choices are *little boy*. The target's story began differently: it is printed first below.
+# Which nodes are accepted, and which token does the target add?
+
+# %%
+def walk(tokens, parents, own):
+    """Accepted nodes, and the token the target adds. `own[0]`: its token after the root, `own[i + 1]`: after node i."""
+    accepted, at = [], -1
+    while True:
+        matching = [i for i, parent in enumerate(parents) if parent == at and tokens[i] == own[at + 1]]
+        if not matching:
+            return accepted, own[at + 1]
+        at = matching[0]
+        accepted.append(at)
+
+
+print("the target wrote:", repr(tokenizer.decode(written[:6])))
+accepted, extra = walk(tokens, parents, cached_logits.argmax(1).tolist())
+print(
+    "accepted nodes:",
+    accepted,
+    "→",
+    repr(tokenizer.decode([tokens[i] for i in accepted])),
+    "+",
+    repr(tokenizer.decode([extra])),
+)
+assert [*(tokens[i] for i in accepted), extra] == written[: len(accepted) + 1]
+
+# %% [markdown]
+# The cache now holds the root and all seven nodes, one behind the other. What must stay is the root and the accepted
+# nodes, in order. Then the next round starts as if the tree had never been there:
+
+# %%
+keep = torch.tensor([*range(L - 1), L - 1, *(L + i for i in accepted)], device=DEVICE)
+for layer in cache.layers:
+    layer.keys, layer.values = layer.keys[:, :, keep], layer.values[:, :, keep]  # [1, H, L + accepted, head size]
+
+after = ids + [tokens[i] for i in accepted] + [extra]
+at = torch.tensor([[len(after) - 1]], device=DEVICE)
+next_logits = target(torch.tensor([[extra]], device=DEVICE), past_key_values=cache, position_ids=at).logits[0, -1]
+print(f"difference to reading everything again: {(next_logits - alone(after, [])).abs().max():.0e}")
+assert (next_logits - alone(after, [])).abs().max() < 1e-8
+
+# %% [markdown]
+# That is a whole round of tree decoding. Keys know their position (they were rotated by it), so a kept node may move in
+# memory, as long as its *position* is that of its depth: this is why the positions had to be right.
+#
+# ## A run of the engine, node by node
+#
+# `draft-tree` grows its tree from a draft model. Take its trace, rebuild each round's mask from `parents`, verify by hand,
+# and compare every probability that was recorded:
+
+# %%
+length = 24 if FAST else 96
+trace = wb.generate("Once upon a time, there was a", method="draft-tree", max_new_tokens=length)
+text, worst, n_nodes = list(trace.header.prompt_tokens), 0.0, 0
+for r in trace.rounds:
+    nodes = r.nodes
+    laws = verify(text, nodes.tokens, nodes.parents) if len(nodes) else alone(text, [])[None]
+    p = laws.softmax(1)[torch.tensor(nodes.parents, dtype=torch.long) + 1, torch.tensor(nodes.tokens, dtype=torch.long)]
+    worst = max(worst, float((p.cpu() - torch.tensor(nodes.p, dtype=DTYPE)).abs().max())) if len(nodes) else worst
+    assert nodes.depth == [len(path(nodes.parents, i)) for i in range(len(nodes))]
+    assert walk(nodes.tokens, nodes.parents, laws.argmax(1).tolist())[0] == r.path
+    text += [e.token for e in r.emitted]
+    n_nodes += len(nodes)
+print(f"{len(trace.rounds)} rounds, {n_nodes} nodes: largest difference of a probability {worst:.0e}")
+assert worst < 1e-6
+
+# %%
+second = [r.index for r in trace.rounds if r.path and r.path[0] != r.nodes.parents.index(-1)]  # a second guess won
+branched = second[0] if second else 0
+w.tree(trace, round=branched)
+
+# %%
+w.app_link(trace, pin={"round": branched})
+
+# %% [markdown]
+# ## What does it buy?
+#
+# The fair question is: *for the same number of nodes to verify*, chain or tree? Twelve nodes each: a chain of 12, and a
+# tree of at most 6 levels. **Predict** for two texts: a story (the drafter is good at those) and a record that becomes JSON
+# (it is often wrong there). Where does the tree win, where the chain?
+
+# %%
+prompts = {p.name: p for p in load_prompts()}
+shapes = {
+    "chain of 12": ("draft-model", {"depth": 12}),
+    "tree of 12, 6 levels": ("draft-tree", {"depth": 6, "width": 3, "nodes": 12}),
+}
+found = {}
+for name in ("story-bear", "json-book"):
+    for shape, (method, params) in shapes.items():
+        run = wb.generate(prompts[name].encode(tokenizer), method=method, params=params, max_new_tokens=2 * length)
+        steps = sum(r.draft_forwards for r in run.rounds) / len(run.rounds)
+        found[name, shape] = tau(run.rounds)
+        print(f"{name:10} {shape:21} τ = {found[name, shape]:.2f}   {steps:4.1f} passes of the drafter a round")
+
+assert found["json-book", "tree of 12, 6 levels"] > found["json-book", "chain of 12"]
+
+# %% [markdown]
+# The more often the first choice is wrong, the more a second one is worth. Where the drafter is nearly always right, depth
+# is worth more than width; but a chain of 12 takes 12 passes of the drafter, one after the other, and the tree 6. Which
+# nodes to spend a budget on is the subject of 07.
+#
+# ## Exercises
+#
+# **1. By hand.** No code: write the mask of `parents = [-1, 0, 0, -1, 3, 1]` as six strings of `1` and `0`, and its
+# depths. Then let the cell check you.
+
+# %%
+mine = ["100000", "", "", "", "", ""]  # complete it
+my_depths = []
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+mine = ["100000", "110000", "101000", "000100", "000110", "110001"]
+my_depths = [1, 2, 2, 1, 2, 3]
+small = sees([-1, 0, 0, -1, 3, 1])
+assert torch.tensor([[int(c) for c in row] for row in mine]).equal(small.long())
+assert my_depths == small.sum(1).tolist()
+print("Each row is the row of the parent with one more 1 on the diagonal.")
+
+
+# %% [markdown]
+# **2. Without a loop over nodes.** On a GPU a loop over nodes is slow. Let `A` be the N × N matrix with `A[i, j] = 1` if `j`
+# is `i` or its parent. What do the non-zero entries of `A @ A` mean? Of `A` to the power of 4? Build the mask from that in
+# ⌈log₂ depth⌉ products, and compare with `sees` on random trees.
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def sees_by_squaring(parents):
+    n, up = len(parents), torch.tensor(parents)
+    reach, steps = (torch.eye(n) + (up[:, None] == torch.arange(n)).float()), 1  # at most one step up
+    while steps < n:
+        reach, steps = ((reach @ reach) > 0).float(), 2 * steps  # twice as many steps
+    return reach > 0
+
+
+draw = torch.Generator().manual_seed(0)
+for _ in range(50):
+    random_parents = [int(torch.randint(-1, i, (1,), generator=draw)) if i else -1 for i in range(20)]
+    assert sees_by_squaring(random_parents).equal(sees(random_parents))
+print("(A^k)[i, j] > 0: from i one gets to j in at most k steps upwards. Squaring doubles k.")
+
+# %% [markdown]
+# **3. Two texts in one row.** The mask can keep any two things apart, not only branches. Put two prompts of different
+# lengths into *one* sequence, so that neither sees the other, and get for both the logits they have alone. (Servers pack
+# short requests like this.) What are the positions?
+
+# %%
+# your code
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+one, two = (
+    tokenizer("Once upon a time")["input_ids"],
+    tokenizer("Lily lived in a tall lighthouse by the sea.")["input_ids"],
+)
+a, b = len(one), len(two)
+packed = torch.zeros(a + b, a + b, dtype=torch.bool)
+packed[:a, :a], packed[a:, a:] = torch.ones(a, a).tril().bool(), torch.ones(b, b).tril().bool()
+both = target(
+    input_ids=torch.tensor([one + two], device=DEVICE),
+    attention_mask=torch.zeros(1, 1, a + b, a + b, dtype=DTYPE).masked_fill(~packed, torch.finfo(DTYPE).min).to(DEVICE),
+    position_ids=torch.tensor([[*range(a), *range(b)]], device=DEVICE),  # each begins at 0
+).logits[0]
+assert (both[a - 1] - alone(one, [])).abs().max() < 1e-8
+assert (both[-1] - alone(two, [])).abs().max() < 1e-8
+print("Two blocks on the diagonal, and positions that begin again at 0.")
+
+# %% [markdown]
+# ## References
+#
+# - Miao et al. 2023, *SpecInfer*, arXiv:2305.09781, §4: trees of tokens and their verification in one pass.
+# - Cai et al. 2024, *Medusa*, arXiv:2401.10774, §2.1.2: tree attention. · Li et al. 2024, *EAGLE-2*, arXiv:2406.16858,
+#   §4: trees that are grown and ranked again, as `draft-tree` does it.
+#
+# Next: [07](07_heads.ipynb) drafts trees without a second model, from the target's own hidden state.
