@@ -2,40 +2,96 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
+import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
-from workbench.core.errors import UnknownNameError
+from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.engine.method import Method
+
+OWN_METHODS = "WORKBENCH_METHODS"
+"""Variable of the environment: files (or names of modules) with methods of one's own, set apart as in PATH."""
 
 _methods: dict[str, Method] = {}
 _places: dict[str, str] = {}
+_of_file: dict[str, list[str]] = {}
 
 
-def register(entry: Method) -> Method:
+def register(entry: Method, replace: bool = False) -> Method:
     """Add a method.
+
+    Args:
+        entry: the method.
+        replace: take the place of a method of that name: for a notebook's cell, which is run again and again.
 
     Raises:
         ValueError: the name is taken; the message names both places.
     """
     frame = inspect.stack()[1]
     place = f"{frame.filename}:{frame.lineno}"
-    if entry.name in _methods:
+    if entry.name in _methods and not replace:
         raise ValueError(f"Method {entry.name!r} is registered twice: {_places[entry.name]} and {place}.")
     _ = entry.params  # a clash of parameter names fails at import
     _methods[entry.name], _places[entry.name] = entry, place
     return entry
 
 
-@cache
-def _load() -> None:
+def _load_catalogue() -> None:
     import workbench.methods.catalogue
     import workbench.methods.catalogue_vision  # noqa: F401
 
+
+@cache
+def _load() -> None:
+    _load_catalogue()
     for point in entry_points(group="workbench.methods"):
         point.load()
+    for place in os.environ.get(OWN_METHODS, "").split(os.pathsep):
+        if place.strip():
+            load(place.strip())
+
+
+def load(place: str | Path) -> list[str]:
+    """Run a file, or import a module, that registers methods; a file that is loaded again replaces its own.
+
+    Args:
+        place: a path that ends in .py, or the name of a module.
+
+    Returns:
+        The names of the methods that it registered.
+
+    Raises:
+        WorkbenchError: it is not there, or fails.
+    """
+    _load_catalogue()
+    path = Path(place).expanduser()
+    file = str(path.resolve())
+    for name in _of_file.pop(file, ()):
+        del _methods[name], _places[name]
+    before = set(_methods)
+    try:
+        if path.suffix == ".py":
+            name = f"workbench_methods_{path.stem}"
+            spec = importlib.util.spec_from_file_location(name, path.resolve(strict=True))
+            assert spec is not None
+            assert spec.loader is not None
+            module = sys.modules.setdefault(name, importlib.util.module_from_spec(spec))  # dataclasses look there
+            spec.loader.exec_module(module)
+        else:
+            importlib.import_module(str(place))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise WorkbenchError(
+            f"The methods of {place} cannot be loaded: {reason}", f"Mend the file, or take it out of {OWN_METHODS}."
+        ) from error
+    _of_file[file] = [name for name in _methods if name not in before]
+    return _of_file[file]
 
 
 def names() -> list[str]:
