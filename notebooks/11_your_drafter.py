@@ -1,0 +1,470 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 11 · Capstone: write your own drafter
+#
+# You will be able to
+#
+# - implement the `Drafter` protocol: a proposal, a state, and learning from what became of it;
+# - prove that your method keeps its promise, and know which mistake a greedy test cannot see;
+# - see it in the app, on the command line and in a fair comparison, next to every other method.
+#
+# You need: the acceptance rule (02) and drafters without a model (04). Trees (06) help in the exercises.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None
+DEVICE = "cpu"
+SERVER = None  # your drafter lives in this process, so this notebook keeps to a backend of its own
+
+# %%
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import Method, Promise, Source
+from workbench.engine.parts import Drafter
+from workbench.methods import registry
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.registry import register
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.trace.metrics import summary
+
+# %%
+wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+FOLDER = Path(tempfile.mkdtemp(prefix="my-drafter-"))  # to keep your work: a folder of yours
+STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
+COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|assistant|>"
+
+
+# %% [markdown]
+# ## 1 · The smallest drafter there is
+#
+# A *method* is a drafter, a verifier and a policy under a name. You write the drafter; `Lossless` judges it; `Fixed`
+# says how many levels to draft (`plan.depth`). A drafter must do one thing: look at a row's committed tokens and
+# return a tree of guesses. This one guesses that the last token repeats.
+
+# %%
+@dataclass(frozen=True)
+class Echo(Drafter):
+    """Propose that the last token repeats."""
+
+    def propose_row(self, row, plan):
+        """row.committed: token ids so far, prompt included. A chain of plan.depth guesses."""
+        return DraftTree.chain(row.committed[-1:] * plan.depth, source="my-echo", device=row.models.target.device)
+
+
+register(
+    Method("my-echo", title="Echo", promise=Promise.EXACT, teaches="Any drafter is exact; few are good.",
+           source=Source("Notebook 11", "me", 2026, ""), drafter=Echo(), verifier=Lossless(), policies=(Fixed(),)),
+    replace=True,  # so that this cell can be run again
+)  # fmt: skip
+print(
+    registry.get("my-echo").title,
+    "is one of",
+    len(registry.names()),
+    "methods; its parameters:",
+    list(registry.get("my-echo").params),
+)
+
+# %% [markdown]
+# **Predict.** A story hardly ever repeats a token. With `my-echo`, compared with plain decoding, the story is
+# (a) worse, (b) the same, (c) the same at first, then different. And τ is about (a) 0, (b) 1, (c) 5.
+
+# %%
+plain = wb.generate(STORY, "autoregressive", max_new_tokens=64)
+echo = wb.generate(STORY, "my-echo", max_new_tokens=64)
+figures = summary(echo)
+print(f"τ {figures['tau']:.2f}, {figures['accepted']} of {figures['tested']} tested drafts accepted")
+assert echo.text == plain.text
+assert figures["tau"] >= 1
+w.ribbon(echo)
+
+# %% [markdown]
+# The same, and 1. Whatever you propose, the verifier keeps the text right: **you cannot break the output by drafting
+# badly, you can only be slow.** That is what makes writing a drafter fun. (One way to break it exists; section 3.)
+#
+# ## 2 · A drafter with a memory
+#
+# | the engine calls | when | you |
+# |---|---|---|
+# | `prime(row, models)` | at the start, and after a switch in mid-run | return your state, from `row.committed` |
+# | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state` |
+# | `observe(row, outcome)` | after every round | learn: `outcome.emitted` are the new tokens |
+#
+# Parameters are fields of the frozen dataclass, made with `param(...)`: range and words go straight into the app's
+# form. All state goes through `prime`, never onto `self`: many rows share one drafter.
+#
+# Our idea: *after these two tokens, what came most often so far?* This time into a file, which is what you would send
+# to somebody else. Edit it as you like, here or in an editor, and load it again.
+
+# %%
+CODE = '''"""My drafter: what came most often after these tokens, so far?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.core.params import param
+from workbench.core.tree import DraftTree
+from workbench.engine import Method, Promise, Source
+from workbench.engine.parts import Drafter
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.registry import register
+from workbench.methods.verifiers.lossless import Lossless
+
+SCHOOL = Path(__file__).with_name("school.json")
+TEXTS = json.loads(SCHOOL.read_text()) if SCHOOL.is_file() else []  # lists of token ids to learn from beforehand
+
+
+class Memory:
+    """How often each token followed each context of 1 … order tokens."""
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+        self.text: list[int] = []
+        self.after: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+
+    def learn(self, tokens: list[int]) -> None:
+        for token in tokens:
+            for n in range(1, min(self.order, len(self.text)) + 1):
+                self.after[tuple(self.text[-n:])][token] += 1
+            self.text.append(token)
+
+    def guess(self, context: list[int]) -> int | None:
+        """The commonest successor of the longest known context; None where nothing is known."""
+        for n in range(min(self.order, len(context)), 0, -1):
+            if found := self.after.get(tuple(context[-n:])):
+                return found.most_common(1)[0][0]
+        return None
+
+
+@dataclass(frozen=True)
+class Successor(Drafter):
+    """Follow the commonest successor, token by token."""
+
+    order: int = param(2, ge=1, le=4, doc="longest context that is looked up, in tokens")
+
+    def prime(self, row, models):
+        memory = Memory(self.order)
+        for text in TEXTS:
+            memory.text = []
+            memory.learn(text)
+        memory.text = []
+        memory.learn(row.committed)
+        return memory
+
+    def propose_row(self, row, plan):
+        memory, draft = row.state, []
+        while len(draft) < plan.depth and (token := memory.guess(memory.text[-4:] + draft)) is not None:
+            draft.append(token)
+        row.signals["known contexts"] = len(memory.after)  # shown in the app, beside the curves
+        return DraftTree.chain(draft, source="my-successor", device=row.models.target.device)
+
+    def observe(self, row, outcome):
+        row.state.learn(outcome.emitted)
+
+
+register(Method(
+    "my-successor", title="Successor", promise=Promise.EXACT,
+    teaches="A table of successors costs nothing to ask; what it knows depends on what it has read.",
+    idea="The commonest successor of the newest tokens is drafted, and then its successor, and so on.",
+    source=Source("Notebook 11", "me", 2026, ""), drafter=Successor(), verifier=Lossless(), policies=(Fixed(),),
+))
+'''
+file = FOLDER / "my_drafter.py"
+file.write_text(CODE, encoding="utf-8")
+print(registry.load(file), "from", file)
+
+
+# %% [markdown]
+# **Predict.** On which of the two prompts is τ larger, the story or "repeat this text three times"? Which figure do you
+# expect on the story: near 1, or near 2?
+
+# %%
+def taus(method, prompts=(STORY, COPY), **params):
+    """τ of a method on each prompt; the text is checked on the way."""
+    found = []
+    for prompt in prompts:
+        reference = wb.generate(prompt, "autoregressive", max_new_tokens=64)
+        trace = wb.generate(prompt, method, params=params, max_new_tokens=64)
+        assert trace.text == reference.text, "greedy: token for token the target's"
+        found.append(summary(trace)["tau"])
+    return found
+
+
+untaught = taus("my-successor")
+print(f"my-successor: story {untaught[0]:.2f}, copy {untaught[1]:.2f}")
+assert untaught[0] >= 1
+assert untaught[1] >= 1
+if TARGET is None:
+    assert untaught[1] > untaught[0], "it knows only what stands in the text, and a copy stands there already"
+lesson = wb.generate(COPY, "my-successor", max_new_tokens=64)
+w.show(w.ribbon(lesson))
+
+# %% [markdown]
+# ## 3 · Does it keep its promise?
+#
+# The registry says `Promise.EXACT`. The checks of the workbench hold every method to its word, in float64: greedy text
+# equal to Hugging Face's own `generate` at both ends of every parameter, and sampled tokens that follow the target's
+# exact law (notebook 02's χ²). They find your method by its name; you write no test.
+
+# %%
+from workbench.bench.check import FAIL, check_method
+from workbench.cli.check import PROMPTS
+from workbench.engine.models import load_models
+
+exact_models = load_models(TARGET or "text-target", DRAFTER or "text-drafter", DEVICE, "float64")
+prompts = [exact_models.tokenizer.encode(text) for text in PROMPTS[: 2 if FAST else None]]
+RUNS = 150 if FAST else 1000
+
+
+def checked(name):
+    """All findings about a method."""
+    findings = list(check_method(registry.get(name), exact_models, prompts, max_new_tokens=12, runs=RUNS))
+    for finding in findings:
+        print(f"{finding.verdict:8} {finding.claim}: {finding.detail[:110]}")
+    return findings
+
+
+assert not any(finding.verdict == FAIL for finding in checked("my-successor"))
+
+
+# %% [markdown]
+# ### The one way to cheat
+#
+# The rule min(1, p/q) believes the q that you declare. `DraftTree.chain` declares "chosen, not drawn", for which the
+# rule accepts with p(x): always safe. A drafter that *samples* must hand over the law it really drew from. This one
+# lies: it repeats the last token, and claims to have drawn it from the uniform law.
+#
+# **Predict.** Which checks catch it: the greedy one, the law, both, or neither?
+
+# %%
+@dataclass(frozen=True)
+class Liar(Drafter):
+    """Repeats the last token, and says that it was drawn from the uniform law."""
+
+    def propose_row(self, row, plan):
+        """A chain of one node with a law that is not the one it came from."""
+        size, device = row.models.target.vocab_size, row.models.target.device
+        q = torch.full((1, size), 1 / size, dtype=torch.float64, device=device)
+        token = torch.tensor(row.committed[-1:], device=device)
+        root, q_of = torch.tensor([-1], device=device), torch.tensor([0, -1], device=device)
+        return DraftTree(token, root, q[0, token].log(), Sampling.SAMPLED, 1, q=q, q_of=q_of, source="my-liar")
+
+
+register(
+    Method("my-liar", title="Liar", promise=Promise.EXACT, teaches="The rule believes the law that it is told.",
+           source=Source("Notebook 11", "me", 2026, ""), drafter=Liar(), verifier=Lossless(), policies=(Fixed(),)),
+    replace=True,
+)  # fmt: skip
+broken = [finding.kind for finding in checked("my-liar") if finding.verdict == FAIL]
+assert "law" in broken
+assert "greedy" not in broken
+
+# %% [markdown]
+# Greedy decoding never asks for q, so a greedy test, however long, says nothing about it. **Test the law.**
+#
+# ## 4 · See it where users see it
+#
+# In this kernel it is everywhere already: `wb.methods()`, `w.panel(wb)`, `wb.compare`. Other processes learn of it from
+# a variable of the environment that names your file. In a terminal:
+
+# %%
+print(f"""export WORKBENCH_METHODS={file}
+python app.py                            # choose "Successor" among the methods
+workbench check my-successor             # the full check, 1,000 samples for each law
+workbench bench --method my-successor --method prompt-lookup --group copy --repeats 3
+workbench generate "Once upon a time" --method my-successor""")
+
+# %% [markdown]
+# We ask a second process for its list of methods, to be sure:
+
+# %%
+environment = os.environ | {"WORKBENCH_METHODS": str(file)}
+command = [sys.executable, "-m", "workbench", "methods"]
+listed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+print(*[line for line in listed.stdout.splitlines() if "uccessor" in line][:6], sep="\n")
+assert "my-successor" in listed.stdout, listed.stderr
+
+# %% [markdown]
+# To give it to others as a package, name the module in your `pyproject.toml`; after `pip install` it is there without
+# any variable:
+#
+# ```toml
+# [project.entry-points."workbench.methods"]
+# my-drafter = "my_drafter"
+# ```
+#
+# Its form, from the `param` that you wrote, and a link that opens it in an app that was started with the variable:
+
+# %%
+form = w.panel(wb, method="my-successor")
+print(form.values)
+form
+
+# %%
+w.app_link(lesson)
+
+# %% [markdown]
+# ## 5 · The leaderboard
+#
+# **Predict** the order by speed-up on the copy, and on the story: `my-successor`, `prompt-lookup`, `draft-model`.
+
+# %%
+LANES = ["my-successor", "prompt-lookup", "draft-model"]
+
+
+def leaderboard(prompt, lanes=tuple(LANES)):
+    """Lanes by speed-up: alone on the device, interleaved, paired with plain decoding (notebook 10)."""
+    found = wb.compare(prompt, list(lanes), max_new_tokens=48, repeats=2 if FAST else 5)
+    for name, row in sorted(found.figures.items(), key=lambda item: -item[1]["speedup"]["median"]):
+        rate = "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.0%}"
+        print(f"  {name:16} {row['speedup']['median']:5.2f} × plain   τ {row['tau']:.2f}   accepted / tested {rate}")
+    return found
+
+
+for name, prompt in (("copy", COPY), ("story", STORY)):
+    print(name)
+    found = leaderboard(prompt)
+w.lane([lane.traces[0] for lane in found.lanes], names=[lane.name for lane in found.lanes])
+
+# %% [markdown]
+# Speeds are this machine's, at this moment; τ and acceptance are exact and come out the same tomorrow. On stories the
+# table is poor: it has read one prompt in its life. (Is the copy a fair fight? Compare the default `depth` of the two
+# table drafters in their forms, and run the lane `my-successor:depth=10`.)
+#
+# ## 6 · Send it to school
+#
+# The best teacher of a drafter is the target itself. Let it write a few stories, keep the token ids beside the file,
+# and load the file again.
+
+# %%
+import json
+
+TOPICS = ("Ben and Lucy. Put a big dog", "Sam and Anna. Put a blue boat", "Tim and Sue. Put a little bird")
+school = []
+for topic in TOPICS:
+    text = wb.generate(f"<|user|>Write a story about {topic} in it.<|assistant|>", "draft-model", max_new_tokens=96)
+    school.append([*text.header.prompt_tokens, *text.token_ids])
+(FOLDER / "school.json").write_text(json.dumps(school))
+registry.load(file)
+taught = taus("my-successor")
+print(f"after {sum(map(len, school))} tokens of school:")
+for what, before, after in zip(("story", "copy"), untaught, taught, strict=True):
+    print(f"  {what}: τ {before:.2f} before, {after:.2f} after")
+if TARGET is None:
+    assert taught[0] > untaught[0]
+
+# %% [markdown]
+# The story that we measure on was not in its lessons. That is distillation in its poorest form, and it works: a drafter
+# needs to know what *this target* tends to say. Notebook 05's draft models are the same idea with a better pupil.
+#
+# Look at the copy, too: what was learnt at school may outvote what stands in the prompt. How would you weigh the two?
+#
+# ## Exercises
+#
+# **1.** Two guesses at the first place: the commonest successor with its chain, and the second commonest beside it.
+# Build the tree with `DraftTree.of(tokens, parents)`; siblings stand in the order in which they are tested.
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+own = sys.modules["workbench_methods_my_drafter"]
+
+
+@dataclass(frozen=True)
+class TwoSuccessors(own.Successor):
+    """The chain of Successor, and a second child of the root."""
+
+    def propose_row(self, row, plan):
+        """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 hangs on the root, −1."""
+        chain = own.Successor.propose_row(self, row, plan).tokens.tolist()
+        known = next((row.state.after[c] for n in (2, 1) if (c := tuple(row.state.text[-n:])) in row.state.after), {})
+        others = [token for token, _ in getattr(known, "most_common", list)()][1:2]
+        parents = [*range(-1, len(chain) - 1), *[-1] * len(others)]
+        return DraftTree.of([*chain, *others], parents, source="my-two", device=row.models.target.device)
+
+
+register(
+    Method("my-two", title="Two successors", promise=Promise.EXACT, teaches="", drafter=TwoSuccessors(),
+           source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Fixed(),)),
+    replace=True,
+)  # fmt: skip
+two = taus("my-two")
+print(f"story τ {taught[0]:.2f} → {two[0]:.2f}, copy τ {taught[1]:.2f} → {two[1]:.2f}")
+assert two[0] >= taught[0] - 1e-9, "a second sibling can only save rounds here"
+
+# %% [markdown]
+# **2.** `my-echo` drafts even when it has no reason to. What does a wrong draft cost if the text stays right? Compare
+# drafted tokens and draft utilisation of `my-echo` and `my-successor` on the story, and say when an empty tree is best.
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+for name in ("my-echo", "my-successor"):
+    figures = summary(wb.generate(STORY, name, max_new_tokens=64))
+    print(f"{name:14} drafted {figures['drafted']:3}, of which accepted {figures['draft_utilisation'] or 0:.0%}")
+# The target's pass over 5 positions costs more than over 1 (notebook 01 measures it), so a hopeless draft slows plain
+# decoding down. `DraftTree.empty(...)`, or an empty chain, makes the round a plain step: the right answer when unsure.
+
+# %% [markdown]
+# **3.** Let the policy decide: register your drafter once more with `policies=(Heuristic(), Fixed())` from
+# `workbench.methods.policies.heuristic`. How does the draft length develop on the copy?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+from workbench.methods.policies.heuristic import Heuristic
+
+register(
+    Method("my-adaptive", title="Successor, adaptive", promise=Promise.EXACT, teaches="", drafter=own.Successor(),
+           source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Heuristic(), Fixed())),
+    replace=True,
+)  # fmt: skip
+adaptive = wb.generate(COPY, "my-adaptive", max_new_tokens=64)
+print("drafted, accepted by round:", [(len(r.nodes), len(r.path)) for r in adaptive.rounds])
+# It grows after rounds that were accepted whole and shrinks after rejections; no line of the drafter had to change.
+
+# %% [markdown]
+# ## Where to read on
+#
+# - The protocol: `workbench/engine/parts.py`. Drafters to steal from, one idea a file: `workbench/methods/drafters/`.
+# - Saxena 2023, *Prompt Lookup Decoding*; Luo et al. 2024, *Token Recycling*, arXiv:2408.08696: tables that learn while
+#   they draft. Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: learning from the target's own text.
+
+# %%
+wb.close()
