@@ -169,10 +169,10 @@ def lab(server: tuple[str, Path], browser: Any) -> Iterator[Lab]:  # noqa: F811
     # A busy machine takes anywidget longer than two seconds; `boot.js` sees to it that nothing is lost.
     page.on("pageerror", lambda e: None if "Failed to initialize model" in str(e) else problems.append(str(e)))
     page.goto(f"{url}/lab/tree/widgets.ipynb?token={TOKEN}")
-    page.wait_for_function(
-        "window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'"
-    )
-    page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
+    page.locator(".jp-NotebookPanel .jp-Cell .jp-InputArea-editor").first.click()
+    page.locator(".lm-MenuBar-itemLabel", has_text="Run").click()
+    page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
     page.get_by_text("all done", exact=True).wait_for()
     yield Lab(page, folder)
     context.close()
@@ -247,9 +247,9 @@ def test_a_figure_of_plotly_is_drawn_without_a_network(lab: Lab) -> None:
 def test_widgets_wear_jupyters_theme(lab: Lab) -> None:
     dark = ".wb-widget[data-kind=tokens].dark"
     assert lab.page.locator(dark).count() == 0
-    lab.page.evaluate("() => void jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Dark' })")
+    lab.page.evaluate("document.body.dataset.jpThemeLight = 'false'")  # what Lab does when another theme is chosen
     lab.page.wait_for_selector(dark, state="attached")
-    lab.page.evaluate("() => void jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' })")
+    lab.page.evaluate("document.body.dataset.jpThemeLight = 'true'")
     lab.page.wait_for_selector(dark, state="detached")
 
 

@@ -42,7 +42,8 @@ def app_link(
         text: what the link says.
         base: address of the app, as "http://localhost:7860"; None: `WORKBENCH_URL`, else that.
         pin: what the app shows once it is there: `round`, and `token` or `node`, counted as in a trace.
-        settings: others than the trace's, by name: `method`, `prompt`, `depth`, `temperature`, `view`, `tab`, ….
+        settings: others than the trace's, by name: `method`, `prompt`, `depth`, `temperature`, `view`, `tab`, …;
+            `run=run.id` follows a run that goes on in that app.
 
     Raises:
         ValueError: `base` is no http address.

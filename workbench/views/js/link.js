@@ -25,7 +25,7 @@ export function toQuery(choice, catalogue, params, { pin = null, view = null, em
 
 /** What an address asks for, checked against what there is. What is wrong is left out and said.
  *  @returns {{choice: object, params: Record<string, any>, pin: object|null, view: string|null, embed: boolean,
- *             recorded: string|null, problems: string[], settings: boolean}} */
+ *             recorded: string|null, run: string|null, problems: string[], settings: boolean}}  `run`: one that goes on */
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search), choice = {}, params = {}, problems = [];
   let text = "";
@@ -34,7 +34,7 @@ export function fromQuery(search, catalogue, clamp) {
   const own = catalogue.methods.find((m) => m.name === query.get("method"))?.params ?? [];
   for (const p of own) specs.set(p.name, p);
   const lists = { target: catalogue.targets, drafter: catalogue.drafters, method: catalogue.methods };
-  let pin = null, view = null, embed = false, recorded = null;
+  let pin = null, view = null, embed = false, recorded = null, run = null;
   for (const [name, given] of query) {
     text = given;
     if (name in lists) {
@@ -61,6 +61,10 @@ export function fromQuery(search, catalogue, clamp) {
       else bad(name, `choose one of ${VIEWS.join(", ")}`);
     } else if (name === "embed") embed = text === "1";
     else if (name === "recorded") recorded = text;
+    else if (name === "run") {
+      if (/^[\w-]{8,64}$/.test(text)) run = text;
+      else bad(name, "not the id of a run");
+    }
     else if (specs.has(name)) {
       const read = parse(specs.get(name), text, clamp);
       if (read.why) bad(name, read.why);
@@ -70,7 +74,7 @@ export function fromQuery(search, catalogue, clamp) {
   if (pin && !(pin.round >= 1)) pin = null;
   if (pin) pin = { token: null, node: null, ...pin, round: pin.round - 1 };
   const settings = Object.keys(choice).length + Object.keys(params).length > 0;
-  return { choice, params, pin, view, embed, recorded, problems, settings };
+  return { choice, params, pin, view, embed, recorded, run, problems, settings };
 }
 
 function parse(spec, text, clamp) {

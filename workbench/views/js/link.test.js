@@ -41,3 +41,9 @@ test("an empty query asks for nothing", () => {
   const read = fromQuery("", catalogue, clamp);
   assert.deepEqual([read.settings, read.pin, read.embed, read.recorded], [false, null, false, null]);
 });
+
+test("a run that goes on is named by its id, and by nothing else", () => {
+  assert.equal(fromQuery("run=Ab_3-xyzQQ", catalogue, clamp).run, "Ab_3-xyzQQ");
+  const read = fromQuery("run=../../etc", catalogue, clamp);
+  assert.deepEqual([read.run, read.problems.length], [null, 1]);
+});

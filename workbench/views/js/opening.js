@@ -23,13 +23,21 @@ export async function arrive(page, trace) {
   page.embed ||= asked.embed;
   page.shownView = asked.view;
   if (asked.problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: asked.problems.join(" · ") });
-  if (asked.recorded) {
+  if (asked.run) follow(page, asked.run, asked.pin);
+  else if (asked.recorded) {
     await example(page, asked.recorded, asked.pin);
   } else if (!(await recall(page, asked.pin))) {
     page.wish = asked.settings ? asked.pin : null;
     if (asked.settings && !page.embed) page.note = "From a link: press Run to decode it here.";
     await example(page, EXAMPLE, null);
   }
+}
+
+/** Show a run that somebody else started: asked after every second or so, and steered like one's own. */
+export function follow(page, id, wanted = null) {
+  page.run = Object.assign(page.m.store.newRun(`followed-${(page.channels += 1)}`), { id, heard: -Infinity });
+  page.selection.pin = wanted;
+  page.m.backend.watch(page); // all that was recorded until now
 }
 
 /** After a reload: the run that this tab last showed, as far as it came. */

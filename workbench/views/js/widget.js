@@ -117,10 +117,9 @@ async function live(place) {
     if (made.parts.whatif) made.parts.whatif.hidden = true; // its charts are the app's
     if (pictures) Object.assign(made.vision, { lexicon: shared.get("lexicon"), empty: "" });
     for (const details of root.querySelectorAll(".wb-settings")) details.open = el.clientWidth > 900;
-    made.run = Object.assign(m.store.newRun(`kernel-${model.get("run_id")}`), { id: model.get("run_id"), heard: -Infinity });
     page = made;
+    m.opening.follow(page, model.get("run_id"));
     for (const each of [message, ...early.splice(0)]) if (each) hear(each);
-    m.backend.watch(page); // what was recorded before this was drawn
     select(place, page);
     close(place, page);
   };
