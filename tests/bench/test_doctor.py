@@ -9,6 +9,7 @@ import torch
 
 from workbench.bench import doctor
 from workbench.bench.doctor import BUG, IDENTICAL, NUMERICS, STEPWISE, diagnose, examine
+from workbench.bench.prompts import load_prompts
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams
@@ -19,7 +20,7 @@ from workbench.methods import registry
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4]
 PARTING = "Tell me a story about a brave little bear who was afraid of the dark."
-"""A prompt after which two tokens are equally likely to one step of bfloat16."""
+"""A prompt after which, on some CPUs, two tokens are equally likely to one step of bfloat16."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,10 @@ def test_a_broken_rule_is_a_bug_at_every_wrong_place(tiny: Models) -> None:
 
 @pytest.mark.slow
 def test_real_models_in_bfloat16_part_by_rounding(half: Models) -> None:
-    found = diagnose(half, registry.get("draft-model").with_params(), PARTING, 40)
+    """Where it happens depends on the CPU's kernels; somewhere in these stories two tokens are as good as equal."""
+    stories = [prompt.encode(half.tokenizer) for prompt in load_prompts() if prompt.group == "stories"]
+    looked = (diagnose(half, registry.get("draft-model").with_params(), story, 48) for story in (PARTING, *stories))
+    found = next(one for one in looked if one.verdict != IDENTICAL)
     assert found.verdict == NUMERICS
     assert found.differences[0].gap <= 0.125
     assert "numerics" in found.words()[0]

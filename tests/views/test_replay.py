@@ -84,7 +84,7 @@ def test_its_style_is_the_page_s() -> None:
 
 @needs_node
 def test_the_browser_makes_the_same_file(tmp_path: Path) -> None:
-    trace = json.loads((FIXTURES / "tree.json").read_text())
+    trace = Trace.from_wire(json.loads((FIXTURES / "tree.json").read_text())).to_wire()
     given = tmp_path / "given.json"
     given.write_text(json.dumps([sources(), {"trace": trace, "definitions": DEFINITIONS}]))
     script = (
