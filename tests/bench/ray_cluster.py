@@ -31,7 +31,7 @@ def machine(cluster: Any, tries: int = 4, **options: Any) -> Any:
     for left in reversed(range(tries)):
         try:
             return cluster.add_node(**options)
-        except Exception:
+        except Exception:  # noqa: PERF203
             if not left:
                 raise
 
