@@ -1,0 +1,421 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 01 · Why decoding waits for memory
+#
+# **You will be able to**
+#
+# - predict what a pass over k tokens costs, compared with a pass over one, from two numbers of a machine;
+# - find the *knee*: the number of tokens up to which more tokens are nearly free;
+# - say on which machine, and at which batch size, there is room for drafts at all.
+#
+# **You need**: [00](00_first_run.ipynb), PyTorch, and to know what a key–value cache is.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None  # the same for the draft model
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+import statistics
+import time
+from dataclasses import dataclass
+
+import ipywidgets as ui
+import plotly.graph_objects as go
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.engine.models import locate
+from workbench.engine.packed import Matrix
+
+logging.disable_progress_bar()
+place = locate(TARGET or "text-target")
+model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).to(DEVICE).eval()
+tokenizer = AutoTokenizer.from_pretrained(place)
+n_weights = sum(weight.numel() for weight in model.parameters())
+print(f"{n_weights / 1e6:.1f} million weights, {4 * n_weights / 1e6:.0f} MB in float32")
+
+# %% [markdown]
+# ## Writing is one at a time, reading is not
+#
+# To *write* 8 tokens a model needs 8 passes: token 2 goes into the pass that makes token 3. To *read* 8 tokens that are
+# already there it needs one pass, because each place looks only to the left. Reading gives the same numbers as writing:
+
+# %%
+text = "Once upon a time there was a little girl called Mia. She had a red kite, and every day she went to the park"
+ids = tokenizer(text, return_tensors="pt").input_ids.to(DEVICE)  # [1, L]
+head, tail = ids[:, :-8], ids[:, -8:]
+
+with torch.inference_mode():
+    cache = model(head, use_cache=True).past_key_values
+    one_by_one = []
+    for i in range(8):  # eight passes over one token
+        out = model(tail[:, i : i + 1], past_key_values=cache, use_cache=True)
+        one_by_one.append(out.logits[:, -1])
+    written = torch.stack(one_by_one, dim=1)  # [1, 8, V]
+
+    cache = model(head, use_cache=True).past_key_values
+    read = model(tail, past_key_values=cache, use_cache=True).logits  # [1, 8, V], one pass over eight tokens
+
+print("written", tuple(written.shape), " read", tuple(read.shape))
+print(f"largest difference of a logit: {(written - read).abs().max():.1e}")
+assert torch.allclose(written, read, atol=1e-3, rtol=1e-3)
+assert (written.argmax(-1) == read.argmax(-1)).all()
+
+# %% [markdown]
+# So a target can *check* eight guesses in one pass. The whole of speculative decoding hangs on one question:
+#
+# **What does a pass over 8 tokens cost, if a pass over 1 costs 1? Predict, and write it down:**
+#
+# (a) about 1 · (b) about 2 · (c) about 8, since eight times as much is computed.
+
+# %%
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+REPEATS = 5 if FAST else 30
+
+
+def measure(run, sizes=SIZES, repeats=REPEATS):
+    """Best seconds of run(k) for each k. Sizes take turns, so that a busy moment of the machine hits all alike."""
+    seconds = {k: [] for k in sizes}
+    for _ in range(repeats):
+        for k in sizes:
+            start = time.perf_counter()
+            run(k)
+            if DEVICE.startswith("cuda"):
+                torch.cuda.synchronize()
+            seconds[k].append(time.perf_counter() - start)
+    return {k: min(times) for k, times in seconds.items()}
+
+
+def pass_over(k):
+    """One pass over k tokens behind a context of 64."""
+    with torch.inference_mode():
+        model(more[:, :k], past_key_values=cache, use_cache=True)
+        cache.crop(-k)  # forget them again
+
+
+more = ids.repeat(1, 8)[:, :64]
+with torch.inference_mode():
+    cache = model(ids.repeat(1, 4)[:, :64], use_cache=True).past_key_values
+cost = measure(pass_over)
+print("tokens   ms per pass   against 1 token   ms per token")
+for k, seconds in cost.items():
+    print(f"{k:>6} {seconds * 1e3:>13.1f} {seconds / cost[1]:>17.1f} {seconds * 1e3 / k:>14.2f}")
+if cost[8] >= 8 * cost[1]:
+    print("No gain here: this machine is too busy to tell, or computes one token as cheaply as it reads the weights.")
+
+# %% [markdown]
+# Far less than 8, unless the machine is busy with something else. Two things are paid once per *pass*, not once
+# per token: the cost of starting each of some hundred operations, which weighs heavily in a model this small, and
+# **reading the weights**, which is what weighs in a large one. To see the second alone, take a single matrix.
+#
+# ## One matrix: bytes and operations
+#
+# y = x Wᵀ with W [d, d] and k rows in x:
+#
+# | | once | grows with k |
+# |---|---|---|
+# | bytes to read | 4·d² (W, in float32) | 4·k·d (x), small |
+# | operations | – | 2·k·d² (a multiplication and an addition for each weight and token) |
+#
+# A machine has two speeds: a **bandwidth** (bytes/s) and a **peak** (operations/s). It reads and computes at the same
+# time, so the slower of the two decides. This is the *roofline*:
+#
+# > seconds(k) = max( 4·d² / bandwidth , 2·k·d² / peak )
+#
+# Flat at first, then a slope. They meet at the **knee**, k\* = 2 · peak / bandwidth for float32: k\* tokens for the
+# price of one. **Predict:** is W larger than the caches of this processor? Does it matter?
+
+# %%
+d = 4096
+W = torch.randn(d, d, generator=torch.Generator().manual_seed(0)).to(DEVICE)  # 64 MiB
+rows = torch.randn(128, d, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+SIZES_W = (1, 2, 4, 8, 16, 32, 64, 128)
+multiply = Matrix(W) if DEVICE == "cpu" else lambda x: x @ W.T  # on a CPU: as the workbench's engine multiplies
+matrix = measure(lambda k: multiply(rows[:k]), SIZES_W, 4 if FAST else 20)
+
+bandwidth = 4 * d * d / matrix[1]  # what one row achieves
+peak = max(2 * k * d * d / seconds for k, seconds in matrix.items())  # the most that any size achieves
+knee = 2 * peak / bandwidth
+print(f"W: {4 * d * d / 2**20:.0f} MiB")
+print(f"bandwidth {bandwidth / 1e9:.1f} GB/s, peak {peak / 1e9:.0f} GFLOP/s → knee at k* = {knee:.1f} tokens\n")
+print("rows     measured ms   roofline ms   share of the peak")
+for k, seconds in matrix.items():
+    roof = max(4 * d * d / bandwidth, 2 * k * d * d / peak)
+    print(f"{k:>4} {seconds * 1e3:>15.2f} {roof * 1e3:>13.2f} {2 * k * d * d / seconds / peak:>19.0%}")
+
+# %%
+line = [2 ** (i / 8) for i in range(57)]  # 1 … 128
+fig = go.Figure(layout={"title": "One matrix, k rows: measured, and the roofline", "height": 380})
+fig.add_scatter(x=list(matrix), y=[s * 1e3 for s in matrix.values()], mode="markers", name="measured")
+fig.add_scatter(
+    x=line, y=[1e3 * max(4 * d * d / bandwidth, 2 * k * d * d / peak) for k in line], mode="lines", name="roofline"
+)
+fig.add_scatter(x=line, y=[matrix[1] * k * 1e3 for k in line], mode="lines", name="k × one row", line={"dash": "dot"})
+fig.update_xaxes(type="log", title="rows k (tokens in the pass)", dtick="D2")
+fig.update_yaxes(type="log", title="ms")
+w.figure(fig)
+
+# %% [markdown]
+# The points keep above the roofline, which is a bound, and fall further and further below the dotted line. Around the
+# knee they lie well above the bound: reading and computing never overlap perfectly, and several rows need another
+# algorithm than one.
+#
+# With a single row most of the processor's arithmetic waits for W to arrive. The share that is busy is 1/k\*: at the
+# knee, and only there, both are busy all the time. **The idle arithmetic is what speculative decoding spends.**
+
+# %%
+print(f"one row keeps the arithmetic busy for {2 * d * d / matrix[1] / peak:.0%} of the time")
+assert 2 * d * d / matrix[1] / peak < 0.7  # one row never reaches the peak
+
+
+# %% [markdown]
+# ## A GPU, from its data sheet
+#
+# The same two numbers for GPUs, as their makers state them: dense bfloat16 with tensor cores, and memory bandwidth. And
+# the shape of two well-known models. Nothing is measured in this section: **it is the roofline, computed**, a bound
+# that real kernels approach and never beat.
+
+# %%
+@dataclass(frozen=True)
+class GPU:
+    peak: float  # operations per second, dense bfloat16
+    bandwidth: float  # bytes per second
+    source: str
+
+
+@dataclass(frozen=True)
+class LLM:
+    weights: float
+    layers: int
+    width: int  # of the residual stream: query heads × head size
+    kv_width: int  # key–value heads × head size
+    source: str
+
+
+GPUS = {
+    "RTX 4090": GPU(165.2e12, 1008e9, "NVIDIA Ada GPU Architecture whitepaper, appendix A, FP32 accumulate"),
+    "A100 80GB SXM": GPU(312e12, 2039e9, "NVIDIA A100 Tensor Core GPU data sheet"),
+    "H100 SXM": GPU(989.4e12, 3350e9, "NVIDIA H100 Tensor Core GPU data sheet, half of the figure with sparsity"),
+}
+LLMS = {
+    "Llama 3.1 8B": LLM(8.03e9, 32, 4096, 1024, "its config.json on the Hugging Face Hub"),
+    "Llama 3.1 70B": LLM(70.6e9, 80, 8192, 1024, "its config.json on the Hugging Face Hub"),
+}
+
+
+def forward_s(k, gpu, llm, batch=1, context=1000):
+    """Roofline of a pass over k tokens for each of `batch` texts: (seconds for memory, seconds for arithmetic)."""
+    cache = batch * context * llm.layers * 2 * llm.kv_width * 2  # keys and values, 2 bytes each
+    read = 2 * llm.weights + cache
+    operations = batch * k * (2 * llm.weights + 4 * context * llm.layers * llm.width)  # weights, then attention
+    return read / gpu.bandwidth, operations / gpu.peak
+
+
+print("a pass over one token of Llama 3.1 8B, batch 1")
+for name, gpu in GPUS.items():
+    memory, arithmetic = forward_s(1, gpu, LLMS["Llama 3.1 8B"])
+    print(
+        f"  {name:<14} memory {memory * 1e3:5.2f} ms, arithmetic {arithmetic * 1e3:.3f} ms ({arithmetic / memory:.1%})"
+    )
+    print(
+        f"  {'':<14} 2 bytes a weight, so the knee is at k* = peak / bandwidth = {gpu.peak / gpu.bandwidth:.0f} tokens"
+    )
+    assert arithmetic < 0.02 * memory
+
+# %% [markdown]
+# A data-centre GPU spends less than two per cent of a pass on arithmetic when it writes one text. Up to its knee, at
+# some 150 to 300 tokens, drafts are checked nearly for free. (A machine like the one you are on has its knee at a few
+# tokens. The story is the same, with less to win.)
+#
+# **Predict, before you move a slider:** a server answers 256 people at once on an H100, each with a text of 100 tokens.
+# Is there still room for 4 drafts each? And what happens when the texts have grown to 30,000 tokens?
+
+# %% tags=["drawing"] jupyter={"source_hidden": true}
+INK, BLUE, BROWN, GREY = "#1F2328", "#1189EC", "#761706", "#8E9093"
+
+
+def chart(gpu_name: str, llm_name: str, batch: int, context: int, k: int) -> str:
+    """Milliseconds of a pass over 1 … 64 tokens for each text: memory, arithmetic, the larger of both. Returns SVG."""
+    gpu, llm = GPUS[gpu_name], LLMS[llm_name]
+    at = {n: forward_s(n, gpu, llm, batch, context) for n in range(1, 65)}
+    top = max(max(pair) for pair in at.values()) * 1.08
+
+    def x(n: float) -> float:
+        return 60 + 500 * (n - 1) / 63
+
+    def y(seconds: float) -> float:
+        return 220 - 190 * seconds / top
+
+    def path(pick, colour: str, width: int, dash: str = "") -> str:
+        points = " ".join(f"{x(n):.1f},{y(pick(pair)):.1f}" for n, pair in at.items())
+        return (f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}" '
+                f'stroke-dasharray="{dash}"/>')  # fmt: skip
+
+    def text(left: float, low: float, words: str, anchor: str = "middle", size: int = 12) -> str:
+        return f'<text x="{left}" y="{low}" font-size="{size}" fill="{INK}" text-anchor="{anchor}">{words}</text>'
+
+    here, one, knee_at = max(at[k]), max(at[1]), at[1][0] / at[1][1]
+    bound = "memory" if at[k][0] >= at[k][1] else "arithmetic"
+    parts = [path(lambda pair: pair[0], BLUE, 2, "7 4"), path(lambda pair: pair[1], BROWN, 2, "2 4"), path(max, INK, 3)]
+    parts += [text(x(n), 238, str(n)) for n in (1, 8, 16, 32, 48, 64)]
+    parts += [text(54, y(top * f) + 4, f"{top * f * 1e3:.3g} ms", "end", 11) for f in (0, 0.5, 0.92)]
+    legend = ((70, INK, "", "the pass"), (170, BLUE, "7 4", "memory"), (270, BROWN, "2 4", "arithmetic"))
+    for left, colour, dash, words in legend:
+        parts.append(f'<path d="M{left} 16h24" stroke="{colour}" stroke-width="3" stroke-dasharray="{dash}"/>')
+        parts.append(text(left + 30, 20, words, "start"))
+    parts.append(f'<circle cx="{x(k):.1f}" cy="{y(here):.1f}" r="6" fill="white" stroke="{INK}" stroke-width="3"/>')
+    setting = f"{gpu_name}, {llm_name}, {batch} texts of {context:,} tokens"
+    cost = f"{k} tokens each cost {here / one:.2f} × one token each ({here * 1e3:.1f} ms, bound by {bound})"
+    parts.append(text(310, 256, "tokens in the pass, for each text"))
+    parts.append(text(310, 276, f"{setting}: knee at {knee_at:.1f} tokens each") + text(310, 294, cost, size=14))
+    return (
+        '<svg viewBox="0 0 580 300" width="680" role="img" aria-label="milliseconds of a pass by its tokens" '
+        f'style="background:white;max-width:100%">{"".join(parts)}</svg>'
+    )
+
+
+# %%
+controls = {
+    "gpu_name": ui.Dropdown(options=list(GPUS), value="H100 SXM", description="GPU"),
+    "llm_name": ui.Dropdown(options=list(LLMS), description="model"),
+    "batch": ui.SelectionSlider(options=[1, 2, 4, 8, 16, 32, 64, 128, 256], value=256, description="texts"),
+    "context": ui.SelectionSlider(options=[100, 1000, 3000, 10_000, 30_000, 100_000], value=100, description="context"),
+    "k": ui.IntSlider(5, min=1, max=64, description="tokens k"),
+}
+board = ui.HTML()
+
+
+def redraw(*_):
+    board.value = chart(**{name: control.value for name, control in controls.items()})
+
+
+for control in controls.values():
+    control.observe(redraw, "value")
+redraw()
+board.snapshot = lambda: board.value  # what a reader without a kernel sees
+w.show(*controls.values(), board)
+
+# %%
+h100, llama = GPUS["H100 SXM"], LLMS["Llama 3.1 8B"]
+print("4 drafts for each text on an H100, against plain decoding (roofline)")
+for batch, context in ((1, 1000), (64, 100), (256, 100), (256, 1000), (256, 30_000)):
+    plain, checked = max(forward_s(1, h100, llama, batch, context)), max(forward_s(5, h100, llama, batch, context))
+    print(f"  {batch:>3} texts of {context:>6,} tokens: {checked / plain:.2f} × the time of one token each")
+assert max(forward_s(5, h100, llama)) == max(forward_s(1, h100, llama))  # one text: free
+assert max(forward_s(5, h100, llama, 256, 100)) > 3 * max(forward_s(1, h100, llama, 256, 100))  # paid
+assert max(forward_s(5, h100, llama, 256, 30_000)) == max(forward_s(1, h100, llama, 256, 30_000))  # free again
+
+# %% [markdown]
+# A batch fills the idle arithmetic with other people's texts. With 256 short texts the pass is beyond its knee, and
+# drafts are paid for. Long texts move it back: each text has a key–value cache of its own, which is read once in a pass
+# for all k tokens, so that memory is the bottleneck again. (Whether 256 caches of 30,000 tokens *fit* is another
+# matter: exercise 3.)
+#
+# ## What the engine pays
+#
+# Back to a machine that we can measure. Every round of a run records its verification time. A draft of K tokens is
+# verified in a pass over K + 1: the last token of the text, which the target has not read yet, and the drafts.
+
+# %%
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>" if TARGET is None else text
+verify = {}
+for depth in (0, 1, 3, 7, 15):
+    method = {"method": "draft-model", "params": {"depth": depth}} if depth else {"method": "autoregressive"}
+    trace = wb.generate(PROMPT, max_new_tokens=64, **method)
+    full = [r.verify_s for r in trace.rounds[1:] if len(r.nodes) == depth]
+    verify[depth + 1] = statistics.median(full)
+print("tokens in the pass   median ms of verification   against 1 token")
+for k, seconds in verify.items():
+    print(f"{k:>12} {seconds * 1e3:>24.2f} {seconds / verify[1]:>23.1f}")
+w.app_link(trace, base=SERVER)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Four-bit weights.** With half a byte a weight (and arithmetic still in bfloat16), where is the knee of an H100?
+# Is a quantised model a better or a worse place for drafts?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Bytes per weight b: b·N/bandwidth = 2·k·N/peak, so k* = b · peak / (2 · bandwidth).
+for bits in (16, 8, 4):
+    print(f"{bits:>2} bits: k* = {bits / 8 * h100.peak / (2 * h100.bandwidth):.0f} tokens")
+# Worse in room (a quarter of the tokens), yet at batch 1 still far more than any draft needs.
+assert 0.5 * h100.peak / (2 * h100.bandwidth) > 50
+
+# %% [markdown]
+# **2. How many texts?** From which batch size on does checking 4 drafts cost at least 1.5 times a plain pass, on each
+# GPU, for the 8B model and texts of 1,000 tokens?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+for name, gpu in GPUS.items():
+    first = next(
+        b for b in range(1, 2000) if max(forward_s(5, gpu, llama, b)) >= 1.5 * max(forward_s(1, gpu, llama, b))
+    )
+    print(f"{name}: from {first} texts on")
+
+# %% [markdown]
+# **3. The cache counts, too.** At which context does one text's key–value cache weigh as much as the weights of the 8B
+# model? Do 256 texts of 30,000 tokens fit into 80 GB?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+per_token = llama.layers * 2 * llama.kv_width * 2
+print(f"{per_token / 1024:.0f} KiB a token: as heavy as the weights at {2 * llama.weights / per_token:,.0f} tokens")
+print(f"256 texts of 30,000 tokens: {256 * 30_000 * per_token / 1e9:,.0f} GB of cache")
+assert 256 * 30_000 * per_token > 80e9  # by far not: real servers meet this limit first, and stay left of the knee
+
+# %% [markdown]
+# ## Close this page and answer
+#
+# 1. Why can a target read eight tokens in one pass, though it cannot write them in one?
+# 2. Which two speeds of a machine give the knee? What does it do when weights take half the bytes?
+# 3. Why do drafts cost nothing for one text on an H100, and much for 256?
+#
+# There is room for guesses. Which of them may be kept without changing the text's law is derived in
+# [02](02_rejection_sampling.ipynb); how many will be, in [03](03_acceptance_and_speedup.ipynb).
+#
+# ## References
+#
+# - Williams, Waterman, Patterson 2009, *Roofline: an insightful visual performance model for multicore architectures*,
+#   Communications of the ACM 52(4).
+# - Pope et al. 2022, *Efficiently scaling transformer inference*, arXiv:2211.05102, §2: the cost of a decoding step.
+# - Leviathan, Kalman, Matias 2023, arXiv:2211.17192, §1 and §3.4: idle arithmetic, and operations against memory.
+# - NVIDIA: A100 and H100 data sheets; Ada GPU Architecture whitepaper, appendix A.
+
+# %%
+wb.close()

@@ -1,0 +1,444 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 03 · Acceptance, length, speed-up
+#
+# **You will be able to**
+#
+# - tell five "acceptance rates" apart, compute each from one trace, and say which one a formula means;
+# - derive the expected number of tokens a round, (1 − aᴷ⁺¹)/(1 − a), and check it against measurements;
+# - find the draft length that pays best, and the acceptance below which drafting is a loss, from measured costs.
+#
+# **You need**: [00](00_first_run.ipynb), [01](01_memory_bound.ipynb) for what a pass costs, and the acceptance
+# probability of [02](02_rejection_sampling.ipynb).
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder; None: the bundled model
+DRAFTER = None  # the same for the draft model
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+import math
+import statistics
+
+import ipywidgets as ui
+import plotly.graph_objects as go
+from scipy.optimize import brentq
+from transformers.utils import logging
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.trace.acceptance import definitions
+from workbench.trace.metrics import acceptance_by_depth, summary
+from workbench.trace.theory import best_depth, expected_tau, tau_by_position
+
+logging.disable_progress_bar()
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
+COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite and a blue boat<|assistant|>"
+if TARGET is not None:
+    STORY, COPY = "Once upon a time, Mia and Tom found a red kite.", "A red kite and a blue boat. A red kite and a blue"
+
+# %% [markdown]
+# ## One run, five rates
+#
+# Prompt lookup copies what followed the last words when they occurred before. Sometimes it finds nothing, sometimes its
+# copy is short: that makes it a good example. Every round of a run, as counts:
+
+# %%
+trace = wb.generate(COPY, method="prompt-lookup", params={"depth": 8}, max_new_tokens=80)
+print(trace.text.strip())
+print("\nround  drafted  tested  accepted  emitted")
+for r in trace.rounds:
+    tested_here = sum(status != "discarded" for status in r.nodes.status)
+    print(f"{r.index:>5} {len(r.nodes):>8} {tested_here:>7} {len(r.path):>9} {len(r.emitted):>8}")
+w.ribbon(trace)
+
+# %% [markdown]
+# "What is the acceptance rate?" Accepted drafts, of course, **divided by what?** Write down at least three candidates
+# and their values for this table, before you run the next cell.
+
+# %%
+rounds = trace.rounds
+accepted = sum(status == "accepted" for r in rounds for status in r.nodes.status)
+wholes = {
+    "tested": sum(status != "discarded" for r in rounds for status in r.nodes.status),
+    "drafted": sum(len(r.nodes) for r in rounds),
+    "configured": len(rounds) * max(len(r.nodes) for r in rounds),  # as if every round had drafted its full length
+    "drafts": sum(len(r.nodes) > 0 for r in rounds),  # rounds that drafted anything
+    "passes": len(rounds),
+}
+for name, whole in wholes.items():
+    print(f"{accepted} accepted / {whole:>3} {name:<11} = {accepted / whole:.3f}")
+assert accepted <= wholes["tested"] <= wholes["drafted"] <= wholes["configured"]
+assert wholes["drafts"] <= wholes["passes"]
+if TARGET is None:  # the bundled models make five different figures of one run
+    assert len(set(wholes.values())) == 5
+    assert accepted / wholes["tested"] > 0.9
+    assert accepted / wholes["configured"] < 0.7
+
+# %% [markdown]
+# One run of one drafter: the first figure is above 90 %, the third below 70 %, and two are not even per cents. None of
+# the five is wrong. Each answers its own question:
+#
+# | divided by | answers | said by |
+# |---|---|---|
+# | **tested** | how good is a draft that gets its chance? | this workbench; the a of the formulas below |
+# | **drafted** | how much of the drafting and verifying was of use? | vLLM, llama.cpp |
+# | **configured** | how much of the reserved places? Short drafts count as failures | SGLang |
+# | **drafts** | how many are accepted *when* something is drafted? | vLLM and llama.cpp, plus 1 |
+# | **passes** | how many tokens does a target pass give? plus its own: τ | this workbench, SGLang, Spec-Bench, plus 1 |
+#
+# The workbench keeps all definitions in one module, each with the place where it was read. Its counts must be ours:
+
+# %%
+found = definitions(rounds)
+print(f"{'whose':<17}{'name':<38}{'part':>5}{'whole':>6}{'value':>7}")
+for d in found:
+    value = "by i" if d.value is None else f"{d.value:.3f}"
+    print(f"{d.user:<17}{d.name:<38}{d.part:>5}{d.whole:>6}{value:>7}   {d.formula}")
+value_of = {(d.user, d.name): d.value for d in found}
+assert math.isclose(value_of["workbench", "acceptance rate"], accepted / wholes["tested"])
+assert math.isclose(value_of["vLLM", "draft acceptance rate"], accepted / wholes["drafted"])
+assert math.isclose(value_of["SGLang", "spec_accept_rate"], accepted / wholes["configured"])
+assert math.isclose(value_of["vLLM", "mean acceptance length"], 1 + accepted / wholes["drafts"])
+assert math.isclose(value_of["workbench", "accepted per round"], accepted / wholes["passes"])
+
+# %% [markdown]
+# **Never compare two papers' "acceptance rates" before you know their denominators.**
+#
+# ## How many tokens a round gives
+#
+# Suppose a drafter proposes K tokens, and each is accepted with the same probability a, given that all before it were.
+# **Derive on paper** the expected number N of tokens that a round adds, before you open the answer. Hint: what is the
+# probability that a round adds *more than* i tokens?
+#
+# <details><summary>Derivation</summary>
+#
+# A round always adds one token, the target's own. It adds more than i tokens exactly if the first i drafts were all
+# accepted: probability aⁱ, for i = 0 … K. The mean of a count is the sum of these tail probabilities:
+#
+# **E[N] = Σ Pr[N > i] = 1 + a + a² + … + aᴷ = (1 − aᴷ⁺¹)/(1 − a)**
+#
+# </details>
+#
+# To test it we need a drafter that is accepted with a probability that we know. The **oracle** is one: it knows the
+# target's choice, and spoils it on purpose with probability 1 − a. (It runs the target to draft, so its speed means
+# nothing: a simulation.) **Predict** E[N] for a = 0.5, 0.7, 0.9 and K = 4.
+
+# %%
+K, DIALS = 4, (0.5, 0.7, 0.9)
+SEEDS = range(5 if FAST else 20)
+runs = {
+    (a, seed): wb.start(
+        STORY, "oracle", params={"depth": K, "acceptance": a}, max_new_tokens=72, seed=int(1000 * a) + seed
+    )
+    for a in DIALS
+    for seed in SEEDS
+}  # all at once: they share the target's passes
+oracle = {key: [r for r in run.wait().rounds if len(r.nodes) == K] for key, run in runs.items()}  # full rounds only
+lengths = {a: [len(r.emitted) for seed in SEEDS for r in oracle[a, seed]] for a in DIALS}
+
+print("   a   closed form   measured    99 % interval   rounds")
+intervals = {}
+for a, n in lengths.items():
+    mean, half = statistics.fmean(n), 2.58 * statistics.stdev(n) / math.sqrt(len(n))
+    intervals[a] = (mean, half)
+    print(f"{a:>4} {expected_tau(a, K):>13.2f} {mean:>10.2f}      {mean - half:.2f} … {mean + half:.2f} {len(n):>11}")
+    assert math.isclose(expected_tau(a, K), sum(a**i for i in range(K + 1)))
+    assert abs(mean - expected_tau(a, K)) <= half
+
+# %%
+grid = [i / 100 for i in range(100)]
+fig = go.Figure(layout={"title": "Tokens a round by acceptance a: closed form, and the oracle", "height": 400})
+for depth, dash in ((1, "dot"), (2, "dash"), (4, "solid"), (8, "dashdot")):
+    fig.add_scatter(x=grid, y=[expected_tau(a, depth) for a in grid], name=f"K = {depth}", line={"dash": dash})
+fig.add_scatter(
+    x=list(intervals), y=[mean for mean, _ in intervals.values()], mode="markers", name="oracle, K = 4",
+    error_y={"type": "data", "array": [half for _, half in intervals.values()]}, marker={"size": 9, "color": "#1F2328"},
+)  # fmt: skip
+fig.update_xaxes(title="acceptance a of a tested draft")
+fig.update_yaxes(title="tokens a round, E[N]")
+w.figure(fig)
+
+# %% [markdown]
+# Look at the right edge: a long draft is worth its length only if a is close to 1. At a = 0.5 no length gives more than
+# two tokens.
+#
+# ### Which of the five rates is the a of the formula?
+#
+# **Predict**, then let the oracle of 0.7 tell: only one denominator gives back the number on its dial.
+
+# %%
+a = 0.7
+sample = [r for seed in SEEDS for r in oracle[a, seed]]
+kept = sum(len(r.path) for r in sample)
+tested = sum(status != "discarded" for r in sample for status in r.nodes.status)
+drafted = sum(len(r.nodes) for r in sample)
+sigma = math.sqrt(a * (1 - a) / tested)
+print(f"accepted / tested  {kept / tested:.3f}   (dial {a}, standard error {sigma:.3f})")
+print(f"accepted / drafted {kept / drafted:.3f}")
+assert abs(kept / tested - a) < 4 * sigma
+assert kept / drafted < kept / tested
+
+# %% [markdown]
+# Accepted / tested. A discarded draft was never judged, so it says nothing about the drafter; counting it as a failure
+# makes a longer draft look worse even if the drafter is the same. Put the *drafted* rate into the formula and you
+# predict too little.
+#
+# ## Averages hide worlds
+#
+# The formula wants the *same* a everywhere. Take an easy text and a hard one (copying unusual words is beyond the
+# bundled drafter), and pool their rounds, as a benchmark does. **Predict two things:** (1) will the pooled a give the
+# pooled τ, or too much, or too little? (2) given that all drafts before it were accepted, is the drafter right *more*
+# or *less* often about its second token than about its first?
+
+# %%
+DEPTH = 6
+HARD = "<|user|>Copy this text: zx 84 qv 19 lk 73<|assistant|>" if TARGET is None else "7f3a 91 zq 0x5e 7f3b 92"
+full = {}
+for name, prompt in (("easy", STORY), ("hard", HARD)):
+    t = wb.generate(prompt, method="draft-model", params={"depth": DEPTH}, max_new_tokens=64)
+    full[name] = [r for r in t.rounds if len(r.nodes) == DEPTH]
+full["pooled"] = full["easy"] + full["hard"]
+
+print(f"{'':<8}{'a':>6}{'formula':>9}{'measured':>10}   accepted at position 1, 2, … given all before")
+for name, chosen in full.items():
+    by_depth = acceptance_by_depth(chosen)  # (position, tested, accepted)
+    a = sum(ok for *_, ok in by_depth) / sum(tried for _, tried, _ in by_depth)
+    by_position = [ok / tried for _, tried, ok in by_depth]
+    measured = statistics.fmean(len(r.path) + 1 for r in chosen)
+    print(f"{name:<8}{a:>6.2f}{expected_tau(a, DEPTH):>9.2f}{measured:>10.2f}   {[round(x, 2) for x in by_position]}")
+    assert math.isclose(tau_by_position(by_position), measured)  # 1 + a₁ + a₁a₂ + … is an identity
+if TARGET is None:  # the last line is the pooled one
+    assert by_position[1] > by_position[0]
+    assert measured < expected_tau(a, DEPTH) - 0.1
+
+
+# %% [markdown]
+# (1) Too much. An easy round puts up to six drafts to the test, a hard one a single draft: the pooled a leans to the
+# easy text, the pooled τ counts both kinds of round alike.
+#
+# (2) **More** often, and that is no merit of the drafter: who reaches position 2 is mostly in the easy text. Selection,
+# not skill. With each position's own rate, 1 + a₁ + a₁a₂ + a₁a₂a₃ + …, τ comes out exactly, because nothing is assumed.
+#
+# So report by group and by position, and use one a for everything only where you have reason to.
+#
+# ## From tokens to time
+#
+# Measure everything in plain passes: one target pass over one token costs 1. A round with K drafts costs
+#
+# > cost(K) = K·c + v(K + 1) + h
+#
+# with c for one drafted token, v(n) for the target's pass over n tokens (01: little more than v(1), left of the knee),
+# and h for all that is neither: choosing, judging, bookkeeping. A plain step has its share, too: v(1) + h₁ = 1. Then
+#
+# > **speed-up = E[N] / cost(K)**, and drafting pays if E[N] > cost(K).
+#
+# **Predict:** which K is fastest for this pair on this machine? And below which a is drafting a loss?
+
+# %%
+def costs(trace, depth):
+    """Median seconds of a full round: (drafting, verification, everything else)."""
+    chosen = [r for r in trace.rounds[1:] if len(r.nodes) == depth]
+    return tuple(statistics.median(getattr(r, part) for r in chosen) for part in ("draft_s", "verify_s", "overhead_s"))
+
+
+plain = wb.generate(STORY, method="autoregressive", max_new_tokens=64)
+_, verify_1, host_1 = costs(plain, 0)
+unit = verify_1 + host_1  # a plain step, in seconds
+print(f"a plain step: {unit * 1e3:.2f} ms\n")
+print("  K       c    v(K+1)       h    cost      τ   predicted   measured speed-up")
+table, runs = {}, {}
+for depth in (1, 2, 4, 8):
+    runs[depth] = wb.generate(STORY, method="draft-model", params={"depth": depth}, max_new_tokens=64)
+    draft, verify, host = costs(runs[depth], depth)
+    c, v, h = draft / depth / unit, verify / unit, host / unit
+    table[depth] = (c, v, h)
+    cost, f = depth * c + v + h, summary(runs[depth])
+    ratio = f["tokens_per_second"] / summary(plain)["tokens_per_second"]
+    print(f"{depth:>3} {c:>7.3f} {v:>9.2f} {h:>7.2f} {cost:>7.2f} {f['tau']:>6.2f}", end="")
+    print(f"{f['tau'] / cost:>12.2f} {ratio:>10.2f}")
+    assert runs[depth].token_ids == plain.token_ids
+
+# %% [markdown]
+# The two last columns differ by the spread of single rounds, the more the busier the machine. One run is no
+# measurement: notebook [10](10_measuring.ipynb) does it properly.
+#
+# ### Break-even
+#
+# For each K: the acceptance a at which E[N] equals the cost. Below it, plain decoding is faster.
+
+# %%
+print("  K   cost in plain steps   break-even a")
+for depth, (c, v, h) in table.items():
+    cost = depth * c + v + h
+    if cost >= depth + 1:
+        print(f"{depth:>3} {cost:>21.2f}   never: not even with every draft accepted")
+    elif cost <= 1:
+        print(f"{depth:>3} {cost:>21.2f}   always (a round is measured as cheap as a plain step)")
+    else:
+        even = brentq(lambda a, d=depth, goal=cost: expected_tau(a, d) - goal, 0, 1 - 1e-9)
+        print(f"{depth:>3} {cost:>21.2f} {even:>14.2f}")
+        assert math.isclose(expected_tau(even, depth), cost, rel_tol=1e-6)
+
+# %% [markdown]
+# ### A calculator
+#
+# Speed-up by draft length, for any a, c and slope of v: v(n) = 1 + slope·(n − 1). A slope of 0 is a GPU left of its
+# knee; a slope of 1 is a machine right of it. **Find out:** (1) with a = 0.8 and slope 0, how cheap must the drafter be
+# to reach 3×? (2) with slope 1, can any drafter win?
+
+# %% tags=["drawing"] jupyter={"source_hidden": true}
+INK, BLUE, BROWN = "#1F2328", "#1189EC", "#761706"
+
+
+def chart(a: float, c: float, slope: float, longest: int = 16) -> str:
+    """Speed-up for K = 1 … longest as bars, brown where it is a loss. Returns SVG."""
+    gains = [expected_tau(a, k) / (k * c + 1 + slope * k) for k in range(1, longest + 1)]
+    best, top, parts = max(range(longest), key=gains.__getitem__), max(*gains, 1.2) * 1.15, []
+
+    def y(gain: float) -> float:
+        return 190 - 170 * gain / top
+
+    def text(left: float, low: float, words: str, size: int = 12) -> str:
+        return f'<text x="{left}" y="{low:.1f}" font-size="{size}" fill="{INK}" text-anchor="middle">{words}</text>'
+
+    for i, gain in enumerate(gains):
+        colour, left = (BLUE if gain > 1 else BROWN), 40 + 31 * i
+        parts.append(f'<rect x="{left}" y="{y(gain):.1f}" width="22" height="{190 - y(gain):.1f}" fill="{colour}" '
+                     f'fill-opacity="{0.8 if i == best else 0.35}" stroke="{colour}"/>')  # fmt: skip
+        parts += [text(left + 11, 205, str(i + 1)), text(left + 11, y(gain) - 5, f"{gain:.2f}", 10)]
+    parts.append(f'<path d="M30 {y(1):.1f}H540" stroke="{INK}" stroke-dasharray="5 4"/>')
+    parts += [text(285, 224, "draft length K; dashed: plain decoding"), text(
+        285, 246, f"best: K = {best + 1}, τ = {expected_tau(a, best + 1):.2f}, {gains[best]:.2f} × plain decoding", 14
+    )]  # fmt: skip
+    return (
+        '<svg viewBox="0 0 560 254" width="660" role="img" aria-label="speed-up by draft length" '
+        f'style="background:white;max-width:100%">{"".join(parts)}</svg>'
+    )
+
+
+# %%
+sliders = {
+    "a": ui.FloatSlider(0.8, min=0, max=1, step=0.01, description="a"),
+    "c": ui.FloatSlider(0.1, min=0, max=1, step=0.01, description="draft cost c"),
+    "slope": ui.FloatSlider(0.05, min=0, max=1, step=0.01, description="slope of v"),
+}
+board = ui.HTML()
+
+
+def redraw(*_):
+    board.value = chart(**{name: slider.value for name, slider in sliders.items()})
+
+
+for slider in sliders.values():
+    slider.observe(redraw, "value")
+redraw()
+board.snapshot = lambda: board.value  # what a reader without a kernel sees
+w.show(*sliders.values(), board)
+
+# %%
+best = best_depth(0.8, 0.05)  # the same by the workbench's own search: a = 0.8, c = 0.05, v = 1
+print(f"a = 0.8, c = 0.05, flat v: K = {best.depth}, τ = {best.tau:.2f}, {best.speedup:.2f} × plain decoding")
+by_hand = max(range(1, 65), key=lambda k: expected_tau(0.8, k) / (k * 0.05 + 1))
+assert best.depth == by_hand
+assert best_depth(0.99, 0.0, verify_cost=lambda n: float(n)).depth == 0  # every token paid in full: never draft
+w.app_link(runs[4], base=SERVER)
+
+# %% [markdown]
+# (1) solves τ(K)/(1 + K·c) = 3. (2) No: with slope 1 a round of K + 1 tokens costs K + 1 plain steps even if drafting
+# is free, and it cannot give more than K + 1 tokens.
+#
+# ## Exercises
+#
+# **1. How long is long enough?** For a = 0.6, 0.8 and 0.95: which τ does an endless draft give, and which K reaches 95
+# % of it?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# The series is geometric: 1/(1 − a). And 1 − a^(K+1) ≥ 0.95 needs K + 1 ≥ log 0.05 / log a.
+for a in (0.6, 0.8, 0.95):
+    enough = math.ceil(math.log(0.05) / math.log(a)) - 1
+    print(f"a = {a}: limit {1 / (1 - a):.1f}, K = {enough} gives {expected_tau(a, enough):.2f}")
+    assert expected_tau(a, enough) >= 0.95 / (1 - a) > expected_tau(a, enough - 1)
+
+# %% [markdown]
+# **2. A better rate, a worse run.** The policy `confidence` stops a draft where the drafter is unsure. Compare it with
+# the fixed length on the same prompt: what happens to the acceptance rate, and what to τ? What does that say about
+# rankings by acceptance rate?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+careful = wb.generate(STORY, method="draft-model", params={"depth": 4, "policy": "confidence"}, max_new_tokens=64)
+for name, t in (("fixed", runs[4]), ("confidence", careful)):
+    f = summary(t)
+    print(f"{name:<11} accepted/tested {f['acceptance_rate']:.2f}   accepted/drafted {f['draft_utilisation']:.2f}   "
+          f"τ {f['tau']:.2f}   {f['target_forwards']} target passes")  # fmt: skip
+if TARGET is None:
+    assert summary(careful)["acceptance_rate"] > summary(runs[4])["acceptance_rate"]
+    assert summary(careful)["tau"] < summary(runs[4])["tau"]
+# It drafts only what is sure to be accepted: a better rate, and more passes. Whether that is faster is decided by the
+# cost of the drafts it saved.
+
+# %% [markdown]
+# **3. The noise of a rate.** The oracle's dial is fixed, and yet every seed has its own accepted / tested. Compare
+# their spread with the binomial formula √(a(1 − a)/tested). How many tested drafts tell 0.71 from 0.73?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+for a in DIALS:
+    tested = [sum(status != "discarded" for r in oracle[a, seed] for status in r.nodes.status) for seed in SEEDS]
+    rates = [sum(len(r.path) for r in oracle[a, seed]) / n for seed, n in zip(SEEDS, tested, strict=True)]
+    binomial = math.sqrt(a * (1 - a) / statistics.fmean(tested))
+    print(
+        f"dial {a}: {[round(rate, 2) for rate in rates]}  spread {statistics.stdev(rates):.3f}, binomial {binomial:.3f}"
+    )
+# Two standard errors of 0.01 each: √(0.72·0.28/n) = 0.005 gives
+print(f"about {0.72 * 0.28 / 0.005**2:,.0f} tested drafts, in each of the two runs")
+
+# %% [markdown]
+# ## Close this page and answer
+#
+# 1. A report says "acceptance rate 0.5, K = 8". Which denominators could it mean, and what is τ for each?
+# 2. Why does accepted / drafted fall when K grows, with the same drafter?
+# 3. Derive E[N] in one line from Pr[N > i].
+# 4. What must be true of a machine for speculative decoding to win with *some* drafter? And of the drafter?
+#
+# ## References
+#
+# - Leviathan, Kalman, Matias 2023, arXiv:2211.17192: equation 1 (expected tokens), theorem 3.8 (speed-up), corollary
+#   3.9 (when it pays).
+# - The definitions in use, each with file and line: `workbench/trace/acceptance.py`.
+# - Xia et al. 2024, *Unlocking efficiency in large language model inference: a comprehensive survey of speculative
+#   decoding* (Spec-Bench), arXiv:2401.07851.
+
+# %%
+wb.close()
