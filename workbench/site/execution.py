@@ -14,14 +14,13 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
-from traitlets.config import Config
 
 from workbench.core.errors import WorkbenchError
 from workbench.site import pairs
 
 EXECUTED = pairs.ROOT / "dist" / "notebooks"
 LIMIT_S = 300
-"""Of one cell. A whole lesson aims at 60 s on two cores."""
+"""Of one cell, and of a kernel's start. A whole lesson aims at 60 s on two cores."""
 
 
 def environment() -> dict[str, str]:
@@ -48,6 +47,11 @@ def is_current(executed: Path, source: Path) -> bool:
     )
 
 
+def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
+    """What executes a notebook, patient with a starved machine."""
+    return NotebookClient(notebook, **{"timeout": LIMIT_S, "startup_timeout": LIMIT_S} | options)
+
+
 def execute(path: Path) -> float:
     """Run a notebook top to bottom and write the outputs into it.
 
@@ -59,14 +63,8 @@ def execute(path: Path) -> float:
     """
     began = time.perf_counter()
     notebook: NotebookNode = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=LIMIT_S,
-        resources={"metadata": {"path": str(path.parent)}},
-        config=Config({"KernelManager": {"transport": "ipc"}}),  # no port that others could connect to
-    )
     try:
-        client.execute(env=environment())
+        client(notebook, resources={"metadata": {"path": str(path.parent)}}).execute(env=environment())
     except (CellExecutionError, CellTimeoutError) as error:
         last = str(error).strip().splitlines()[-1]
         raise WorkbenchError(f"{path.name}: {last}", f"Open it: the traceback is in {path}.") from error
@@ -80,7 +78,7 @@ def bring_up_to_date(
     into: Path = EXECUTED,
     again: bool = False,
     jobs: int = 2,
-    say: Callable[[str], Any] = print,
+    say: Callable[[str], Any] = lambda line: None,
 ) -> list[Path]:
     """Execute what changed since it was executed last; some lessons side by side.
 

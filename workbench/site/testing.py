@@ -28,4 +28,5 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             patch.setenv(name, value)
         patch.setattr(item, "filename", str(execution.copy_to_execute(item.path)))
         patch.setattr(item.config.option, "overwrite", True)
+        patch.setattr("nbmake.nb_run.NotebookClient", execution.client)
         return (yield)
