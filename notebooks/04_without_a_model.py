@@ -31,7 +31,7 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 #
 # You will be able to
 #
-# - build a drafter in eight lines that needs no second model, and prove that it is the engine's prompt lookup,
+# - build a drafter in a few lines that needs no second model, and prove that it is the engine's prompt lookup,
 # - tell from a text alone, before any model runs, how much a copying drafter will win on it,
 # - say what a trie and a table of successors add to it, and when each of them is worth its place in the tree.
 #
@@ -99,9 +99,9 @@ def lookup(text, depth=10, longest=3):
 # %% [markdown]
 # **Predict.** Characters stand in for tokens here. What does `lookup` propose behind each of these?
 #
-# 1. `the cat sat. the c` · 2. `aaaa` · 3. `abcdef` · 4. `xy1 xy2 xy`
+# (a) `the cat sat. the c` · (b) `aaaa` · (c) `abcdef` · (d) `xy1 xy2 xy`
 #
-# Write four answers down, then run the cell. The second is the one that most people get wrong.
+# Write four answers down, then run the cell. Take care with (b).
 
 # %%
 for text in ("the cat sat. the c", "aaaa", "abcdef", "xy1 xy2 xy"):
@@ -149,6 +149,7 @@ def generate(prompt, draft, max_new_tokens):
 prompt = prompts["copy-three-times"].encode(tokenizer)
 answer, rounds = generate(prompt, lookup, length)
 print("prompt", len(prompt), "tokens · answer", len(answer), "tokens in", len(rounds), "passes of the target\n")
+print("                 kept ✕ thrown away")
 for guess, n in rounds:
     print(f"{n:2d} of {len(guess):2d} accepted │ {tokenizer.decode(guess[:n])!r} ✕ {tokenizer.decode(guess[n:])!r}")
 
@@ -318,12 +319,14 @@ assert figures(plane[3, 16])[0] >= figures(plane[1, 16])[0]
 # %% [markdown]
 # Deeper is never worse in τ, and ever more wasteful: most of a long draft is thrown away. That is a price only if the
 # target's pass gets slower with its length (01 measures where that begins). A longer match helps by *choosing* better
-# among several places, not by finding more of them, since shorter suffixes are tried anyway.
+# among several places, not by finding more of them, since shorter suffixes are tried
+# anyway; in texts as short as these, two tokens are choice enough.
 #
 # ## When the text says two things: a trie
 #
-# Prompt lookup proposes one continuation. In `copy-three-times`, the sentence has been followed by the end of the
-# question and by a line break. Keep all continuations, and let the target choose:
+# Prompt lookup proposes one continuation. In `copy-three-times`, what follows *quiet river*? In the prompt the question
+# ends there; in the answer a new line begins, and after the third time the text ends. Keep all continuations, and let the
+# target choose:
 
 # %%
 def continuations(text, suffix, depth):
@@ -344,9 +347,7 @@ def show_trie(trie, indent=0):
         show_trie(below, indent + 1)
 
 
-one_sentence = answer[: len(answer) // 3]  # the target has just written the sentence once …
-half_way = prompt + answer[: 2 * len(one_sentence)]  # … or twice
-show_trie(continuations(half_way, half_way[-3:-1], depth=3))
+show_trie(continuations(prompt + answer, tokenizer(" quiet river")["input_ids"], depth=3))
 
 # %% [markdown]
 # The engine's `lookahead-trie` drafts such a trie as a tree, the most frequent branch first, and the target verifies all

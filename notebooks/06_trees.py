@@ -260,10 +260,10 @@ for name, found in broken.items():
 # Some nodes still give the right token, others give another, plausible one. **A wrong mask does not look wrong; it makes
 # the output quietly inexact.** Hence the habit of this project: test masks against single paths, in float64.
 #
-# ## Editor and mask
+# ## Not every mask is a tree
 #
-# Change a parent on the left, and watch the mask and what each node has read. Or click in the mask: if some tree has that
-# mask, the parents follow; if none has, it says why. Try to make node 3 see node 1.
+# From a tree we got its mask. The way back: which tree has a given mask? **Predict** for these three masks of three nodes:
+# `100 110 101`, `100 110 111`, `100 010 111`.
 
 # %%
 def tree_of(mask):
@@ -286,6 +286,20 @@ def tree_of(mask):
     return parents
 
 
+for rows in (["100", "110", "101"], ["100", "110", "111"], ["100", "010", "111"]):
+    given = torch.tensor([[cell == "1" for cell in row] for row in rows])
+    try:
+        print(*rows, "→ parents", tree_of(given))
+    except ValueError as error:
+        print(*rows, "→ no tree:", error)
+
+
+# %% [markdown]
+# Now play. Change a parent on the left, and watch the mask and what each node has read. Or click in the mask: if some tree
+# has that mask, the parents follow; if none has, it says why. Try to make node 3 see node 1. (The cell that builds the
+# editor is folded; it holds nothing new.)
+
+# %% jupyter={"source_hidden": true}
 def grid(mask, names):
     """The mask as a table of HTML, with what each node has read. Token text is escaped."""
     head = "".join(f"<th>{j}</th>" for j in range(len(names)))
