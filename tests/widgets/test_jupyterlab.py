@@ -187,7 +187,7 @@ def test_every_widget_is_drawn_and_no_cell_failed(lab: Lab) -> None:
     assert lab.see("stage", ".wb-figure b").first.inner_text().endswith("×"), "compared with the trace beside it"
     assert lab.see("tokens", ".wb-token").count() == lab.kernel("len(trace.token_ids)")
     assert lab.see("vision", ".wb-vis").count() >= 3
-    assert lab.see("lanes", "text").all_inner_texts().count("plain") == 1
+    assert lab.see("lanes", "text").all_text_contents().count("plain") == 1
 
 
 def test_the_modules_crossed_once_and_came_from_memory(lab: Lab) -> None:
@@ -239,7 +239,7 @@ def test_texts_that_would_do_harm_are_text(lab: Lab) -> None:
 
 
 def test_a_figure_of_plotly_is_drawn_without_a_network(lab: Lab) -> None:
-    drawn = lab.page.locator(".jp-OutputArea-output .js-plotly-plot").first
+    drawn = lab.page.locator(".jp-RenderedPlotly .plot-container").first
     drawn.scroll_into_view_if_needed()
     drawn.get_by_text("Squares").wait_for()
 
