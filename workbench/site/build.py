@@ -136,7 +136,7 @@ def _downloads(name: str) -> str:
     )
 
 
-def _nested(headings: Sequence[tuple[int, str, str]]) -> list[dict[str, Any]]:
+def _nested(headings: Sequence[tuple[int, str, str]]) -> list[Any]:
     """Headings as MkDocs's table of contents wants them: each with those below it as children."""
     top: list[dict[str, Any]] = []
     above: list[dict[str, Any]] = []

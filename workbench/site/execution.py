@@ -49,7 +49,9 @@ def is_current(executed: Path, source: Path) -> bool:
 
 def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
     """What executes a notebook, patient with a starved machine."""
-    return NotebookClient(notebook, **{"timeout": LIMIT_S, "startup_timeout": LIMIT_S} | options)
+    defaults: dict[str, Any] = {"timeout": LIMIT_S, "startup_timeout": LIMIT_S}
+    defaults["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # it warns that it listens, if only to this machine
+    return NotebookClient(notebook, **defaults | options)
 
 
 def execute(path: Path) -> float:

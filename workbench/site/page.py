@@ -59,7 +59,7 @@ def code_block(source: str, language: str = "python") -> str:
 
 def _cell(cell: NotebookNode, words: _Words) -> str:
     if cell.cell_type == "markdown":
-        return MarkdownWithMath(renderer=words)(cell.source)
+        return words.read(cell.source)
     if cell.cell_type != "code" or not cell.source:
         return ""
     outputs = "".join(_output(output, words) for output in cell.outputs)
@@ -95,8 +95,8 @@ _SHOW: dict[str, Any] = {
     "image/svg+xml": lambda data, words: f'<div class="rich">{data}</div>',
     "image/png": _image("image/png"),
     "image/jpeg": _image("image/jpeg"),
-    "text/markdown": lambda data, words: MarkdownWithMath(renderer=words)(data),
-    "text/latex": lambda data, words: MarkdownWithMath(renderer=words)(data),
+    "text/markdown": lambda data, words: words.read(data),
+    "text/latex": lambda data, words: words.read(data),
     "text/plain": lambda data, words: _plain(data),
 }
 
@@ -107,6 +107,10 @@ class _Words(IPythonRenderer):
     def __init__(self) -> None:
         super().__init__(escape=False)
         self.headings: list[tuple[int, str, str]] = []
+
+    def read(self, markdown: str) -> str:
+        """The HTML of a cell."""
+        return str(MarkdownWithMath(renderer=self)(markdown))
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()

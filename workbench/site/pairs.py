@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jupytext
 import nbformat
@@ -61,7 +61,7 @@ def stripped(notebook: Mapping[str, Any]) -> NotebookNode:
     taken: set[str] = set()
     cells = []
     for old in notebook["cells"]:
-        cell = nbformat.from_dict(
+        cell = _node(
             {
                 "cell_type": old["cell_type"],
                 "id": _identity(old, taken),
@@ -72,13 +72,12 @@ def stripped(notebook: Mapping[str, Any]) -> NotebookNode:
         if cell.cell_type == "code":
             cell.update(execution_count=None, outputs=[])
         cells.append(cell)
-    return nbformat.from_dict({"cells": cells, "metadata": _NOTEBOOK, "nbformat": 4, "nbformat_minor": 5})
+    return _node({"cells": cells, "metadata": _NOTEBOOK, "nbformat": 4, "nbformat_minor": 5})
 
 
 def as_text(notebook: NotebookNode) -> str:
     """The `py:percent` text of a notebook."""
-    copy = nbformat.from_dict(notebook)
-    return jupytext.writes(copy, fmt="py:percent", config=_TEXT)
+    return jupytext.writes(_node(notebook), fmt="py:percent", config=_TEXT)
 
 
 def tidy(name: str, folder: Path = FOLDER) -> list[Path]:
@@ -123,6 +122,11 @@ def problems(name: str, folder: Path = FOLDER) -> list[str]:
     return found
 
 
+def _node(data: Mapping[str, Any]) -> NotebookNode:
+    """A copy as nbformat's own kind of dict."""
+    return cast(NotebookNode, nbformat.from_dict(dict(data)))
+
+
 def _differs(book: NotebookNode, text_path: Path) -> bool:
     """Whether the cells say different things; the header is jupytext's own affair."""
     return _HEADER.sub("", as_text(book)) != _HEADER.sub("", text_path.read_text(encoding="utf-8"))
@@ -143,9 +147,8 @@ def _from_text(path: Path, old: NotebookNode | None) -> NotebookNode:
 
 def _put_first_cell(book: NotebookNode) -> None:
     if not book.cells or "colab" not in _tags(book.cells[0]):
-        book.cells.insert(0, nbformat.from_dict({"cell_type": "code", "execution_count": None, "outputs": []}))
-        book.cells[0]["id"] = "colab"
-    book.cells[0].update(source=FIRST_CELL, metadata=nbformat.from_dict({"tags": ["colab"]}))
+        book.cells.insert(0, _node({"cell_type": "code", "id": "colab", "execution_count": None, "outputs": []}))
+    book.cells[0].update(source=FIRST_CELL, metadata=_node({"tags": ["colab"]}))
 
 
 def _tags(cell: NotebookNode) -> list[str]:
