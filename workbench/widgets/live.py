@@ -140,6 +140,9 @@ def _picture(view: Any) -> str:
 def live(run: RunHandle, wb: Any = None) -> Live:
     """The whole Live view of a run, as it goes on: Pause, Step, Stop and changes of parameters reach the run.
 
+    The picture that is stored in the output shows the run as it was when the widget was displayed: display it once more
+    after the end for one that is whole. `app_link(run=run.id)` opens it in the app, if it is the app's.
+
     Args:
         run: what `wb.start(…)` or `wb.run(id)` returned, of a private backend or a running app's.
         wb: the `Workbench` it came from, where that cannot be told from the run.
