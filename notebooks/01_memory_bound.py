@@ -158,7 +158,8 @@ if cost[8] >= 8 * cost[1]:
 # > seconds(k) = max( 4·d² / bandwidth , 2·k·d² / peak )
 #
 # Flat at first, then a slope. They meet at the **knee**, k\* = 2 · peak / bandwidth for float32: k\* tokens for the
-# price of one. **Predict:** is W larger than the caches of this processor? Does it matter?
+# price of one. W is chosen larger than a processor's caches, so that it comes from memory each time. **Predict:** when
+# a single row is multiplied, for which share of the time is this processor's arithmetic busy? 100 %, 50 %, 20 %, less?
 
 # %%
 d = 4096
@@ -256,27 +257,28 @@ for name, gpu in GPUS.items():
         f"  {'':<14} 2 bytes a weight, so the knee is at k* = peak / bandwidth = {gpu.peak / gpu.bandwidth:.0f} tokens"
     )
     assert arithmetic < 0.02 * memory
+    assert 150 < gpu.peak / gpu.bandwidth < 300
 
 # %% [markdown]
-# A data-centre GPU spends less than two per cent of a pass on arithmetic when it writes one text. Up to its knee, at
-# some 150 to 300 tokens, drafts are checked nearly for free. (A machine like the one you are on has its knee at a few
-# tokens. The story is the same, with less to win.)
+# Such a GPU spends less than two per cent of a pass on arithmetic when it writes one text. Up to its knee, at some 150
+# to 300 tokens, drafts are checked nearly for free. (The processor above has its knee at a few tokens. The story is the
+# same, with less to win.)
 #
-# **Predict, before you move a slider:** a server answers 256 people at once on an H100, each with a text of 100 tokens.
-# Is there still room for 4 drafts each? And what happens when the texts have grown to 30,000 tokens?
+# **Predict, before you move a slider:** a server answers 64 people at once on an H100, each with a text of 100 tokens.
+# Is there still room for 4 drafts each? For 256 people? And when their texts have grown to 30,000 tokens?
 
 # %% tags=["drawing"] jupyter={"source_hidden": true}
 INK, BLUE, BROWN, GREY = "#1F2328", "#1189EC", "#761706", "#8E9093"
 
 
 def chart(gpu_name: str, llm_name: str, batch: int, context: int, k: int) -> str:
-    """Milliseconds of a pass over 1 … 64 tokens for each text: memory, arithmetic, the larger of both. Returns SVG."""
+    """Milliseconds of a pass over 1 … 16 tokens for each text: memory, arithmetic, the larger of both. Returns SVG."""
     gpu, llm = GPUS[gpu_name], LLMS[llm_name]
-    at = {n: forward_s(n, gpu, llm, batch, context) for n in range(1, 65)}
+    at = {n: forward_s(n, gpu, llm, batch, context) for n in range(1, 17)}
     top = max(max(pair) for pair in at.values()) * 1.08
 
     def x(n: float) -> float:
-        return 60 + 500 * (n - 1) / 63
+        return 60 + 500 * (n - 1) / 15
 
     def y(seconds: float) -> float:
         return 220 - 190 * seconds / top
@@ -292,7 +294,7 @@ def chart(gpu_name: str, llm_name: str, batch: int, context: int, k: int) -> str
     here, one, knee_at = max(at[k]), max(at[1]), at[1][0] / at[1][1]
     bound = "memory" if at[k][0] >= at[k][1] else "arithmetic"
     parts = [path(lambda pair: pair[0], BLUE, 2, "7 4"), path(lambda pair: pair[1], BROWN, 2, "2 4"), path(max, INK, 3)]
-    parts += [text(x(n), 238, str(n)) for n in (1, 8, 16, 32, 48, 64)]
+    parts += [text(x(n), 238, str(n)) for n in range(1, 17)]
     parts += [text(54, y(top * f) + 4, f"{top * f * 1e3:.3g} ms", "end", 11) for f in (0, 0.5, 0.92)]
     legend = ((70, INK, "", "the pass"), (170, BLUE, "7 4", "memory"), (270, BROWN, "2 4", "arithmetic"))
     for left, colour, dash, words in legend:
@@ -313,9 +315,9 @@ def chart(gpu_name: str, llm_name: str, batch: int, context: int, k: int) -> str
 controls = {
     "gpu_name": ui.Dropdown(options=list(GPUS), value="H100 SXM", description="GPU"),
     "llm_name": ui.Dropdown(options=list(LLMS), description="model"),
-    "batch": ui.SelectionSlider(options=[1, 2, 4, 8, 16, 32, 64, 128, 256], value=256, description="texts"),
+    "batch": ui.SelectionSlider(options=[1, 2, 4, 8, 16, 32, 64, 128, 256], value=64, description="texts"),
     "context": ui.SelectionSlider(options=[100, 1000, 3000, 10_000, 30_000, 100_000], value=100, description="context"),
-    "k": ui.IntSlider(5, min=1, max=64, description="tokens k"),
+    "k": ui.IntSlider(5, min=1, max=16, description="tokens k"),
 }
 board = ui.HTML()
 
