@@ -21,7 +21,8 @@ import sys
 
 if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
     clone = "/content/workbench-repository"
-    subprocess.run(["git", "clone", "--depth", "1", input("Address of the workbench's repository: "), clone], check=True)
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
     sys.path.insert(0, clone)
 

@@ -1,0 +1,375 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 12 · Teacher's guide
+#
+# You will be able to
+#
+# - plan one lesson, half a day or a course with these notebooks, and know where students stumble;
+# - show every method without a model, a GPU or a network, from recordings, and hand out pages that open from disk;
+# - check in one run that all links, recordings and answers of the course still work.
+#
+# You need: to have run at least 00, 02 and 03 yourself. Nothing here generates text: it runs in seconds.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # not used here: everything is recorded
+DRAFTER = None
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860": where the links lead
+
+# %%
+import html
+import json
+import re
+import tempfile
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import ipywidgets
+import nbformat
+from IPython.display import HTML, Markdown, display
+
+import workbench
+from workbench import widgets as w
+from workbench.core.params import params_of
+from workbench.core.sampling import SamplingParams
+from workbench.methods import registry
+from workbench.trace import metrics
+from workbench.trace.events import Trace
+from workbench.trace.theory import expected_tau, top_one
+from workbench.views import recorded
+from workbench.views.replay import replay
+
+# %%
+ROOT = Path(workbench.__file__).parents[1]
+BOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))}
+LESSONS = {name: book for name, book in BOOKS.items() if not name.startswith("12")}
+print(len(LESSONS), "lessons:", *LESSONS)
+assert list(LESSONS) == sorted(LESSONS)
+
+
+# %% [markdown]
+# ## 1 · What each lesson is for
+#
+# | | lesson | minutes | students believe at first … | … and should leave with |
+# |---|---|--:|---|---|
+# | 00 | [First run](00_first_run.ipynb) | 30 | the small model's words change the text | the same text, in fewer passes; every status by name |
+# | 01 | [Memory-bound](01_memory_bound.ipynb) | 45 | scoring 8 tokens costs 8 times one | weights are read once for all of them; there is a knee |
+# | 02 | [Rejection sampling](02_rejection_sampling.ipynb) | 90 | after a rejection, draw from p | draw from what is *left* of p; and a test that would notice |
+# | 03 | [Acceptance, speed-up](03_acceptance_and_speedup.ipynb) | 60 | "acceptance rate" is one figure | five denominators, one closed form, a break-even point |
+# | 04 | [Without a model](04_without_a_model.ipynb) | 45 | drafting needs a neural network | copying is free, and wins where text repeats |
+# | 05 | [Draft model](05_draft_model.ipynb) | 45 | a better drafter is a faster one | acceptance is bought with drafting time |
+# | 06 | [Trees](06_trees.ipynb) | 90 | nodes are numbered like a text | mask = ancestors, position = depth, one pass |
+# | 07 | [Heads](07_heads.ipynb) | 60 | heads know what the others chose | heads are blind to each other; features are not |
+# | 08 | [Temperature](08_temperature.ipynb) | 60 | acceptance measures quality | a relaxed rule pays what it buys; more drafts do not |
+# | 09 | [Images](09_images.ipynb) | 60 | a drafter needs the picture's tokens | it needs the *information*, by whatever way |
+# | 10 | [Measuring](10_measuring.ipynb) | 60 | more repetitions are more data | order, pairing, and intervals over prompts |
+# | 11 | [Your drafter](11_your_drafter.ipynb) | 120 | a bad drafter breaks the output | only a lie about q can, and only a law test sees it |
+#
+# **One lesson (90 minutes).** 00 together (20), then 02: let everybody derive min(1, p/q) on paper before the cell is
+# run (40), break it on purpose (15), and one picture from section 3 below (15).
+#
+# **Half a day.** 00, 01, 02, 03. Goal: everybody can say when speculation makes a given pair *slower*.
+#
+# **A course of six meetings.** 00 + 01 · 02 · 03 + 04 · 05 + 06 · 07 + 09 *or* 08 + 10 · 11, with each group's drafter
+# on one leaderboard. Home work: the exercises; solutions are folded in each notebook.
+#
+# **How to use "Predict".** Hands up *before* the cell runs, everybody writes a choice down. A wrong prediction is the
+# moment in which something is learnt; a skipped one is a demonstration.
+#
+# ## 2 · Expected answers
+#
+# Collected from the notebooks themselves, so that this sheet cannot go stale: every question with the explanation that
+# follows it, and every exercise with its solution.
+
+# %%
+def tags(cell):
+    """A cell's tags."""
+    return cell.metadata.get("tags", [])
+
+
+def questions(book):
+    """(question, explanation) for each place where students predict: paragraphs of markdown."""
+    found = []
+    for i, cell in enumerate(book.cells):
+        if cell.cell_type == "markdown" and "**Predict" in cell.source:
+            asked = next(p for p in reversed(cell.source.split("\n\n")) if "**Predict" in p)
+            after = next((c.source for c in book.cells[i + 1 :] if c.cell_type == "markdown"), "")
+            found.append((asked, after.split("\n\n")[0]))
+    return found
+
+
+def solutions(book):
+    """(exercise, code) for each folded solution."""
+    found = []
+    for before, cell in zip(book.cells, book.cells[1:], strict=False):
+        if "solution" in tags(cell):
+            found.append((before.source.split("\n\n")[-1], cell.source))
+    return found
+
+
+def sheet(name):
+    """One lesson's answers, as markdown."""
+    parts = [f"### {name}"]
+    for asked, answer in questions(BOOKS[name]):
+        parts.append(f"> {asked}".replace("\n", "\n> ") + f"\n\n{answer}")
+    for asked, code in solutions(BOOKS[name]):
+        parts.append(f"> {asked}".replace("\n", "\n> ") + f"\n\n```python\n{code}\n```")
+    return "\n\n".join(parts)
+
+
+print("lesson                        predictions  exercises")
+for name, book in LESSONS.items():
+    print(f"{name:30} {len(questions(book)):10} {len(solutions(book)):10}")
+    assert questions(book), f"{name} asks for no prediction"
+    assert len(solutions(book)) >= 3, f"{name} has fewer than three solved exercises"
+Markdown(sheet("02_rejection_sampling"))
+
+# %% [markdown]
+# The other sheets: `Markdown(sheet("06_trees"))`, or all of them in one file for the printer:
+
+# %%
+OUT = Path(tempfile.mkdtemp(prefix="teaching-"))
+answers = OUT / "answers.md"
+answers.write_text("\n\n".join(sheet(name) for name in LESSONS), encoding="utf-8")
+print(f"{answers}: {answers.stat().st_size:,} bytes")
+
+# %% [markdown]
+# ## 3 · A gallery that needs no model
+#
+# One recorded generation for each method, in `assets/recorded`. The same recordings play in the app under `/gallery`
+# and `/learn`, with no model loaded.
+
+# %%
+entries = recorded.index()
+traces = {entry["name"]: recorded.trace(entry["name"]) for entry in entries}
+print(f"{'recording':20} {'τ':>5} {'accepted/tested':>16}  promise      what it is about")
+for entry in entries:
+    figures = entry["figures"]
+    rate = "–" if figures["acceptance_rate"] is None else f"{figures['acceptance_rate']:.0%}"
+    about = registry.get(entry["method"]).teaches
+    print(f"{entry['name']:20} {figures['tau']:5.2f} {rate:>16}  {entry['promise']:11}  {about[:70]}")
+assert set(registry.names()) >= {entry["method"] for entry in entries}
+assert {trace.header.method for trace in traces.values()} >= set(registry.names()) - {"my-echo", "my-successor"}
+for trace in traces.values():
+    again = Trace.from_wire(json.loads(json.dumps(trace.to_wire())))
+    assert again.text == trace.text
+    assert metrics.emitted(trace.rounds) == len(trace.token_ids) > 0
+
+# %% [markdown]
+# Choose one, click a token, follow it into the tree. (Without a kernel you see the first one.)
+
+# %%
+stage = w.stage(traces["draft-tree"])
+choice = ipywidgets.Dropdown(options=list(traces), value="draft-tree", description="recording")
+
+
+def show_chosen(change):
+    """Another recording into the same stage."""
+    stage.trace = traces[change["new"]]
+
+
+choice.observe(show_chosen, names="value")
+display(choice, stage)
+
+# %% [markdown]
+# Three that start a discussion:
+#
+# 1. `switch`: the method is changed in mid-generation. *Where, and what happens to the text?*
+# 2. `vlm-text-only`: a drafter without eyes. *Which words does it miss, and why those?*
+# 3. `medusa-typical`: lossy by design. *How would you notice?* (Not from the text: notebook 08.)
+
+# %%
+switched = [r.index for r in traces["switch"].rounds if r.changes]
+print(
+    "changed before round",
+    switched,
+    "from",
+    traces["switch"].rounds[0].method,
+    "to",
+    traces["switch"].rounds[-1].method,
+)
+assert switched
+w.ribbon(traces["switch"])
+
+# %%
+w.ribbon(traces["vlm-text-only"])
+
+# %% [markdown]
+# ## 4 · Links and hand-outs
+#
+# A link carries the whole state: models, method, parameters, prompt, seed, and what is selected. `embed=1` leaves out
+# everything but the views, for a frame in your own page; `recorded=` plays a recording instead of running a model.
+
+# %%
+base = SERVER or "http://localhost:7860"
+links = {
+    "the tree of round 3, recorded": w.app_link(
+        None, "the tree of round 3", base, recorded="draft-tree", view="tree", pin={"round": 2}
+    ),
+    "the same, to embed": w.app_link(None, "the same, to embed", base, recorded="draft-tree", view="tree", embed=1),
+    "a story with a draft model": w.app_link(traces["draft-model"], "a story with a draft model", base),
+    "the same at temperature 1": w.app_link(traces["draft-model"], "the same at temperature 1", base, temperature=1.0),
+    "a picture, blind": w.app_link(traces["vlm-text-only"], "a picture, blind", base),
+}
+HTML("<ul>" + "".join(f"<li>{link._repr_html_()}</li>" for link in links.values()) + "</ul>")
+
+# %%
+frame = f'<iframe src="{html.escape(links["the same, to embed"].url)}" width="100%" height="600"></iframe>'
+print("for your page:\n" + frame)
+
+
+def check_link(url):
+    """An app link names only methods, parameters and recordings that exist."""
+    query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    if "recorded" in query:
+        assert query["recorded"] in recorded.names(), url
+    if "method" in query:
+        known = {*registry.get(query["method"]).params, *params_of(SamplingParams())}
+        state = {"target", "drafter", "method", "prompt", "seed", "max_new_tokens", "tab", "view", "embed", "round"}
+        assert set(query) <= known | state | {"node", "token", "ids", "recorded"}, set(query) - known - state
+
+
+for link in links.values():
+    check_link(link.url)
+
+# %% [markdown]
+# No server in the class room? A recording as *one* HTML file opens from disk, on any laptop, without a network: the
+# whole stage, to step and click through.
+
+# %%
+for name in ("draft-tree", "vlm-text-only", "switch"):
+    page = OUT / f"{name}.html"
+    page.write_text(replay(traces[name]), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)=["']https?://""", text), "nothing is fetched from anywhere"
+    print(f"{page}: {len(text) // 1024} KiB")
+
+# %% [markdown]
+# ## 5 · Do all links of the course work?
+#
+# Links to other notebooks and files must lead somewhere, and references must look like what they claim to be.
+
+# %%
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+n_local = n_papers = 0
+for name, book in BOOKS.items():
+    for cell in book.cells:
+        if cell.cell_type != "markdown":
+            continue
+        for link in LINK.findall(cell.source):
+            if link.startswith(("http://", "https://", "#")):
+                continue
+            n_local += 1
+            assert (ROOT / "notebooks" / link.partition("#")[0]).exists(), f"{name} links to {link}, which is not there"
+        for paper in re.findall(r"arXiv:(\S+)", cell.source):
+            n_papers += 1
+            assert re.match(r"\d{4}\.\d{4,5}\b", paper), f"{name} names {paper} as a paper"
+print(f"{n_local} links between notebooks and files lead somewhere; {n_papers} references to arXiv are well formed")
+assert n_local >= 12
+for name, book in LESSONS.items():
+    code = "\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
+    assert "app_link" in code, f"{name} has no way into the app"
+    assert "assert " in code, f"{name} claims without checking"
+
+# %% [markdown]
+# ## 6 · An exit ticket
+#
+# Five minutes, on paper. The answers are computed below.
+#
+# 1. p = (0.6, 0.4) and q = (0.3, 0.7). What is the acceptance probability? After a rejection, what is drawn?
+# 2. Each draft is accepted with probability 0.8, independently; K = 4. How many tokens does a round give?
+# 3. A drafter is right with probability 0 and costs nothing. How many tokens a round?
+# 4. τ = 3, a round costs 2.4 plain steps. How much faster than plain decoding?
+# 5. A colleague reports "acceptance 90 %". Name two questions that you have to ask.
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+p, q = [0.6, 0.4], [0.3, 0.7]
+print(f"1. Σ min(p, q) = {top_one(p, q):.1f}; after a rejection always the first token: only there p is above q.")
+print(f"2. (1 − 0.8⁵) / (1 − 0.8) = {expected_tau(0.8, 4):.2f}")
+print(f"3. {expected_tau(0.0, 4):.0f}: the target's own token comes with every pass.")
+print(f"4. 3 / 2.4 = {3 / 2.4:.2f} times")
+print("5. Of what: tested or drafted? At which temperature, on which prompts? And: what does the drafter cost?")
+assert abs(top_one(p, q) - 0.7) < 1e-12
+
+# %% [markdown]
+# ## Exercises, for teachers
+#
+# **1.** Find a round in the recording `draft-tree` in which a *later* sibling saved the round: a node was rejected and
+# a sibling of it accepted. Make a link that opens the app there.
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+saved = []
+for r in traces["draft-tree"].rounds:
+    for node in r.path:
+        parent = r.nodes.parents[node]
+        elder = [i for i in range(node) if r.nodes.parents[i] == parent]
+        if any(r.nodes.status[i] == "rejected" for i in elder):
+            saved.append((r.index, node, r.nodes.text[elder[0]], r.nodes.text[node]))
+print(saved)
+index, node, *_ = saved[0]
+w.app_link(
+    None,
+    "a second sibling saves the round",
+    base,
+    recorded="draft-tree",
+    view="tree",
+    pin={"round": index, "node": node},
+)
+
+# %% [markdown]
+# **2.** Your students see only a terminal. Which command shows them a run with accepted, corrected and bonus tokens
+# marked, and which one says where its time went?
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+print('workbench generate "Once upon a time there was a small dragon" --method draft-model')
+print("workbench whatif draft-tree autoregressive   # in words, from the recordings")
+
+# %% [markdown]
+# **3.** Make a hand-out of your own: one page from disk for each of the six vision and text drafters that you want to
+# compare, and an index that links them.
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+chosen = ("prompt-lookup", "draft-model", "medusa", "vlm-text-only", "vlm-draft", "specvlm")
+for name in chosen:
+    (OUT / f"{name}.html").write_text(replay(traces[name]), encoding="utf-8")
+items = "".join(f'<li><a href="{name}.html">{html.escape(registry.get(name).title)}</a></li>' for name in chosen)
+(OUT / "index.html").write_text(f"<!doctype html><title>Drafters</title><ul>{items}</ul>", encoding="utf-8")
+print(OUT / "index.html")
+assert all((OUT / f"{name}.html").stat().st_size > 10_000 for name in chosen)
+
+# %% [markdown]
+# ## Where to read on
+#
+# - `/learn` in the app: a tour in eight steps over the same recordings, with questions.
+# - Xia et al. 2024, *Unlocking Efficiency in Large Language Model Inference: A Comprehensive Survey of Speculative
+#   Decoding*, arXiv:2401.07851: a map of the field for your own preparation.
