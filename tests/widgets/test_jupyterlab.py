@@ -16,9 +16,9 @@ from ui.conftest import ROOT, browser, free_port, models_folder, outside  # noqa
 
 pytest.importorskip("jupyterlab")
 pytest.importorskip("anywidget")
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-LONG = 240_000
+LONG = 400_000
 """Milliseconds that anything may take: machines are shared; what is slow is not wrong."""
 TOKEN = "test"
 CELLS = [
