@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import prod as product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from workbench import Workbench
 from workbench.bench.sweep import DONE, FAILED, WAITING, Axis, Cell, Event, Kept, Sweep, here, run
 from workbench.bench.tables import as_bytes
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
+from workbench.trace.metrics import acceptance_by_depth
 from workbench.trace.store import RunStore
 
 SHORT: dict[str, Any] = {"prompts": ["Once upon a time"], "max_new_tokens": 6, "repeats": 1}
@@ -134,6 +136,13 @@ def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench
     assert plain.figures["tau"]["value"] == 1.0
     trace = Kept(tmp_path).trace(good)
     assert trace is not None
+    rate, rates = good.figures["acceptance_rate"]["value"], [k / t for _, t, k in acceptance_by_depth(trace.rounds)]
+    depths = [max(r.nodes.depth, default=0) for r in trace.rounds]
+    alike, placed = ([sum(product(law[:n]) for n in range(d + 1)) for d in depths] for law in ([rate] * 9, rates))
+    assert good.figures["tau_iid"]["value"] == pytest.approx(sum(alike) / len(depths))
+    assert good.figures["tau_by_position"]["value"] == pytest.approx(sum(placed) / len(depths))
+    assert plain.figures["tau_iid"] is None, "nothing was drafted"
+    assert good.figures["speedup_iid"]["value"] > 0
     assert trace.header.method == "draft-model"
     assert len(trace.token_ids) == 6
     assert RunStore(tmp_path).find(tags=["sweep"]).collect().height == 2

@@ -44,6 +44,8 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     says(page, ".wb-card-cell dd", "0.5")
     page.select_option(V + "[aria-label='What the cells show']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
+    legend = page.locator(V + ".legend").filter(has_text="E[τ]: every draft accepted alike")
+    legend.filter(has_text="acceptance by position").wait_for()
     says(page, ".wb-codebox", "Sweep.of({")
     says(page, ".wb-codebox", "workbench sweep --axis")
     with page.expect_download() as download:

@@ -10,7 +10,8 @@ import numpy as np
 
 from workbench.bench.bootstrap import bounds
 from workbench.bench.contenders import Sample
-from workbench.bench.paired import speedups
+from workbench.bench.paired import pays, speedups
+from workbench.trace.whatif import laws
 
 if TYPE_CHECKING:
     from workbench.bench.compare import Measured
@@ -22,6 +23,11 @@ METRICS = {
     "tokens_per_second": "tokens per second",
 }
 """What a cell shows, with its words."""
+THEORY = {
+    "speedup": {"speedup_iid": "formula: every draft accepted alike, at the costs measured"},
+    "tau": {"tau_iid": "E[τ]: every draft accepted alike", "tau_by_position": "E[τ]: acceptance by position"},
+}
+"""What theory makes of the measured acceptance, drawn over a metric (`whatif.laws`, `paired.pays`)."""
 
 
 def estimate(values: Sequence[float]) -> dict[str, Any] | None:
@@ -46,11 +52,16 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     runs = list(lane.samples.values())
     first = {s.prompt: s for s in reversed(runs)}
     ratios = [1.0] * len(runs) if lane is plain else speedups(lane, plain)
+    predicted = [laws(trace.rounds) for trace in lane.traces.values()]
+    formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": estimate(ratios),
         "tau": estimate([len(s.token_ids) / s.rounds for s in first.values() if s.rounds]),
         "acceptance_rate": estimate([a for s in first.values() if (a := _acceptance(s)) is not None]),
         "tokens_per_second": estimate([s.decode_rate for s in runs if s.token_ids]),
+        "speedup_iid": estimate([formula["predicted"]] if formula else []),
+        "tau_iid": estimate([one["tau_iid"] for one in predicted if one["tau_iid"] is not None]),
+        "tau_by_position": estimate([p["tau_by_position"] for p in predicted if p["tau_by_position"] is not None]),
     }
 
 

@@ -571,6 +571,19 @@ def _tau_of(rates: Sequence[float], rounds: Sequence[Round]) -> float:
 # -- Theory over the measurement ---------------------------------------------------------------------------------------
 
 
+def laws(rounds: Sequence[Round]) -> dict[str, Any]:
+    """τ as two laws predict it from the acceptance that was measured.
+
+    Returns:
+        `rate`, accepted / tested with the siblings of a place counted once, and `rates`, the same by position, given
+        all before it; `tau_iid`, equation 1 (Leviathan et al. 2023) at that rate, and `tau_by_position`, from `rates`;
+        both with each round as deep as it was, None where nothing was tested.
+    """
+    rate, rates = _rate_of_places(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
+    iid = None if rate is None else fmean(theory.expected_tau(rate, d) for d in _depths(rounds))
+    return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": _tau_of(rates, rounds) if rates else None}
+
+
 def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
     """What theory says beside the measurement: τ under both laws, the best K by the cost model, the bound for siblings.
 
@@ -580,8 +593,8 @@ def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
         were never drafted are taken to have `rate`); `transport`, see there.
     """
     rounds, found = trace.rounds, budget(trace, plain)
-    rates = [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
-    best = None
+    predicted = laws(rounds)
+    rates, best = predicted["rates"], None
     if found.plain_s and rates and found.depth:
         model, plain_s = costs(trace, plain), found.plain_s
         nodes = metrics.drafted(rounds) / sum(_depths(rounds))  # a level
@@ -595,10 +608,7 @@ def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
         )
     return {
         "tau": found.tau,
-        "rate": found.rate,
-        "tau_iid": found.tau_iid,
-        "rates": rates,
-        "tau_by_position": _tau_of(rates, rounds),
+        **predicted,
         "best": asdict(best) if best else None,
         "transport": transport(rounds),
     }

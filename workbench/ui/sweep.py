@@ -70,12 +70,16 @@ class SweepView:
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from."""
-        from workbench.bench.estimates import METRICS
+        from workbench.bench.estimates import METRICS, THEORY
         from workbench.bench.prompts import groups_of, load_prompts
         from workbench.bench.sweep import OPTIONS
 
-        more = {"groups": groups_of(load_prompts()), "options": [spec.to_wire() for spec in OPTIONS.values()]}
-        return self._session.catalogue(request) | more | {"metrics": METRICS, "plotly": plotly_file(), "most": CELLS}
+        more: dict[str, Any] = {
+            "groups": groups_of(load_prompts()),
+            "options": [spec.to_wire() for spec in OPTIONS.values()],
+        }
+        more |= {"metrics": METRICS, "theory": THEORY, "plotly": plotly_file(), "most": CELLS}
+        return self._session.catalogue(request) | more
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a sweep; finished cells are kept."""

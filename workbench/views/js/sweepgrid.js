@@ -4,7 +4,7 @@
 export function words(metric, value) {
   if (value === null || value === undefined) return "–";
   if (metric === "acceptance_rate") return `${Math.round(100 * value)} %`;
-  return metric === "tokens_per_second" ? value.toFixed(0) : `${value.toFixed(2)}${metric === "speedup" ? "×" : ""}`;
+  return metric === "tokens_per_second" ? value.toFixed(0) : `${value.toFixed(2)}${metric.startsWith("speedup") ? "×" : ""}`;
 }
 
 /** The interval and n of an estimate. Pure. */

@@ -86,7 +86,7 @@ function details(page) {
   const rows = !cell ? [["", "Choose a cell: its figures, and the run behind it."]] : [
     ["setting", cell.setting],
     ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [name.replaceAll("_", " "), `${values[cell.at[i]]}`]),
-    ...(cell.error ? [["failed", cell.error]] : Object.entries(catalogue.metrics).map(([name, title]) => [title, cell.figures?.[name] ? `${m.sweepgrid.words(name, cell.figures[name].value)} (${m.sweepgrid.interval(name, cell.figures[name])})` : "–"])),
+    ...(cell.error ? [["failed", cell.error]] : [...Object.entries(catalogue.metrics), ...Object.values(catalogue.theory ?? {}).flatMap(Object.entries)].map(([name, title]) => [title, cell.figures?.[name] ? `${m.sweepgrid.words(name, cell.figures[name].value)} (${m.sweepgrid.interval(name, cell.figures[name])})` : "–"])),
     ...(cell.seconds ? [["took", `${cell.seconds.toFixed(1)} s on ${cell.worker || "this backend"}`]] : []), ...(cell.machine?.date ? [["measured", `${cell.machine.date}, load before it ${cell.machine.load ?? "unknown"}`]] : []),
   ];
   while (parts.cell.childElementCount > 2 * rows.length) parts.cell.lastChild.remove();
@@ -99,22 +99,26 @@ function details(page) {
 
 /** The chart: the metric along the first axis, a line for each value of the second, with intervals. */
 function lines(page, title) {
-  const { parts, m, sweep, metric } = page, axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
+  const { parts, m, sweep, metric } = page, theory = Object.entries(page.catalogue.theory?.[metric] ?? {}), axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
   const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = (text) => `${text}`.replace(/[<>&]/g, " ");
-  const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, points: rowValues.map((row, i) => ({ row, found: byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures?.[metric] })).filter((p) => p.found) })).filter((s) => s.points.length);
+  const figures = (i, j) => byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures;
+  const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, points: rowValues.map((row, i) => ({ row, found: figures(i, j)?.[metric], said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null) })).filter((p) => p.found) })).filter((s) => s.points.length);
   const best = series.flatMap((s) => s.points.map((p) => ({ ...p, name: s.name }))).reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
   const said = best ? `${title} along ${rowName.replaceAll("_", " ")}: the most is ${m.sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}` : "nothing measured yet";
   m.kit.write(parts.linesNote, title);
   const table = parts.linesTable;
   m.kit.write(table.firstChild, `${said}.`);
-  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n"], rows: series.flatMap((s) => s.points.map(({ row, found }) => [`${row}`, s.name, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n])) });
+  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n", ...theory.map(([, words]) => words)], rows: series.flatMap((s) => s.points.map(({ row, found, said: predicted }) => [`${row}`, s.name, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n, ...predicted.map((value) => m.sweepgrid.words(metric, value))])) });
   const numeric = rowValues.every((v) => typeof v === "number");
   m.plots.plot(page, parts.lines, (css) => ({
-    data: series.map((s, i) => ({ type: "scatter", mode: "lines+markers", name: clean(s.name), x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.found.value),
+    data: [...series.map((s, i) => ({ type: "scatter", mode: "lines+markers", name: clean(s.name), x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.found.value),
       error_y: { type: "data", symmetric: false, array: s.points.map((p) => (p.found.high ?? p.found.value) - p.found.value), arrayminus: s.points.map((p) => p.found.value - (p.found.low ?? p.found.value)), color: css(`--wb-lane-${(i % 4) + 1}`), thickness: 1.4 },
       line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] }, marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] } })),
+    // Theory is thin and without marks; one entry of the legend stands for its lines of all series.
+    ...theory.flatMap(([, words], k) => series.map((s, i) => ({ type: "scatter", mode: "lines", name: words, legendgroup: words, showlegend: i === 0, hovertemplate: `${clean(s.name)}, ${words}: %{y:.2f}<extra></extra>`,
+      x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.said[k]), line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" } })))],
     layout: {
-      height: 290, margin: { l: 48, r: 12, t: 34, b: 40 }, showlegend: series.length > 1, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      height: 290, margin: { l: 48, r: 12, t: theory.length > 1 ? 52 : 34, b: 40 }, showlegend: series.length > 1 || theory.length > 0, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: { title: { text: rowName.replaceAll("_", " "), font: { size: 12 } }, type: numeric ? "linear" : "category", ...(numeric && { tickvals: rowValues }), fixedrange: true, gridcolor: css("--wb-hair") },
       yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-line"), zeroline: false, tickformat: metric === "acceptance_rate" ? ".0%" : "" },
       shapes: metric === "speedup" ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }] : [],
