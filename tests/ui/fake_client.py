@@ -169,6 +169,7 @@ class FakeRun:
         params: dict[str, Any] | None = None,
         drafter: str | None = None,
         images: Any = (),
+        lease_s: float | None = None,
         sees: str = "both",
     ) -> None:
         with self.lock:
@@ -268,6 +269,8 @@ class FakeWorkbench:
         stop: tuple[str, ...] = (),
         paused: bool = False,
         user: str = "local",
+        images: Any = (),
+        lease_s: float | None = None,
     ) -> FakeRun:
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
