@@ -57,6 +57,15 @@ def test_output_is_escaped_and_colour_codes_go() -> None:
     assert "\x1b" not in body
 
 
+def test_what_is_printed_in_portions_is_one_block_and_errors_output_is_left_out() -> None:
+    streams = [("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "warning\n"), ("stdout", "\n")]
+    outputs = [new_output("stream", name=name, text=text) for name, text in streams]
+    body = page_of(new_code_cell("x", outputs=outputs)).body
+    assert "<pre><code>one\ntwo</code></pre>" in body
+    assert body.count("<pre><code>") == 1
+    assert "warning" not in body
+
+
 def test_the_richest_static_kind_is_shown() -> None:
     body = shown(text__plain="View()", text__html="<b>picture</b>", **{WIDGET.replace("/", "__"): "{}"})
     assert "<b>picture</b>" in body

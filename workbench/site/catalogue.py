@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +69,7 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         "",
         idea,
         "",
-        *(["```text", method.formula, "```", ""] if method.formula else []),
+        *([f'<p class="formula">{html.escape(method.formula)}</p>', ""] if method.formula else []),
         "| | |",
         "|---|---|",
         _row(["Name", f"`{method.name}`"]),

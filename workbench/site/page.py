@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from latex2mathml.converter import convert as to_mathml
 from nbconvert.filters.ansi import strip_ansi
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from nbformat import NotebookNode
+from nbformat import NotebookNode, from_dict
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -62,7 +63,7 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
         return words.read(cell.source)
     if cell.cell_type != "code" or not cell.source:
         return ""
-    outputs = "".join(_output(output, words) for output in cell.outputs)
+    outputs = "".join(_output(output, words) for output in _joined(cell.outputs))
     shown = code_block(cell.source) + (f'<div class="outputs" data-search-exclude>{outputs}</div>' if outputs else "")
     tags = cell.metadata.get("tags", [])
     if "solution" in tags:
@@ -70,9 +71,20 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
     return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{shown}</div>'
 
 
+def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """What is printed in several portions, which depends on the machine's mood, as one."""
+    found: list[NotebookNode] = []
+    for output in outputs:
+        if found and output.output_type == found[-1].output_type == "stream" and output.name == found[-1].name:
+            found[-1] = from_dict(found[-1] | {"text": found[-1].text + output.text})
+        else:
+            found.append(output)
+    return found
+
+
 def _output(output: NotebookNode, words: _Words) -> str:
     if output.output_type == "stream":
-        return "" if output.name == "stderr" else _plain(output.text)
+        return "" if output.name == "stderr" or not output.text.strip() else _plain(output.text.rstrip())
     if output.output_type == "error":
         return _plain("\n".join(output.traceback))
     data = output.data
