@@ -47,7 +47,7 @@ DEVICE = "cpu"
 SERVER = None  # "http://localhost:7860" shares the app's backend
 
 # %%
-import statistics
+import math
 import time
 from dataclasses import dataclass
 
@@ -200,8 +200,11 @@ w.figure(fig)
 # knee, and only there, both are busy all the time. **The idle arithmetic is what speculative decoding spends.**
 
 # %%
-print(f"one row keeps the arithmetic busy for {2 * d * d / matrix[1] / peak:.0%} of the time")
-assert 2 * d * d / matrix[1] / peak < 0.7  # one row never reaches the peak
+busy = 2 * d * d / matrix[1] / peak  # = 1/k*
+print(f"one row keeps the arithmetic busy for {busy:.0%} of the time")
+assert math.isclose(busy, 1 / knee)
+if busy > 0.5:
+    print("That is a lot: something else disturbed the larger sizes. Measure again on a quiet machine.")
 
 
 # %% [markdown]
@@ -359,12 +362,13 @@ PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assist
 verify = {}
 for depth in (0, 1, 3, 7, 15):
     method = {"method": "draft-model", "params": {"depth": depth}} if depth else {"method": "autoregressive"}
-    trace = wb.generate(PROMPT, max_new_tokens=64, **method)
+    trace = wb.generate(PROMPT, max_new_tokens=48, **method)
     full = [r.verify_s for r in trace.rounds[1:] if len(r.nodes) == depth]
-    verify[depth + 1] = statistics.median(full)
-print("tokens in the pass   median ms of verification   against 1 token")
+    if full:  # a text that ends at once has none
+        verify[depth + 1] = min(full)
+print("tokens in the pass   least ms of verification   against 1 token")
 for k, seconds in verify.items():
-    print(f"{k:>12} {seconds * 1e3:>24.2f} {seconds / verify[1]:>23.1f}")
+    print(f"{k:>12} {seconds * 1e3:>23.2f} {seconds / verify[1]:>23.1f}")
 w.app_link(trace, base=SERVER)
 
 # %% [markdown]
