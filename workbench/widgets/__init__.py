@@ -4,6 +4,11 @@ Each widget draws with the ES modules of the app, knows what is selected in both
 plain HTML in the notebook's output, which reads without a kernel and without JavaScript.
 """
 
+from importlib.util import find_spec
+
+if find_spec("anywidget") is None:
+    raise ImportError('Widgets need more: pip install "speculative-decoding-workbench[notebooks]"')
+
 from workbench.widgets.links import app_link
 from workbench.widgets.live import Live, live
 from workbench.widgets.panel import Panel, panel
