@@ -95,13 +95,7 @@ register(
            source=Source("Notebook 11", "me", 2026, ""), drafter=Echo(), verifier=Lossless(), policies=(Fixed(),)),
     replace=True,  # so that this cell can be run again
 )  # fmt: skip
-print(
-    registry.get("my-echo").title,
-    "is one of",
-    len(registry.names()),
-    "methods; its parameters:",
-    list(registry.get("my-echo").params),
-)
+print(f"{len(registry.names())} methods, my-echo among them; its parameters: {list(registry.get('my-echo').params)}")
 
 # %% [markdown]
 # **Predict.** A story hardly ever repeats a token. With `my-echo`, compared with plain decoding, the story is
