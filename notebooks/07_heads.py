@@ -444,7 +444,7 @@ for node in static:  # a node is accepted if its whole path is right; each accep
         product *= accuracy[d][r]
     expected += product
 print(f"expected {expected:.2f} levels, measured {mean[12][0]:.2f}")
-assert expected > 0
+assert expected < mean[12][0]
 # (1) Independence: in easy stretches all heads are right together. (2) The accuracies are those of all kinds of text;
 # these five are stories, which this target writes most predictably.
 
