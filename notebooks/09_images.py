@@ -307,8 +307,8 @@ if TARGET is None:
 
 
 # %% [markdown]
-# Flat: with no vision token at all the drafter is as good as with 64. That is (c), and it is not what the papers report
-# for large models, so it needs an explanation. Two suspects:
+# (c), flat: with no vision token at all the drafter is as good as with 64. SpecVLM's paper reports that its drafter
+# bears strong compression; that it needs nothing is more than that, and wants an explanation. Two suspects:
 #
 # 1. *Pictures do not matter for drafting.* No: section 2 and 3 have just shown that they do.
 # 2. *The picture reaches this drafter by another way.* `specvlm` reads the target's hidden state at every word. The
