@@ -71,7 +71,9 @@ def test_asks_for_a_prediction_and_asserts(name: str, lesson: NotebookNode) -> N
 
 
 def test_ends_with_three_exercises_solved_and_references(name: str, lesson: NotebookNode) -> None:
-    assert re.search(r"^#+ (References|Sources|Further reading)", words(lesson), re.MULTILINE | re.IGNORECASE)
+    closing = re.split(r"^## (?:References|Where to read on)$", words(lesson), flags=re.MULTILINE)
+    assert len(closing) == 2
+    assert re.search(r"(19|20)\d\d, ", closing[1])
     solutions = sum("solution" in tags(cell) for cell in lesson.cells) + words(lesson).count("<summary>")
     if name != GUIDE:
         assert solutions >= 3
