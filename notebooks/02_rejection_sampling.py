@@ -184,7 +184,7 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
     y = 190 - 150 * u * q[x] / top
     parts.append(f'<circle cx="{52 + 70 * x}" cy="{y:.1f}" r="6" fill="white" stroke="{INK}" stroke-width="3"/>')
     ratio = min(1.0, p[x] / q[x]) if q[x] > 0 else 1.0
-    verdict = "accepted ✓" if u < ratio else "rejected ✕: draw from the residual"
+    verdict = "accepted ✓" if u < ratio else "rejected ✕"
     text(260, 232, f"draft {TOKENS[x]}: u = {u:.2f}, min(1, p/q) = {ratio:.2f} → {verdict}", 14)
     text(260, 254, f"β = Σ min(p, q) = {shared.sum():.2f}", 14)
     return (
@@ -258,8 +258,8 @@ assert abs(statuses["accepted"] / N - beta) < 5 * np.sqrt(beta * (1 - beta) / N)
 
 # %% [markdown]
 # One standard deviation of the cats is about 69, so 70 is nothing and 500 is a scandal. **Pearson's χ²** makes one
-# number of all cells: the sum of (seen − expected)²/expected. If the law is kept, it follows the χ² law with
-# (cells − 1) degrees of freedom, and the *p-value* is the chance of a sum at least as large. (The p of "p-value" is a different
+# number of all cells: the sum of (seen − expected)²/expected. If the law is kept, it follows the χ² law with (cells −
+# 1) degrees of freedom, and the *p-value* is the chance of a sum at least as large. (The p of "p-value" is a different
 # p.)
 
 # %%
@@ -335,7 +335,7 @@ print(f"{'wanted':<12}          {p}")
 
 
 # %% [markdown]
-# The first variant is the one that people write most often, and it reads well: "the target rejected the draft, so ask
+# The most tempting mistake is "redraw", because it reads well: "the target rejected the draft, so ask
 # the target". But the drafter has already had its turn at the tokens it likes; drawing from p gives them a second one.
 # The residual takes the first turn into account.
 #
@@ -427,14 +427,14 @@ print("goes on regardless:  ", rushed)
 assert right.fits()
 assert not rushed.fits()
 first = chi_square(Counter(s[0] for s in hasty), dict(enumerate(P[0])))
-print("goes on regardless, first token alone:", first)
+print("its first token alone:", first)
 assert first.fits()
 
 # %% [markdown]
 # The first token alone cannot tell: it is judged correctly in both. The fault is in what *follows* it. A draft that was
-# written behind "owl" is judged by the target's law behind "owl", while the text says "cat". So look at joint laws: a
-# test of single places is blind here. Stopping costs drafts, which is why long drafts are wasted on a weak drafter;
-# notebook 03 counts how many.
+# written behind "owl" is judged by the target's law behind "owl", while the text says "cat". So test joint laws, not
+# first tokens. Stopping costs drafts, which is why long drafts are wasted on a weak drafter; notebook 03 counts how
+# many.
 #
 # ## It is the engine's rule
 #
