@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from queue import Empty
 
 import nbformat
 import pytest
@@ -33,6 +35,43 @@ def test_kernels_get_one_thread_and_small_sizes_unless_told_otherwise(monkeypatc
     monkeypatch.setenv("WORKBENCH_FAST", "0")
     assert execution.environment()["WORKBENCH_FAST"] == "0"
     assert execution.environment()["PATH"] == os.environ["PATH"]
+
+
+class Sleepy:
+    """A socket with a message that never says so while somebody waits, only when it is asked anew."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def poll(self, timeout: int) -> int:
+        self.asked.append(timeout)
+        await asyncio.sleep(min(timeout / 1000, 0.05))
+        return int(len(self.asked) > 1)
+
+
+def channel(monkeypatch: pytest.MonkeyPatch) -> execution._Channel:
+    found = object.__new__(execution._Channel)
+    found.socket = Sleepy()  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def received() -> dict[str, object]:
+        return {"content": "ok"}
+
+    monkeypatch.setattr(found, "_recv", received)
+    return found
+
+
+@pytest.mark.parametrize("timeout", [240.0, None])
+def test_a_swallowed_notice_costs_a_second_not_the_whole_wait(
+    monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    sleepy = channel(monkeypatch)
+    assert asyncio.run(sleepy.get_msg(timeout)) == {"content": "ok"}
+    assert sleepy.socket.asked == [1000, 1000]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_empty_channel_still_says_so_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Empty):
+        asyncio.run(channel(monkeypatch).get_msg(0.01))
 
 
 def test_the_source_is_never_written(tmp_path: Path) -> None:

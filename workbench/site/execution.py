@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import nbformat
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
+from traitlets import Type, default
 
 from workbench.core.errors import WorkbenchError
 from workbench.site import pairs
@@ -21,6 +28,32 @@ from workbench.site import pairs
 EXECUTED = pairs.ROOT / "dist" / "notebooks"
 LIMIT_S = 300
 """Of one cell, and of a kernel's start. A whole lesson aims at 60 s on two cores."""
+
+
+class _Channel(AsyncZMQSocketChannel):
+    """A channel that looks by itself every second.
+
+    Sending on a socket, as widgets do while a cell runs, can swallow the notice that a message arrived there
+    (jupyter_client issue 436): the kernel has answered, and the reader waits until its time is up.
+    """
+
+    async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while (left := end - time.monotonic()) > 1:
+            with suppress(Empty):
+                return await super().get_msg(1)
+        return await super().get_msg(max(0.0, left))
+
+
+class _Client(AsyncKernelClient):
+    shell_channel_class = Type(_Channel)  # pyright: ignore[reportAssignmentType]
+    iopub_channel_class = Type(_Channel)  # pyright: ignore[reportAssignmentType]
+
+
+class _Manager(AsyncKernelManager):
+    @default("client_factory")
+    def _client_factory_default(self) -> type:
+        return _Client
 
 
 def environment() -> dict[str, str]:
@@ -50,6 +83,7 @@ def is_current(executed: Path, source: Path) -> bool:
 def client(notebook: NotebookNode, **options: Any) -> NotebookClient:
     """What executes a notebook, patient with a starved machine."""
     defaults: dict[str, Any] = {"timeout": LIMIT_S, "startup_timeout": LIMIT_S}
+    defaults["kernel_manager_class"] = _Manager
     defaults["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # it warns that it listens, if only to this machine
     return NotebookClient(notebook, **defaults | options)
 

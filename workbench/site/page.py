@@ -16,7 +16,7 @@ from typing import Any
 from latex2mathml.converter import convert as to_mathml
 from nbconvert.filters.ansi import strip_ansi
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from nbformat import NotebookNode, from_dict
+from nbformat import NotebookNode
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -75,8 +75,9 @@ def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
     """What is printed in several portions, which depends on the machine's mood, as one."""
     found: list[NotebookNode] = []
     for output in outputs:
-        if found and output.output_type == found[-1].output_type == "stream" and output.name == found[-1].name:
-            found[-1] = from_dict(found[-1] | {"text": found[-1].text + output.text})
+        before = found[-1] if found else None
+        if before and output.output_type == before.output_type == "stream" and output.name == before.name:
+            found[-1] = NotebookNode(before | {"text": before.text + output.text})
         else:
             found.append(output)
     return found
