@@ -80,6 +80,14 @@ def test_a_control_without_a_picture_says_so() -> None:
     assert "IntSlider" not in body
 
 
+def test_bars_that_moved_are_left_out() -> None:
+    bar = shown(
+        text__plain="Loading weights:   0%|          | 0/56 [00:00<?, ?it/s]", **{WIDGET.replace("/", "__"): "{}"}
+    )
+    assert "run the notebook" not in bar
+    assert "Loading" not in bar
+
+
 def test_installation_is_left_out_and_solutions_are_folded() -> None:
     hidden = new_code_cell("install()", metadata={"tags": ["colab"]})
     solved = new_code_cell("answer = 42", metadata={"tags": ["solution"]})

@@ -109,7 +109,7 @@ def _contents(lessons: dict[str, Page]) -> str:
         "",
     ]
     for name, page in lessons.items():
-        lines += [f"{int(name[:2])}. [{page.title}]({name}.md)", ""]
+        lines.append(f"- [{page.title}]({name}.md)")
     return "\n".join(lines)
 
 

@@ -57,9 +57,8 @@ class _Manager(AsyncKernelManager):
 
 
 def environment() -> dict[str, str]:
-    """What a lesson's kernel sees: this process's variables; where it has none: small sizes, one thread, no bars."""
-    ours = {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
-    return ours | dict(os.environ)
+    """What a lesson's kernel sees: this process's variables; where it has none: small sizes, one thread."""
+    return {"OMP_NUM_THREADS": "1", "WORKBENCH_FAST": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(os.environ)
 
 
 def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:

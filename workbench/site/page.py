@@ -25,6 +25,8 @@ from pygments.util import ClassNotFound
 _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 """Kinds of output that need no program, the richest first."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+_BAR = re.compile(r"\d%\|.*\| \d+/")
+"""A bar that moved while models loaded."""
 _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
 
 
@@ -89,6 +91,8 @@ def _output(output: NotebookNode, words: _Words) -> str:
     if output.output_type == "error":
         return _plain("\n".join(output.traceback))
     data = output.data
+    if _WIDGET in data and _BAR.search(data.get("text/plain", "")):
+        return ""
     if _WIDGET in data and not {"text/html", "image/svg+xml", "image/png"} & set(data):
         return '<p class="control">A control stands here: run the notebook to use it.</p>'
     kind = next((kind for kind in _STATIC if kind in data), None)
