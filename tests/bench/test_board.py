@@ -67,7 +67,8 @@ def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None
     assert (row["greedy"]["equal"], row["greedy"]["tried"]) == (11, 11)
     assert (row["greedy"]["prompts"], row["greedy"]["families"]) == (3, 3)
     assert row["date"].endswith("UTC")
-    assert row["commit"]
+    assert row["commit"] == board.commit()
+    assert row["commit"] or not (board._ROOT / ".git").exists(), "a copy without git has no commit to name"
     text = (boards / "exactness.md").read_text()
     assert "| `prompt-lookup` | exact | **shown** | 11 / 11 | 3 · 3 | 20.5 (19), p = 0.36, n = 1000 |" in text
     assert text.count("**unproven**") == len(registry.names()) - 2

@@ -10,7 +10,8 @@ def best_paths(accuracy: Sequence[Sequence[float]], n_nodes: int, depth: int) ->
     """The `n_nodes` rank paths most likely to be right, parents before children, better siblings first.
 
     Args:
-        accuracy: `accuracy[d][r]` is the chance that rank r is right at depth d + 1; the last row serves all deeper levels.
+        accuracy: `accuracy[d][r]` is the chance that rank r is right at depth d + 1; the last row serves all
+            deeper levels.
         n_nodes: size of the tree.
         depth: most levels.
 
