@@ -132,7 +132,7 @@ def test_a_saved_comparison_opens_at_every_width_and_in_the_dark(
 
 
 def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open_page: Opener) -> None:
-    link = "/?tab=compare&lane=draft-model&prompts=story&repeats=20&max_new_tokens=8&nonsense=1"
+    link = "/?tab=compare&lane=draft-model&prompts=story&repeats=20&max_new_tokens=48&nonsense=1"
     page = open_page(real_app + link, ready=READY)
     says(page, ".wb-alert", "nonsense=1: unknown")
     page.click(V + ".wb-go")
