@@ -30,7 +30,7 @@ SETTLED = {"promise": "exact", "teaches": "", "source": {}, "needs": [], "availa
 METHODS = [
     {"name": "draft-model", "title": "Draft model", **SETTLED, "params": [
         {"name": "depth", "kind": "int", "default": 4, "ge": 1, "le": 12, "choices": None},
-        {"name": "policy", "kind": "str", "default": "fixed", "ge": None, "le": None, "choices": ["fixed", "planned"]},
+        {"name": "policy", "kind": "choice", "default": "fixed", "choices": ["fixed", "planned"]},
     ]},
     {"name": "plain", "title": "Plain", **SETTLED, "params": []},
 ]  # fmt: skip

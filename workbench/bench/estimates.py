@@ -52,7 +52,7 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     runs = list(lane.samples.values())
     first = {s.prompt: s for s in reversed(runs)}
     ratios = [1.0] * len(runs) if lane is plain else speedups(lane, plain)
-    predicted = [laws(trace.rounds) for trace in lane.traces.values()]
+    predicted = [found for t in lane.traces.values() if (found := laws(t.rounds))["rate"] is not None]
     formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": estimate(ratios),
@@ -60,8 +60,8 @@ def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
         "acceptance_rate": estimate([a for s in first.values() if (a := _acceptance(s)) is not None]),
         "tokens_per_second": estimate([s.decode_rate for s in runs if s.token_ids]),
         "speedup_iid": estimate([formula["predicted"]] if formula else []),
-        "tau_iid": estimate([one["tau_iid"] for one in predicted if one["tau_iid"] is not None]),
-        "tau_by_position": estimate([p["tau_by_position"] for p in predicted if p["tau_by_position"] is not None]),
+        "tau_iid": estimate([found["tau_iid"] for found in predicted]),
+        "tau_by_position": estimate([found["tau_by_position"] for found in predicted]),
     }
 
 

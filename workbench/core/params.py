@@ -85,6 +85,12 @@ class ParamSpec:
         """Plain JSON for forms and catalogues."""
         return dataclasses.asdict(self) | {"choices": list(self.choices)}
 
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
+        """The description that `to_wire` wrote; what else stands in it is left alone, what is None has its default."""
+        known = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
+        return cls(**known | {"choices": tuple(known.get("choices", ()))})
+
 
 def _fail() -> Any:
     raise ValueError

@@ -111,7 +111,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     rounds = trace.rounds
     if not rounds:
         raise WorkbenchError("The trace has no rounds.", "Give a run that generated something.")
-    rate = _rate_of_places(rounds)
+    predicted = laws(rounds)
     base, where = _plain_rounds(trace, plain)
     verify = fmean(r.verify_s for r in rounds)
     accept = fmean(sum(p.end_s - p.start_s for p in r.phases if p.name == "judge") for r in rounds)
@@ -122,8 +122,8 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
         tau=metrics.tau(rounds) or 0.0,
         drafted=metrics.drafted(rounds) / len(rounds),
         depth=fmean(_depths(rounds)),
-        rate=rate,
-        tau_iid=None if rate is None else fmean(theory.expected_tau(rate, d) for d in _depths(rounds)),
+        rate=predicted["rate"],
+        tau_iid=predicted["tau_iid"],
         draft_s=fmean(r.draft_s for r in rounds),
         verify_s=verify,
         accept_s=accept,
@@ -577,11 +577,11 @@ def laws(rounds: Sequence[Round]) -> dict[str, Any]:
     Returns:
         `rate`, accepted / tested with the siblings of a place counted once, and `rates`, the same by position, given
         all before it; `tau_iid`, equation 1 (Leviathan et al. 2023) at that rate, and `tau_by_position`, from `rates`;
-        both with each round as deep as it was, None where nothing was tested.
+        both with each round as deep as it was. Where nothing was tested, `rate` and `tau_iid` are None.
     """
     rate, rates = _rate_of_places(rounds), [k / t for _, t, k in metrics.acceptance_by_depth(rounds)]
     iid = None if rate is None else fmean(theory.expected_tau(rate, d) for d in _depths(rounds))
-    return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": _tau_of(rates, rounds) if rates else None}
+    return {"rate": rate, "tau_iid": iid, "rates": rates, "tau_by_position": _tau_of(rates, rounds)}
 
 
 def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:

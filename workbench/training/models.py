@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from workbench.training.generators import END
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
@@ -100,10 +100,23 @@ def save_model(
         extra: Further entries of `config.json`.
     """
     half = LlamaForCausalLM(model.config)
-    half.load_state_dict(model.state_dict())
-    half.half()
     for name, value in extra.items():
         setattr(half.config, name, value)
+    save_half(half, model, tokenizer, out)
+    tokenizer.save_pretrained(out)
+
+
+def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write a model's weights in float16 shards with its configurations; readies the tokenizer for being written.
+
+    Args:
+        half: A model of the same shape, which takes the weights.
+        model: The float32 model; it is left as it is.
+        tokenizer: Its tokenizer.
+        out: Folder; shards in it go.
+    """
+    half.load_state_dict(model.state_dict())
+    half.half()
     half.config.dtype = "float16"
     half.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
@@ -115,4 +128,3 @@ def save_model(
     for shard in out.glob("model*.safetensors"):
         shard.chmod(0o644)
     tokenizer.backend_tokenizer.no_padding()  # what generation asked for last is not part of the tokenizer
-    tokenizer.save_pretrained(out)

@@ -7,6 +7,7 @@ from typing import Any
 import traitlets
 
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
+from workbench.core.params import ParamSpec
 from workbench.widgets import snapshot
 from workbench.widgets.sources import shared
 from workbench.widgets.view import Widget
@@ -104,22 +105,10 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
     Raises:
         ParameterError: it is none.
     """
-    if spec.get("choices"):
-        if value not in spec["choices"]:
-            raise ParameterError(
-                f"{spec['name']} is {value!r}.", f"Choose one of {', '.join(map(str, spec['choices']))}."
-            )
-        return value
-    if spec["kind"] == "bool":
-        return bool(value)
-    try:
-        number = int(value) if spec["kind"] == "int" else float(value)
-    except (TypeError, ValueError):
-        raise ParameterError(f"{spec['name']} is {value!r}.", "Give a number.") from None
-    low, high = spec.get("ge"), spec.get("le")
-    if number != value or (low is not None and number < low) or (high is not None and number > high):
-        raise ParameterError(f"{spec['name']} is {value!r}.", f"Allowed is {low} to {high}.")
-    return number
+    known = ParamSpec.from_wire(spec)
+    if isinstance(value, str) and known.kind != "choice":  # text is for command lines and addresses
+        raise ParameterError(f"{known.name} is {value!r}.", "Give a value of its own type.")
+    return known.parse(value)
 
 
 def panel(wb: Any, method: str = "draft-model", **params: Any) -> Panel:

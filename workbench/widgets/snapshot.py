@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.trace import metrics
-from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, DISCARDED, REJECTED, Emitted, Round, Trace
+from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, DISCARDED, PNG_URL, REJECTED, Emitted, Round, Trace
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
@@ -196,7 +196,7 @@ def telling(trace: Trace) -> int:
 
 def picture(url: str, width: int, height: int) -> str:
     """A picture of a trace. Only what is in the trace is shown: nothing is fetched."""
-    if not re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]*", url):
+    if not re.fullmatch(f"{PNG_URL}[A-Za-z0-9+/=]*", url):
         return ""
     return (
         f'<p><img src="{url}" width="{min(width, 320)}" height="{round(height * min(width, 320) / max(width, 1))}"></p>'

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from transformers import (
-    GenerationConfig,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -17,7 +16,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from workbench.training.models import SHARD_SIZE, llama_config
+from workbench.training.models import llama_config, save_half
 from workbench.training.scenes.data import GRID, PATCH
 from workbench.training.scenes.scene import SIDE
 from workbench.training.tokenizer import IMAGE, token_id
@@ -91,19 +90,7 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
         out: Folder.
     """
     half = LlavaForConditionalGeneration(model.config)
-    half.load_state_dict(model.state_dict())
-    half.half()
-    half.config.dtype = "float16"
-    half.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    for old in out.glob("model*.safetensors*"):
-        old.unlink()
-    half.save_pretrained(out, max_shard_size=SHARD_SIZE)
-    for shard in out.glob("model*.safetensors"):
-        shard.chmod(0o644)
-    tokenizer.backend_tokenizer.no_padding()
+    save_half(half, model, tokenizer, out)
     make_processor(tokenizer).save_pretrained(out)
 
 
