@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import READY, Opener, free_port, serve
 from ui.test_page import ROUNDS, WATCH, count, long, says, short, state, stop, wait_rounds
 from views.synthetic import trace
 
@@ -48,6 +50,21 @@ def test_the_recorded_example_plays_first_and_the_first_run_replaces_it(fake_app
     state(page, "finished")
     assert page.evaluate(ROUNDS) == list(range(count(page))), "nothing of the example is left"
     assert page.locator(".wb-token").count() == 128
+
+
+def test_the_example_plays_while_the_backend_is_still_starting(open_page: Opener, tmp_path: Path) -> None:
+    port, gate = free_port(), tmp_path / "gate"
+    serving = serve([sys.executable, "tests/ui/serve_fake.py", str(port), "0.05", str(gate)], port, tmp_path / "log")
+    with closing(serving):
+        page = open_page(next(serving), ready=".wb-token")
+        says(page, ".wb-badge", "RECORDED")
+        assert page.locator("[data-press=run]").count() == 0, "there is no backend to ask"
+        assert not page.query_selector(READY)
+        seen = count(page)
+        gate.touch()
+        page.wait_for_selector(READY)
+        assert count(page) >= seen, "it goes on, it does not begin again"
+        assert page.is_enabled("[data-press=run]")
 
 
 def test_reduced_motion_shows_the_example_whole(fake_app: str, open_page: Opener) -> None:

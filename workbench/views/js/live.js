@@ -32,7 +32,9 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   new ResizeObserver(page.draw).observe(parts.stage);
   page.timer = setInterval(() => tick(page), 1000);
   page.draw();
-  await m.backend.look(page, null, null);
+  const looked = m.backend.look(page, null, null);
+  if (!trace) m.opening.greet(page);
+  await looked;
   await m.opening.arrive(page, trace ?? m.opening.handed());
   addEventListener("wb:tab", ({ detail }) => detail === "live" && m.opening.take(page));
   m.opening.dress(page);

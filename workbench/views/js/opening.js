@@ -5,6 +5,12 @@ const EXAMPLE_SPEED = 0.1;
 /** The recording that plays before anything was run. */
 export const EXAMPLE = "draft-tree";
 
+/** Play the example while the backend is still starting, where nothing else is to be shown. */
+export function greet(page) {
+  const { host } = page;
+  if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run")) page.greeting = example(page, EXAMPLE, null);
+}
+
 /** A given trace, else what the address asks for, else the run of this tab before a reload, else the example. */
 export async function arrive(page, trace) {
   const { m, host, catalogue } = page;
@@ -29,7 +35,7 @@ export async function arrive(page, trace) {
   } else if (!(await recall(page, asked.pin))) {
     page.wish = asked.settings ? asked.pin : null;
     if (asked.settings && !page.embed) page.note = "From a link: press Run to decode it here.";
-    await example(page, EXAMPLE, null);
+    await (page.greeting ?? example(page, EXAMPLE, null));
   }
 }
 
