@@ -114,6 +114,22 @@ def test_a_resumed_run_equals_an_uninterrupted_one(folder: Path, recipe: str) ->
         assert torch.equal(tensor, resumed["model"][name]), name
 
 
+def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
+    options = dataclasses.replace(
+        _target(folder, "further"), begin=folder / "target", tower=folder / "no tower", steps=1
+    )
+    begun = build_vision_model(options).state_dict()
+    finished = torch.load(folder / "target.pt", weights_only=True)["model"]
+    for name, tensor in begun.items():
+        assert torch.allclose(tensor, finished[name], atol=2e-3), name
+    train_vision(options, silent)
+    further = torch.load(folder / "further.pt", weights_only=True)["model"]
+    assert not torch.equal(further["model.language_model.norm.weight"], begun["model.language_model.norm.weight"])
+    assert not torch.equal(
+        further["model.multi_modal_projector.linear_1.weight"], begun["model.multi_modal_projector.linear_1.weight"]
+    )
+
+
 def test_the_target_has_the_layout_of_llava(folder: Path) -> None:
     model = AutoModelForImageTextToText.from_pretrained(folder / "target", dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(folder / "target")

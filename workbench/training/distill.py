@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.training.clock import RunClock
 from workbench.training.generators import ASSISTANT, TASKS, USER
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_model, build_optimizers, drafter_config, save_model
+from workbench.training.models import build_model, build_optimizers, drafter_config, half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer
 from workbench.training.windows import Windows
 
@@ -199,7 +199,7 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
         count = ids.shape[0] * (ids.shape[1] - 1)
         chosen = torch.randperm(count, generator=generator)[: options.positions]
         labels = ids[:, 1:].reshape(-1)[chosen]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with half_precision():
             with torch.no_grad():
                 teacher = target.lm_head(target.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])
             student = drafter.lm_head(drafter.model(ids[:, :-1], use_cache=False)[0].flatten(0, 1)[chosen])

@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 from workbench.training.clock import RunClock
 from workbench.training.distill import load_target
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers
+from workbench.training.models import build_optimizers, half_precision
 from workbench.training.windows import Windows, held_windows
 
 RANKS = 10
@@ -111,7 +111,7 @@ def head_accuracy(heads: MedusaHeads, target: LlamaForCausalLM, windows: Tensor)
     """
     count = len(heads.heads)
     hits = torch.zeros(count, RANKS)
-    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.inference_mode(), half_precision():
         for ids in windows.split(4):
             features = target.model(ids, use_cache=False)[0]
             usable = ids.shape[1] - 1 - count
@@ -142,7 +142,7 @@ def train_medusa(options: MedusaOptions, report: Report) -> RunResult:
         usable = ids.shape[1] - 1 - options.heads
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         chosen = torch.randperm(ids.shape[0] * usable, generator=generator)[: options.positions]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with half_precision():
             with torch.no_grad():
                 features = target.model(ids, use_cache=False)[0][:, :usable].flatten(0, 1)[chosen]
             logits = target.lm_head(heads(features)).float()

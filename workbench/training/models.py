@@ -81,6 +81,11 @@ def build_optimizers(
     return optimizers
 
 
+def half_precision(wanted: bool = True) -> torch.autocast:
+    """Products in bfloat16 where this CPU multiplies it, elsewhere in float32: emulation would be slower."""
+    return torch.autocast("cpu", torch.bfloat16, wanted and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
     """Set every learning rate to its top value times a factor."""
     for optimizer in optimizers:

@@ -18,7 +18,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.training.clock import RunClock
 from workbench.training.generators import ASSISTANT, END, USER
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import EARLY_EXIT_LAYERS, build_model, build_optimizers, save_model, target_config
+from workbench.training.models import (
+    EARLY_EXIT_LAYERS,
+    build_model,
+    build_optimizers,
+    half_precision,
+    save_model,
+    target_config,
+)
 from workbench.training.repeats import repeat_windows
 from workbench.training.tokenizer import load_tokenizer, token_id
 from workbench.training.windows import Windows, held_windows, user_positions
@@ -116,7 +123,7 @@ class TargetObjective:
         keep[:, -1] = False
         layer = options.exit_layers[step % len(options.exit_layers)]
         few = max(1, ids.shape[0] // 4)  # a quarter of the windows is enough for the early layer
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with half_precision():
             states = self.trunk(ids, output_hidden_states=True, use_cache=False).hidden_states
             tops = self._losses(states[-1], labels, keep)
             early = self._losses(self.model.model.norm(states[layer][:few]), labels[:few], keep[:few]).mean()
@@ -131,7 +138,7 @@ class TargetObjective:
 def held_losses(model: LlamaForCausalLM, corpus: Path, window: int, count: int = 2) -> dict[str, float]:
     """Return the mean held-out loss in nats per token, user turns included, for every group of the corpus."""
     result: dict[str, float] = {}
-    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.inference_mode(), half_precision():
         for path in sorted(corpus.glob("held-*.bin")):
             ids = held_windows(path, window, count)
             if len(ids) == 0:

@@ -23,7 +23,7 @@ from workbench.training.heads.artefact import NETS
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers
+from workbench.training.models import build_optimizers, half_precision
 
 RATIOS = (1, 2, 4, 8, 16)
 """Ratios that an elastic compressor sees in training."""
@@ -210,7 +210,7 @@ def train_net(
         batch = batch_of(batches(pictured), embed)
         features = batch.seen.features
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.half):
+        with half_precision(options.half):
             at = answered(net, batch, drawn(net, batch, chance, step), features)
             some = chance(len(at.guess)).topk(min(options.places, len(at.guess))).indices
             guess, truth = at.guess[some], at.truth[some]

@@ -23,7 +23,7 @@ from transformers import LlamaForCausalLM, LlavaForConditionalGeneration, PreTra
 
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, save_model
+from workbench.training.models import build_optimizers, half_precision, save_model
 from workbench.training.scenes.data import Shards, normalised
 from workbench.training.scenes.evaluate import answer, ask_all, held_scenes, pictures_of
 from workbench.training.scenes.model import (
@@ -229,7 +229,7 @@ def _run(
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         packed, images = batch(step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with half_precision():
             if isinstance(model, LlavaForConditionalGeneration):
                 states = answer_states(model, packed, images)
             else:

@@ -18,7 +18,7 @@ from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers
+from workbench.training.models import build_optimizers, half_precision
 from workbench.training.scenes.data import (
     ASPECTS,
     PATCH,
@@ -165,7 +165,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
         images = jittered(normalised(pixels), (options.seed, step))
         if step < options.silhouette_steps:
             images = silhouettes(images, shown, 0.5, (options.seed, step, 1))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with half_precision():
             scores = reader(torch.from_numpy(images))
         loss, right = reading_loss(scores, labels)
         loss.backward()

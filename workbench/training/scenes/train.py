@@ -14,10 +14,15 @@ from transformers import LlavaForConditionalGeneration
 
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers
+from workbench.training.models import build_optimizers, half_precision
 from workbench.training.scenes.data import Shards, jittered, normalised
 from workbench.training.scenes.evaluate import quick_check
-from workbench.training.scenes.model import language_config, save_vision_model, vision_language_config
+from workbench.training.scenes.model import (
+    language_config,
+    load_vision_model,
+    save_vision_model,
+    vision_language_config,
+)
 from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, Turn, worded
 from workbench.training.scenes.scene import Scene
 from workbench.training.scenes.tasks import ask_some
@@ -31,6 +36,7 @@ class VisionOptions:
 
     Attributes:
         tower: File written by the `vision-tower` recipe.
+        begin: Folder of a finished model to go on from, instead of the tower and fresh weights.
         tokenizer: Folder with the tokenizer of the text family.
         scenes: Folder of rendered scenes; missing ones are drawn.
         out: Folder of the finished model; also written at every checkpoint.
@@ -59,6 +65,7 @@ class VisionOptions:
     """
 
     tower: Path = Path(".cache/train/vision-tower.pt")
+    begin: Path | None = None
     tokenizer: Path = Path("assets/models/text-target")
     scenes: Path = Path(".cache/train/scenes")
     out: Path = Path(".cache/models/vision-target")
@@ -129,7 +136,11 @@ def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: 
 
 
 def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
-    """Build the model with the pretrained tower and a new projector and language model."""
+    """Build the model with the pretrained tower and a new projector and language model, or load a finished one."""
+    if options.begin is not None:
+        model, _ = load_vision_model(options.begin)
+        model.set_attn_implementation("eager")
+        return model.requires_grad_(True).train()
     tokenizer = load_tokenizer(options.tokenizer)
     tower = load_tower(options.tower)
     language = language_config(tokenizer, options.hidden, options.layers, options.inner)
@@ -166,7 +177,7 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         rows, chains, seen = scene_rows(drawn, options, f"{options.seed}/{step}")
         packed = packer.pack(rows, chains, seen)
         images = torch.from_numpy(jittered(normalised(pixels), (options.seed, step, 2)))[torch.tensor(seen)]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with half_precision():
             states = answer_states(model, packed, images)
             asked = packed.labels >= 0
             logits = model.lm_head(states[asked])
