@@ -34,7 +34,7 @@ def main() -> None:
     client = Later()
     if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
         client.make(lambda: space.client(place, **models))
-    demo = build(client)
+    demo = build(client, keeps=not place.public)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends it as Ctrl-C does
     try:
         demo.launch(server_name=args.host, server_port=args.port, **space.launch_options(client))

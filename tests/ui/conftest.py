@@ -112,8 +112,9 @@ def outside(url: str) -> bool:
 @pytest.fixture(scope="session")
 def fake_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The page over synthetic rounds, twenty a second."""
-    port, log = free_port(), tmp_path_factory.mktemp("fake") / "log"
-    yield from serve([sys.executable, "tests/ui/serve_fake.py", str(port), "0.05"], port, log)
+    port, folder = free_port(), tmp_path_factory.mktemp("fake")
+    command = [sys.executable, "tests/ui/serve_fake.py", str(port), "0.05"]
+    yield from serve(command, port, folder / "log", WORKBENCH_RUNS=str(folder / "runs"))
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ def main() -> None:
         return FakeWorkbench(pace=float(pace))
 
     threading.Thread(target=client.make, args=[start], daemon=True).start()
-    build(client).launch(server_port=int(port), quiet=True, **LAUNCH)
+    build(client, keeps=True).launch(server_port=int(port), quiet=True, **LAUNCH)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from workbench.methods import registry
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page
+from workbench.ui.kept import Kept
 from workbench.views import lessons, recorded
 
 
@@ -245,7 +246,7 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
 
     with gr.Blocks() as demo:
         gr.HTML("main")
-    gallery.add(demo, None)
+    gallery.add(demo, None, Kept())
     learn.add(demo, None)
     methods_page.add(demo, None)
     assert [page[0] for page in demo.pages] == ["", "gallery", "learn", "methods"]

@@ -394,6 +394,11 @@ class RunStore:
             return  # a store that can only be read is listed anew every time
 
 
+def is_id(name: str) -> bool:
+    """Whether a name has the form of a kept run's id."""
+    return _NAME.fullmatch(name) is not None
+
+
 def _new_id() -> str:
     """The time to the millisecond, then 20 random bits."""
     now = datetime.datetime.now(datetime.timezone.utc)

@@ -27,8 +27,13 @@ LAUNCH: dict[str, Any] = {
 costs nothing. Gradio's state of a session is empty here; it still forgets the oldest of a thousand."""
 
 
-def build(client: Any) -> gr.Blocks:
-    """The whole page over a `workbench.client.Workbench` (or anything with the same methods)."""
+def build(client: Any, keeps: bool = False) -> gr.Blocks:
+    """The whole page.
+
+    Args:
+        client: a `workbench.client.Workbench`, or anything with the same methods.
+        keeps: whether visitors may use this machine's run store: only where they are its user.
+    """
     from workbench.ui.page import build as build_page  # gradio takes a second or two to import
 
-    return build_page(client)
+    return build_page(client, keeps)

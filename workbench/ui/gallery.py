@@ -1,4 +1,4 @@
-"""/gallery: recorded generations, to open, to fork and to download. Needs no model."""
+"""/gallery: recorded generations and kept runs, to open, to fork and to download. Needs no model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any
 
 import gradio as gr
 
+from workbench.ui.kept import Kept
 from workbench.ui.pages import add_page
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, client: Any) -> None:
+def add(demo: gr.Blocks, client: Any, kept: Kept) -> None:
     """Add the page to the app. `client` is not asked for anything."""
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:
         return recorded.index()
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
-        return recorded.load(str(request.get("name")))
+        return kept.recording(str(request.get("name")))
 
-    add_page(demo, "Gallery", "gallery", [recordings, recording])
+    add_page(demo, "Gallery", "gallery", [recordings, recording, kept.kept, kept.mark, kept.forget])

@@ -9,26 +9,32 @@ import gradio as gr
 
 from workbench.ui import api, compare, gallery, learn, methods_page, sweep, vision
 from workbench.ui.hosting import add_view
+from workbench.ui.kept import Kept
 from workbench.ui.session import Session
 
 TITLE = "Speculative Decoding Workbench"
 
 
-def build(client: Any) -> gr.Blocks:
+def build(client: Any, keeps: bool = False) -> gr.Blocks:
     """The page over `client`. Nothing is loaded or started before the browser asks."""
+    kept = Kept(keeps)
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header with the way from tab to tab, which presses Gradio's buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):
             with gr.Tab("Live", id="live"):
-                live_view(Session(client))
-            for name, tab in (("Compare", compare), ("Vision", vision), ("Sweep", sweep)):
-                with gr.Tab(name, id=name.lower()):
-                    tab.add(client)
+                live_view(Session(client, kept))
+            with gr.Tab("Compare", id="compare"):
+                compare.add(client)
+            with gr.Tab("Vision", id="vision"):
+                vision.add(client, kept)
+            with gr.Tab("Sweep", id="sweep"):
+                sweep.add(client)
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
         gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs)
         api.add(client)
-    for page in (gallery, learn, methods_page):
-        page.add(demo, client)
+    gallery.add(demo, client, kept)
+    learn.add(demo, client)
+    methods_page.add(demo, client)
     return demo
 
 

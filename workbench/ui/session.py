@@ -16,7 +16,7 @@ from workbench.client.follow import follow
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
-from workbench.views import recorded
+from workbench.ui.kept import Kept
 
 BASELINE = "autoregressive"
 DEFAULT_METHOD = "draft-model"
@@ -26,10 +26,16 @@ MOST_OTHERS = 3
 
 
 class Session:
-    """The calls of one page over a client. Holds no run: the browser names the run it means."""
+    """The calls of one page over a client. Holds no run: the browser names the run it means.
 
-    def __init__(self, client: Any) -> None:
+    Args:
+        client: a `workbench.client.Workbench`, or anything with its methods.
+        kept: runs kept on this machine; by default none are.
+    """
+
+    def __init__(self, client: Any, kept: Kept | None = None) -> None:
         self.client = client
+        self.kept = kept or Kept()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
         """What a view may call by name; see `workbench.ui.hosting.add_view`."""
@@ -39,6 +45,7 @@ class Session:
             self.change,
             self.fetch_trace,
             self.recorded,
+            self.kept.keep,
             self.export_parquet,
             self.whatif,
             self.estimate,
@@ -63,6 +70,7 @@ class Session:
             "baseline": BASELINE,
             "schema": SCHEMA_VERSION,
             "barred": self.client.barred() if hasattr(self.client, "barred") else {},
+            "keeps": self.kept.allowed,
             "estimates": hasattr(self.client, "estimate"),
             "chosen": {
                 "target": target,
@@ -88,8 +96,8 @@ class Session:
         return wire.news(self._run(request).since(wire.whole("from", request.get("from") or 0)))
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A recorded trace by its name: what is shown before any model is loaded."""
-        return recorded.load(str(request.get("name")))
+        """A recorded trace by its name, shown before any model is loaded, or a kept run by its id."""
+        return self.kept.recording(str(request.get("name")))
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
         """A trace as Parquet, in base64: that of a run by its id, or one that the browser holds."""

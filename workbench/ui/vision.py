@@ -6,6 +6,7 @@ from typing import Any
 
 from workbench.client import wire
 from workbench.ui.hosting import add_view
+from workbench.ui.kept import Kept
 from workbench.ui.session import Session
 from workbench.views import scenes
 
@@ -14,9 +15,9 @@ DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 DEFAULT_TOKENS = 96
 
 
-def add(client: Any) -> None:
+def add(client: Any, kept: Kept) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
-    session = VisionSession(client)
+    session = VisionSession(client, kept)
     add_view("vision", session.answers(), decode=session.decode, tab="vision", elem_id="wb-vision")
 
 

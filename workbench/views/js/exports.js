@@ -192,8 +192,9 @@ function palette() {
 
 /** Put the menu into `container`.
  *  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null, stage: Element, host: object,
- *           modules?: Record<string, object>, definitions?: () => object, lexicon?: () => object|null}} given */
-export function mount(container, { trace, stage, host, modules = {}, definitions = () => ({}), lexicon = () => null }) {
+ *           modules?: Record<string, object>, definitions?: () => object, lexicon?: () => object|null,
+ *           keeps?: boolean}} given  `keeps`: runs may be kept on the machine that serves the page */
+export function mount(container, { trace, stage, host, modules = {}, definitions = () => ({}), lexicon = () => null, keeps = false }) {
   const { kit } = modules, { h } = kit;
   const note = h("p", { className: "wb-exportnote" });
   note.setAttribute("role", "status");
@@ -202,17 +203,18 @@ export function mount(container, { trace, stage, host, modules = {}, definitions
     if (!run?.header) return (note.textContent = "There is nothing to export yet: no round was recorded.");
     note.textContent = "…";
     try {
-      note.textContent = `Saved ${await make(run)}`;
+      note.replaceChildren(...[await make(run)].flat());
     } catch (problem) {
       note.textContent = `Not saved: ${problem.message}`;
     }
   };
-  const file = (ending, type, make, part) => act(async (run) => save(fileName(run.header, ending, part), await make(run), type));
+  const file = (ending, type, make, part) => act(async (run) => `Saved ${save(fileName(run.header, ending, part), await make(run), type)}`);
   const item = (text, about, does, off = "") => {
     const button = h("button", { type: "button", className: "wb-export", disabled: Boolean(off), onclick: does }, h("b", {}, text), h("small", {}, off || about));
     return button;
   };
   const data = h("div", { className: "wb-exportgroup" }, h("h4", {}, "The run"),
+    ...(host.call ? [item("Keep", "on this machine, for the Gallery and `workbench runs`", act((run) => keep(run, host, h)), keeps ? "" : "a public app keeps nothing: save a file")] : []),
     item("JSON Lines", "every round; opens here again", file("jsonl", "application/jsonl", jsonLines)),
     item("Parquet", "a row a round, for polars and pandas", file("parquet", "application/vnd.apache.parquet", (run) => parquet(run, host)), host.call ? "" : "needs the app: this is a file"),
     item("Chrome trace", "the wall clock, for Perfetto", file("trace.json", "application/json", (run) => JSON.stringify(chromeTrace(run)))),
@@ -233,10 +235,19 @@ export function mount(container, { trace, stage, host, modules = {}, definitions
   container.append(data, pictures, note);
 }
 
-async function parquet(run, host) {
-  const answer = await host.call("export_parquet", { trace: run });
+async function ask(host, name, request) {
+  const answer = await host.call(name, request);
   if (answer.error) throw new Error([answer.error.message, answer.error.remedy].filter(Boolean).join(" "));
-  return Uint8Array.from(atob(answer.data), (c) => c.charCodeAt(0));
+  return answer;
+}
+
+async function parquet(run, host) {
+  return Uint8Array.from(atob((await ask(host, "export_parquet", { trace: run })).data), (c) => c.charCodeAt(0));
+}
+
+async function keep(run, host, h) {
+  const { id } = await ask(host, "keep", { trace: run });
+  return [`Kept as ${id}: `, h("a", { href: `${host.base}/gallery#kept` }, "see what is kept")];
 }
 
 /** Hand a file to the visitor. @returns {string} its name */

@@ -1,4 +1,4 @@
-/** The gallery: one card for each recorded generation; everything on it was computed from the trace. */
+/** The gallery: one card for each recorded generation and each kept run; everything on it was computed from the trace. */
 
 /** Draw the page. @param {{modules: Record<string, object>, host: object}} given */
 export async function mount(el, { modules: m, host }) {
@@ -7,17 +7,18 @@ export async function mount(el, { modules: m, host }) {
   const entries = await pagehead.ask(main, { kit, host }, "recordings");
   if (entries?.length === 0) main.append(kit.h("p", { className: "wb-empty" }, "There are no recordings here yet. Make them with: workbench record"));
   if (entries) main.append(kit.h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, m, host, main))));
+  await m.gallerykept.mount(main, { m, host, card: (entry, more) => card(entry, m, host, main, more) });
   el.dataset.ready = "true";
 }
 
-function card(entry, m, host, main) {
+function card(entry, m, host, main, { badge = "RECORDED", form = null, actions = [] } = {}) {
   const { kit: { h }, pagehead } = m, f = entry.figures;
   const title = h("h2", {}, h("code", {}, entry.name));
-  const badges = h("span", { className: "wb-badges" }, h("span", { className: "wb-badge" }, h("i"), "RECORDED"));
+  const badges = h("span", { className: "wb-badges" }, h("span", { className: "wb-badge" }, h("i"), badge));
   if (entry.simulation) badges.append(h("span", { className: "wb-badge is-simulation" }, "SIMULATION"));
   const open = h("a", { className: "wb-button is-main", href: pagehead.liveLink(host.base, { recorded: entry.name }) }, "Open");
   const fork = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, pagehead.settingsOf(entry)) }, "Fork settings");
-  const load = h("button", { type: "button", className: "wb-button" }, "Download trace");
+  const load = h("button", { type: "button", className: "wb-button" }, "Download");
   for (const [part, does] of [[open, "Open"], [fork, "Fork the settings of"], [load, "Download the trace of"]]) part.setAttribute("aria-label", `${does} ${entry.name}`);
   load.addEventListener("click", async () => {
     const trace = await pagehead.ask(main, { kit: m.kit, host }, "recording", { name: entry.name });
@@ -27,7 +28,7 @@ function card(entry, m, host, main) {
     h("div", { className: "wb-shelffigures" }, figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
       figure(h, f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`, f.tested ? `${f.accepted} of ${f.tested} tested` : "nothing drafted"),
       figure(h, f.tokens, `tokens in ${f.rounds} rounds`)),
-    facts(h, settings(entry, m.pagehead)), h("div", { className: "wb-actions" }, open, fork, load));
+    facts(h, settings(entry, m.pagehead)), ...(form ? [form] : []), h("div", { className: "wb-actions" }, open, fork, load, ...actions));
 }
 
 function figure(h, value, label) {

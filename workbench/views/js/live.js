@@ -40,7 +40,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   m.opening.dress(page);
   m.actions.estimate(page);
   page.draw();
-  m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {} });
+  m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {}, keeps: page.catalogue?.keeps });
   el.dataset.ready = "true";
   return page;
 }

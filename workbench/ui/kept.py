@@ -1,0 +1,109 @@
+"""Runs kept on this machine: what the pages do with the run store. A public app keeps nothing for its visitors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workbench.client import wire
+from workbench.core.errors import WorkbenchError
+from workbench.views import recorded
+
+if TYPE_CHECKING:
+    from workbench.trace.events import Trace
+    from workbench.trace.store import RunStore
+
+PAGE = 12
+"""Runs that the gallery shows at once."""
+MAX_TEXT = 2000
+"""Characters of a search, of all tags, or of a note."""
+
+
+class Kept:
+    """The calls of the pages about kept runs. Runs that are kept are shared with `workbench runs`.
+
+    Args:
+        allowed: whether whoever reaches the page may use this machine's store; if not, every call says why.
+    """
+
+    def __init__(self, allowed: bool = False) -> None:
+        self.allowed = allowed
+
+    def keep(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keep a trace that the browser holds; answers its id."""
+        from workbench.trace import export  # Polars, which few visits need
+
+        held = request.get("trace")
+        return {"id": self._store().save(export.read_wire(held if isinstance(held, dict) else {}))}
+
+    def kept(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Kept runs, newest first. `search`: words, #tags, conditions such as tau>=2; `first`: how many to leave out.
+
+        Answers whether runs are kept here at all, how many were found, a page of them, and files that cannot be read.
+        """
+        if not self.allowed:
+            return {"allowed": False}
+        words, tags, where = parse(_text(request, "search"))
+        first = wire.whole("first", request.get("first") or 0)
+        store = self._store()
+        found = store.find(text=words, tags=tags, where=where).select("id", "tags", "note").collect()
+        runs, problems = [], [f"{name}: {why}" for name, why in sorted(store.problems.items())]
+        for row in found.slice(first, PAGE).to_dicts():
+            try:
+                runs.append(recorded.describe(row["id"], store.load(row["id"])) | row)
+            except WorkbenchError as problem:  # noqa: PERF203  # a damaged file hides no other run
+                problems.append(f"{row['id']}: {problem}")
+        return {"allowed": True, "total": len(found), "page": PAGE, "runs": runs, "problems": problems}
+
+    def mark(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Replace a run's tags (commas between them) and its note; answers the tags, in order."""
+        store, run = self._store(), _text(request, "id")
+        wanted = {tag.strip() for tag in _text(request, "tags").split(",") if tag.strip()}
+        tags = store.tag(run, add=wanted, remove=set(store.entry(run)["tags"]) - wanted)
+        store.note(run, _text(request, "note"))
+        return {"tags": tags}
+
+    def forget(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Delete a run."""
+        self._store().delete(_text(request, "id"))
+        return {}
+
+    def recording(self, name: str) -> dict[str, Any]:
+        """A trace by its name: a kept run's id, or a recording of the gallery."""
+        return self._load(name).to_wire()
+
+    def _load(self, name: str) -> Trace:
+        if self.allowed:
+            from workbench.trace.store import is_id  # Polars
+
+            if is_id(name):
+                return self._store().load(name)
+        return recorded.trace(name)
+
+    def _store(self) -> RunStore:
+        if not self.allowed:
+            raise WorkbenchError("A public app keeps no runs.", "Save the run as a file: export ▾.")
+        from workbench.trace.store import RunStore
+
+        return RunStore()
+
+
+def parse(search: str) -> tuple[str, list[str], list[str]]:
+    """Words, tags and conditions of a search.
+
+    Example:
+        >>> parse("fox #story tau>=2")
+        ('fox', ['story'], ['tau>=2'])
+    """
+    words: list[str] = []
+    tags: list[str] = []
+    where: list[str] = []
+    for part in search.split():
+        if part.startswith("#") and len(part) > 1:
+            tags.append(part[1:])
+        else:
+            (where if any(sign in part for sign in "<>=") else words).append(part)
+    return " ".join(words), tags, where
+
+
+def _text(request: dict[str, Any], name: str) -> str:
+    return wire.text(name, request.get(name) or "", MAX_TEXT)

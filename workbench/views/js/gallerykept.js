@@ -1,0 +1,66 @@
+/** Runs kept on this machine, below the recordings: search, open, tag, note, delete. */
+
+/** Draw the section; nothing where the app keeps no runs.
+ *  @param {Element} main  of the page  @param {{m: Record<string, object>, host: object, card: (entry: object, more: object) => Element}} given */
+export async function mount(main, { m, host, card }) {
+  const { kit: { h }, kit, pagehead } = m, ask = (name, request) => pagehead.ask(main, { kit, host }, name, request);
+  const list = h("div", { className: "wb-gallery" }), found = h("p", { className: "wb-keptfound" }), more = h("button", { type: "button", className: "wb-button" }, "Show more");
+  const search = h("input", { type: "search", placeholder: "words  #tag  tau>=2", value: new URLSearchParams(location.search).get("search") ?? "" });
+  let shown = 0, asked = 0;
+  found.setAttribute("role", "status");
+  const show = async (first) => {
+    const turn = (asked += 1), answer = await ask("kept", { search: search.value, first });
+    if (!answer || turn !== asked) return answer; // a newer search is under way
+    if (first === 0) list.replaceChildren();
+    list.append(...answer.runs?.map((run) => kept(run, m, ask, card, () => show(0))) ?? []);
+    shown = first + Math.min(answer.page ?? 0, (answer.total ?? 0) - first);
+    more.hidden = shown >= answer.total;
+    found.textContent = [words(answer.total, search.value), ...answer.problems ?? []].join(" · ");
+    return answer;
+  };
+  const answer = await show(0);
+  if (!answer?.allowed && !answer?.total) return;
+  const label = h("label", { className: "wb-keptsearch" }, h("span", {}, "Search"), search);
+  let typing = null;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => show(0), 250);
+  });
+  more.addEventListener("click", () => show(shown));
+  const section = h("section", { id: "kept", className: "wb-kept" }, h("h2", {}, "Kept on this machine"), label, found, list, more);
+  main.append(section);
+  if (location.hash === "#kept") section.scrollIntoView();
+}
+
+/** How many were found, in words. Pure. */
+export function words(total, search) {
+  if (total) return total === 1 ? "One run" : `${total} runs`;
+  return search.trim() ? "No kept run fits." : "No run is kept yet: export ▾ → Keep in a view, or workbench generate --keep";
+}
+
+function kept(run, m, ask, card, again) {
+  const { h } = m.kit, tags = h("input", { value: run.tags.join(", "), placeholder: "none" }), note = h("input", { value: run.note, placeholder: "none" }), said = h("small", {});
+  said.setAttribute("role", "status");
+  const mark = async () => {
+    const answer = await ask("mark", { id: run.id, tags: tags.value, note: note.value });
+    if (answer) tags.value = answer.tags.join(", ");
+    said.textContent = answer ? "saved" : "not saved";
+  };
+  for (const field of [tags, note]) field.addEventListener("change", mark);
+  const remove = h("button", { type: "button", className: "wb-button" }, "Delete");
+  remove.setAttribute("aria-label", `Delete ${run.id}`);
+  remove.addEventListener("click", async () => {
+    if (!remove.dataset.sure) {
+      remove.dataset.sure = "true";
+      remove.textContent = "Delete for good?";
+      setTimeout(() => {
+        delete remove.dataset.sure;
+        remove.textContent = "Delete";
+      }, 4000);
+    } else if (await ask("forget", { id: run.id })) await again();
+  });
+  const form = h("div", { className: "wb-keptmarks" }, h("label", {}, h("span", {}, "tags"), tags), h("label", {}, h("span", {}, "note"), note), said);
+  return card(run, { badge: "KEPT", form, actions: [remove] });
+}
+
+export default { mount, words };
