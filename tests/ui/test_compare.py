@@ -142,3 +142,29 @@ def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open
     says(page, ".wb-foot", "Stopped before the end")
     says(page, ".wb-verdict[data-lane='Draft model']", "identical")
     assert "lane=draft-model" in page.url
+
+
+def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
+    real_app: str, open_page: Opener
+) -> None:
+    link = "/?tab=compare&lane=draft-model&prompts=story&repeats=1&max_new_tokens=8"
+    page = open_page(real_app + link, ready=READY)
+    says(page, ".wb-intro dt", "Would it pay?")
+    page.click(V + ".wb-go")
+    measured(page)
+    assert not page.is_visible(V + ".wb-intro")
+    figure = page.inner_text(V + "tr[data-lane='Draft model'] .is-speedup")
+    page.reload()
+    page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')")
+    assert page.inner_text(V + "tr[data-lane='Draft model'] .is-speedup") == figure
+    page.fill(V + "input[data-number=repeats], " + V + ".wb-pair input >> nth=0", "20")
+    page.keyboard.press("Tab")
+    page.click(V + ".wb-go")
+    page.wait_for_selector(V + ".wb-measuring:has-text('of')")
+    page.wait_for_function("document.querySelector('#wb-compare .wb-measuring progress').value > 0")
+    page.evaluate("window.workbenchBus = () => {}")
+    page.wait_for_selector(V + ".wb-badge:has-text('NO ANSWER')", timeout=60_000)
+    says(page, ".wb-measuring", "is the app still running?")
+    page.click(V + "button:has-text('Stop')")
+    says(page, ".wb-alert.is-error", "given up")
+    assert page.is_enabled(V + ".wb-go")

@@ -42,6 +42,10 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     page.keyboard.press("Enter")
     says(page, ".wb-card-cell dd", "prompt-lookup")
     says(page, ".wb-card-cell dd", "0.5")
+    narrow = page.eval_on_selector_all(
+        V + ".wb-card-cell dd", "all => all.filter((e) => e.clientWidth < 90).map((e) => e.textContent)"
+    )
+    assert not narrow, "long names leave room for the figures"
     page.select_option(V + "[aria-label='What the cells show']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
     legend = page.locator(V + ".legend").filter(has_text="E[τ]: every draft accepted alike")

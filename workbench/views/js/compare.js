@@ -2,6 +2,9 @@
  *  panel and its drawings with a host; everything below is drawn from one comparison as plain data. */
 
 const SCHEMA = 1;
+/** The backend gives a sign of life twice a second while it measures. */
+const SILENCE_MS = 5000;
+const KEPT = "wb-compare-last";
 const FORMS = ["text", "lane", "prompts", "repeats", "max_new_tokens", "seed", "target"];
 
 /** Put the view into `el`. @param {{modules: Record<string, object>, host: object}} given */
@@ -9,9 +12,12 @@ export async function mount(el, { modules: m, host }) {
   const parts = m.comparestage.build(el, m, host);
   const page = {
     el, parts, m, host, catalogue: null, choice: null, made: null, job: null, channel: null, step: null, errors: [], note: "", pin: pinned(host), race: m.comparerace.newRace(),
-    prompt: 0, shown: null, from: "live", asked: 0, heard: 0, touched: false,
+    prompt: 0, shown: null, from: "live", asked: 0, heard: 0, silent: 0, touched: false,
   };
-  return m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.comparechoice.fromQuery });
+  await m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.comparechoice.fromQuery });
+  recall(page);
+  page.timer = setInterval(() => watch(page), 1000);
+  return page;
 }
 
 /** Ask again what there is, for another target. */
@@ -79,6 +85,7 @@ function wire(page) {
 function press(page, button, lane) {
   const { m, host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
+  else if (button === "stop" && page.silent) giveUp(page);
   else if (button === "stop" && measuring(page) && page.job) m.jobs.ask(page, "stop", { job: page.job });
   else if (button === "race" || button === "play") m.comparerace.toggle(page, button === "race");
   else if (button === "pin") {
@@ -110,14 +117,14 @@ function measure(page) {
   if (problem || !catalogue) return;
   m.comparerace.stop(page);
   page.channel = m.jobs.channel("compare");
-  Object.assign(page, { made: null, job: null, step: null, from: "live", asked: performance.now(), heard: performance.now(), prompt: 0, shown: null });
+  Object.assign(page, { asking: m.comparechoice.toQuery(choice, catalogue), made: null, job: null, step: null, from: "live", asked: performance.now(), heard: performance.now(), prompt: 0, shown: null });
   page.host.decode({ ...request, channel: page.channel });
   page.parts.live.textContent = "Measuring";
 }
 
 function hear(page, message) {
   if (!page.channel || message.channel !== page.channel) return;
-  page.heard = performance.now();
+  Object.assign(page, { heard: performance.now(), silent: 0 });
   page.job = message.job ?? page.job;
   if (message.error) {
     page.errors.push({ kind: "error", ...message.error });
@@ -128,10 +135,47 @@ function hear(page, message) {
     const before = page.step;
     page.step = message.step;
     page.made = message.step.comparison ?? page.made;
+    if (message.step.comparison) keep(page);
     if (message.step.last) ended(page);
     else if (message.step.comparison && before) page.parts.live.textContent = page.m.comparetable.heard(message.step);
   }
   page.draw();
+}
+
+/** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
+function watch(page) {
+  const quiet = measuring(page) && page.job ? performance.now() - page.heard : 0, silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
+  if (silent === page.silent) return;
+  page.silent = silent;
+  page.draw();
+}
+
+function giveUp(page) {
+  Object.assign(page, { channel: null, silent: 0 });
+  page.errors.push({ kind: "error", message: "The app did not answer, so the measurement was given up.", remedy: "Check that it is still running, then measure again." });
+}
+
+/** Keep what was measured for this browser tab: a reload, which follows when the app was started again, loses nothing. */
+function keep(page) {
+  try {
+    page.host.remember?.setItem(KEPT, JSON.stringify({ query: page.asking, job: page.job, made: page.made }));
+  } catch {
+    page.host.remember?.removeItem(KEPT); // too large for the browser's store
+  }
+}
+
+/** Show it again where the address asks for the same lanes and prompts. */
+function recall(page) {
+  const { m, host, choice, catalogue } = page;
+  if (!catalogue || page.made || measuring(page)) return;
+  try {
+    const kept = JSON.parse(host.remember?.getItem(KEPT) ?? "null");
+    if (kept?.made?.schema !== SCHEMA || kept.query !== m.comparechoice.toQuery(choice, catalogue)) return;
+    Object.assign(page, { made: kept.made, job: kept.job });
+    m.comparerace.seek(page, 1);
+  } catch {
+    host.remember?.removeItem(KEPT);
+  }
 }
 
 function ended(page) {

@@ -91,8 +91,12 @@ export function fromQuery(search, catalogue, clamp) {
       const lane = readLane(text, catalogue, clamp);
       if (lane.why) bad(name, text, lane.why);
       else if (lanes.length < MOST_LANES) lanes.push(lane);
-    } else if (name === "prompts") choice.presets = text.split(",").filter((n) => catalogue.presets.some((p) => p.name === n));
-    else if (name === "text") choice.text = text;
+      else bad(name, text, `at most ${MOST_LANES} lanes`);
+    } else if (name === "prompts") {
+      const asked = text.split(",").filter(Boolean), known = (n) => catalogue.presets.some((p) => p.name === n), unknown = asked.filter((n) => !known(n));
+      choice.presets = asked.filter(known);
+      if (unknown.length) bad(name, unknown.join(","), `no such prompt; there are ${catalogue.presets.map((p) => p.name).join(", ")}`);
+    } else if (name === "text") choice.text = text;
     else if (name === "target") choice.target = text;
     else if (name in NUMBERS) {
       if (/^\d{1,10}$/.test(text) && whole(name, text) === Number(text)) choice[name] = Number(text);

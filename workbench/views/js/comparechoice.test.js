@@ -24,6 +24,15 @@ test("what is wrong in an address is left out and said", () => {
   assert.deepEqual(fromQuery("?tab=sweep&lane=nonsense", catalogue, clamp).problems, [], "another tab's address is none of its business");
 });
 
+test("a prompt that is not there and a fifth lane are said, too", () => {
+  const lanes = ["draft-model", "draft-model:depth=2", "draft-model:depth=3", "prompt-lookup", "prompt-lookup:depth=2"].map((lane) => `&lane=${lane}`).join("");
+  const { choice, problems } = fromQuery(`?tab=compare&prompts=story,nonsense${lanes}`, catalogue, clamp);
+  assert.deepEqual(choice.presets, ["story"]);
+  assert.equal(choice.lanes.length, 4);
+  assert.match(problems[0], /nonsense: no such prompt; there are story, copy/);
+  assert.match(problems[1], /at most 4 lanes/);
+});
+
 test("the request has values inside their ranges and only what was set", () => {
   const choice = { ...first(catalogue), lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }], presets: ["copy"] };
   const made = request(choice, catalogue, clamp);

@@ -59,7 +59,7 @@ export function pays(page) {
       xaxis: { range: [0, 1], title: { text: "acceptance of a drafted token, given all before it", font: { size: 12 } }, fixedrange: true, gridcolor: css("--wb-hair") },
       yaxis: { range: [0, 1.08 * top], ticksuffix: "×", fixedrange: true, gridcolor: css("--wb-line"), zeroline: false },
       shapes: [{ type: "line", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }, ...lanes.flatMap((lane, i) => (lane.pays.break_even === null ? [] : [{ type: "line", x0: lane.pays.break_even, x1: lane.pays.break_even, y0: 0, y1: 1, line: { color: colour(i, css), width: 1.2, dash: "dot" } }]))],
-      annotations: lanes.flatMap((lane, i) => (lane.pays.break_even === null ? [] : [{ x: lane.pays.break_even, y: (0.05 + 0.085 * (i % 4)) * top, text: `pays above ${lane.pays.break_even.toFixed(2)}`, showarrow: false, xanchor: lane.pays.break_even > 0.7 ? "right" : "left", xshift: lane.pays.break_even > 0.7 ? -4 : 4, font: { size: 11.5 } }])),
+      annotations: lanes.flatMap((lane, i) => (lane.pays.break_even === null ? [] : [{ x: lane.pays.break_even, y: (0.05 + 0.085 * (i % 4)) * top, text: `pays above ${lane.pays.break_even.toFixed(2)}`, showarrow: false, xanchor: lane.pays.break_even > 0.7 ? "right" : "left", xshift: lane.pays.break_even > 0.7 ? -4 : 4, font: { size: 11.5, color: colour(i, css) }, bgcolor: css("--wb-bg"), borderpad: 1 }])),
     },
     label: said,
   }));

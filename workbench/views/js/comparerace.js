@@ -104,6 +104,7 @@ export function render(page) {
     kit.write(line._name, lane.name);
     kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
     kit.write(line._more, now.cut ? "…" : "");
+    line._tokens.classList.toggle("is-cut", now.cut);
     now.last.forEach(([text, kind], k) => {
       if (k >= line._tokens.childElementCount) line._tokens.append(kit.h("span"));
       const token = line._tokens.children[k], shown = m.ribbon.visibleText(text), name = `wb-token is-${lane.plain ? "plain" : kind}`;

@@ -2,6 +2,15 @@
 
 const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
 
+/** What will be there, for those who have measured nothing yet. */
+const INTRO = [
+  ["Race", "each lane's words appear at the pace they were measured at; 1× to a tenth of it"],
+  ["Measured", "speed-up against plain decoding with quartiles, τ, accepted drafts, tokens per second; pin a lane to see differences to it"],
+  ["One token costs", "where the milliseconds go: draft, verify, overhead"],
+  ["Would it pay?", "the acceptance a method needs at these costs, and the acceptance it had"],
+  ["Same text?", "whether an exact method wrote plain decoding's text, token for token, and where a text first differs"],
+];
+
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, m, host) {
   const { kit } = m, { h } = kit, parts = {};
@@ -14,9 +23,9 @@ export function build(el, m, host) {
   };
   const stage = part("stage", "main", { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
-    part("empty", "p", { className: "wb-empty" }),
+    part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
     part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
-    card("race", "Race", h("span", { className: "wb-extra" }, select("prompt", "Prompt of the race"), part("origin", "span", { className: "wb-origins" })),
+    card("race", "Race", h("span", { className: "wb-extra" }, select("prompt", "Prompt of the race"), part("origin", "span", { className: "wb-origins" }), m.panel.legend(kit, [["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"]])),
       part("race", "div", { className: "wb-race", role: "list" }),
       h("div", { className: "wb-raceline" }, part("play", "button", { type: "button", className: "wb-tool" }, "▶"), slider(part), select("speed", "Speed of the race", SPEEDS), part("clock", "span", { className: "wb-clock" }))),
     h("div", { className: "wb-two" },
@@ -65,10 +74,10 @@ export function draw(page) {
   const { m, parts, made, step, catalogue } = page, { kit } = m, measuring = page.channel !== null;
   m.stage.alerts(parts.alerts, page.errors, kit);
   kit.write(parts.badgeText, badge(page, measuring, catalogue));
-  kit.set(parts.badge, { "data-state": measuring ? "running" : made ? (page.from === "imported" ? "imported" : "recorded") : "idle", "data-from": made && !measuring ? (page.from === "imported" ? "imported" : "recorded") : "live" });
+  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : made ? (page.from === "imported" ? "imported" : "recorded") : "idle", "data-from": made && !measuring ? (page.from === "imported" ? "imported" : "recorded") : "live" });
   parts.progress.hidden = !measuring;
   if (measuring) {
-    const text = step ? [step.waiting, step.text].filter(Boolean).join(" · ") : "asking the backend …";
+    const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; what was measured stays` : step ? [step.waiting, step.text].filter(Boolean).join(" · ") : "asking the backend …";
     m.jobs.progress(page, { text, note: step ? `${step.done} of ${step.total} runs${m.jobs.left(step.left_s)}` : "", done: step?.done, total: step?.total, label: "Runs measured" }, kit);
   }
   const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
@@ -76,7 +85,8 @@ export function draw(page) {
   for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].classList.toggle("is-pending", some && !complete(made));
   for (const two of parts.stage.querySelectorAll(".wb-two")) two.hidden = !some;
   parts.raceCard.hidden = !complete(made);
-  parts.empty.hidden = some || measuring;
+  parts.intro.hidden = some || measuring;
+  parts.empty.nextSibling.hidden = !catalogue;
   kit.write(parts.empty, catalogue ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock." : "The backend is starting …");
   kit.write(parts.foot, made ? foot(made) : "");
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : made);
@@ -98,6 +108,7 @@ function complete(made) {
 
 function badge(page, measuring, catalogue) {
   const { made } = page;
+  if (page.silent) return "NO ANSWER";
   if (measuring) return ["LIVE", catalogue?.device].filter(Boolean).join(" · ");
   if (!made) return catalogue?.device ?? "";
   const { target, device, dtype } = made.settings;

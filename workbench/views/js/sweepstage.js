@@ -2,6 +2,14 @@
 
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"], MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
+/** What will be there, for those who have measured nothing yet. */
+const INTRO = [
+  ["Cells", "one for each pair of values: speed-up, τ, acceptance or tokens per second, with a 95 % interval"],
+  ["Along the rows", "the same as lines, beside what theory expects of the measured acceptance"],
+  ["Cell", "all figures of one cell; its run opens in Live"],
+  ["The same elsewhere", "the sweep as Python and as a command"],
+];
+
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, m, host) {
   const { kit } = m, { h } = kit, parts = {};
@@ -11,7 +19,7 @@ export function build(el, m, host) {
   metric.setAttribute("aria-label", "What the cells show");
   const stage = part("stage", "main", { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
-    part("empty", "p", { className: "wb-empty" }),
+    part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
     part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
     card("heat", "Cells", h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
       part("grid", "div", { className: "wb-scroll wb-heat" }), part("failed", "ul", { className: "wb-failures" })),
@@ -44,17 +52,18 @@ function header(part, m, host) {
 export function draw(page) {
   const { m, parts, sweep, catalogue, cells } = page, { kit } = m, measuring = page.channel !== null;
   m.stage.alerts(parts.alerts, page.errors, kit);
-  kit.write(parts.badgeText, [measuring ? "LIVE" : sweep ? "MEASURED" : "", catalogue?.device].filter(Boolean).join(" · "));
-  kit.set(parts.badge, { "data-state": measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
+  kit.write(parts.badgeText, [page.silent ? "NO ANSWER" : measuring ? "LIVE" : sweep ? "MEASURED" : "", catalogue?.device].filter(Boolean).join(" · "));
+  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
   parts.progress.hidden = !measuring && !(sweep && !sweep.complete);
   if (!parts.progress.hidden) {
-    const text = !sweep ? "asking the backend …" : measuring ? sweep.text : "stopped; finished cells are kept: Measure goes on from here";
+    const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; finished cells are kept` : !sweep ? "asking the backend …" : measuring ? sweep.text : "stopped; finished cells are kept: Measure goes on from here";
     m.jobs.progress(page, { text, note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? m.jobs.left(sweep.left_s) : ""}` : "", done: sweep?.done, total: sweep?.total, label: "Cells measured" }, kit);
   }
   for (const name of ["heatCard", "codeCard"]) parts[name].hidden = !sweep;
   const some = Boolean(sweep?.done);
   parts.stage.querySelector(".wb-two").hidden = !some;
-  parts.empty.hidden = Boolean(sweep) || measuring;
+  parts.intro.hidden = Boolean(sweep) || measuring;
+  parts.empty.nextSibling.hidden = !catalogue;
   kit.write(parts.empty, catalogue ? "Press Measure: the grid fills cell by cell, each beside plain decoding; a click on a cell says more." : "The backend is starting …");
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : some);
   if (catalogue) m.controls.select(parts.metric, Object.entries(catalogue.metrics).map(([value, text]) => ({ value, text })), page.metric);
@@ -102,13 +111,13 @@ function lines(page, title) {
   const { parts, m, sweep, metric } = page, theory = Object.entries(page.catalogue.theory?.[metric] ?? {}), axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
   const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = (text) => `${text}`.replace(/[<>&]/g, " ");
   const figures = (i, j) => byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures;
-  const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, points: rowValues.map((row, i) => ({ row, found: figures(i, j)?.[metric], said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null) })).filter((p) => p.found) })).filter((s) => s.points.length);
+  const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, value: columnName ? `${value}` : "–", points: rowValues.map((row, i) => ({ row, found: figures(i, j)?.[metric], said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null) })).filter((p) => p.found) })).filter((s) => s.points.length);
   const best = series.flatMap((s) => s.points.map((p) => ({ ...p, name: s.name }))).reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
   const said = best ? `${title} along ${rowName.replaceAll("_", " ")}: the most is ${m.sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}` : "nothing measured yet";
   m.kit.write(parts.linesNote, title);
   const table = parts.linesTable;
   m.kit.write(table.firstChild, `${said}.`);
-  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n", ...theory.map(([, words]) => words)], rows: series.flatMap((s) => s.points.map(({ row, found, said: predicted }) => [`${row}`, s.name, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n, ...predicted.map((value) => m.sweepgrid.words(metric, value))])) });
+  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n", ...theory.map(([, words]) => words)], rows: series.flatMap((s) => s.points.map(({ row, found, said: predicted }) => [`${row}`, s.value, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n, ...predicted.map((value) => m.sweepgrid.words(metric, value))])) });
   const numeric = rowValues.every((v) => typeof v === "number");
   m.plots.plot(page, parts.lines, (css) => ({
     data: [...series.map((s, i) => ({ type: "scatter", mode: "lines+markers", name: clean(s.name), x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.found.value),

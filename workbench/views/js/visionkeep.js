@@ -1,6 +1,8 @@
 /** τ against the number of vision tokens that the drafter keeps: one line for each compressor, with 95 % intervals. */
 
-const BOX = { left: 30, right: 92, top: 10, bottom: 34 };
+const BOX = { left: 30, right: 8, top: 10, bottom: 34 };
+/** Room that a label needs: its text is as wide as this at most. */
+const wide = (text) => 8 + 6.2 * text.length;
 const STYLES = [["wb-line-a", "", "circle"], ["wb-line-b", "6 3", "square"], ["wb-line-c", "2 3", "diamond"], ["wb-line-d", "8 3 2 3", "triangle"], ["wb-line-e", "1 3", "cross"]];
 const MARKS = {
   circle: "m-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0", square: "m-3 -3h6v6h-6z", diamond: "m0 -4.4l4.4 4.4l-4.4 4.4l-4.4 -4.4z", triangle: "m0 -4l4 7.4h-8z", cross: "m-3.5 -3.5l7 7m-7 0l7 -7",
@@ -9,27 +11,29 @@ const MARKS = {
 /** Scales and ticks. Pure. The horizontal axis is a square root: most is decided among few tokens.
  *  @param {{tokens: number, tau: number, low: number, high: number}[]} all */
 export function scale(all, width, height) {
+  const right = BOX.right + Math.max(0, ...all.filter((p) => p.tokens >= 0.8 * Math.max(...all.map((q) => q.tokens))).map((p) => wide(p.name ?? "")));
   const most = Math.max(1, ...all.map((p) => p.tokens)), low = Math.min(...all.map((p) => p.low)), high = Math.max(...all.map((p) => p.high));
   const step = high - low > 1.6 ? 1 : high - low > 0.8 ? 0.5 : 0.25, from = Math.floor(low / step) * step, to = Math.max(from + step, Math.ceil(high / step) * step);
-  const wide = width - BOX.left - BOX.right, tall = height - BOX.top - BOX.bottom;
-  const x = (n) => BOX.left + 8 + Math.sqrt(n / most) * (wide - 8), y = (v) => height - BOX.bottom - ((v - from) / (to - from)) * tall;
+  const across = Math.max(80, width - BOX.left - right), tall = height - BOX.top - BOX.bottom;
+  const x = (n) => BOX.left + 8 + Math.sqrt(n / most) * (across - 8), y = (v) => height - BOX.bottom - ((v - from) / (to - from)) * tall;
   const levels = Array.from({ length: Math.round((to - from) / step) + 1 }, (_, i) => from + i * step), counts = [...new Set(all.map((p) => Math.round(p.tokens)))].sort((a, b) => a - b);
-  return { x, y, levels, counts: counts.filter((n, i) => i === 0 || n === most || x(n) - x(counts[i - 1]) >= 16) };
+  return { x, y, end: BOX.left + across, levels, counts: counts.filter((n, i) => i === 0 || n === most || x(n) - x(counts[i - 1]) >= 16) };
 }
 
-/** Heights of labels so that none covers another one near it, in the order given. Pure. @param {[number, number][]} wanted  x and y */
+/** Heights of labels so that none covers another, in the order given. Pure. @param {[number, number, number?][]} wanted  x, y and width */
 export function spread(wanted, near = 70, least = 12) {
   const out = wanted.map(([, y]) => y), order = wanted.map((_, i) => i).sort((a, b) => wanted[a][1] - wanted[b][1]);
   order.forEach((i, k) => {
-    const above = order.slice(0, k).filter((j) => Math.abs(wanted[j][0] - wanted[i][0]) < near);
-    for (const j of above) if (out[i] < out[j] + least) out[i] = out[j] + least;
+    const right = (n) => wanted[n][0] + (wanted[n][2] ?? near), covers = (j) => wanted[j][0] < right(i) && wanted[i][0] < right(j);
+    const above = order.slice(0, k).filter(covers).sort((a, b) => out[a] - out[b]);
+    for (const j of above) if (out[i] < out[j] + least && out[j] < out[i] + least) out[i] = out[j] + least;
   });
   return out;
 }
 
 /** Draw into `el`. @param {{board: {series: object[], points: object[], note: string}|null, chosen: {tokens: number}|null}} data  `chosen`: the run that is shown */
 export function render(el, data, kit) {
-  const series = data.board?.series ?? [], points = data.board?.points ?? [], all = [...series.flatMap((s) => s.points), ...points];
+  const series = data.board?.series ?? [], points = data.board?.points ?? [], all = [...series.flatMap((s) => s.points.map((p, i) => ({ ...p, name: i === s.points.length - 1 ? s.name : "" }))), ...points];
   const width = Math.max(260, kit.size(el).width || 560), height = Math.max(150, kit.size(el).height || 190);
   el.classList.toggle("is-empty", !all.length);
   kit.set(el, { "data-empty": "Not measured yet. The command “workbench bench --suite vision” measures every drafter and compressor on held-out scenes and writes assets/boards/vision.json." });
@@ -39,11 +43,11 @@ export function render(el, data, kit) {
     return { grid: add("g", ""), counts: add("g", ""), chosen: add("path", "wb-keep-chosen"), lines: add("g", ""), points: add("g", ""), labels: add("g", ""), axis: add("text", "wb-mute") };
   });
   if (!all.length) return;
-  const { x, y, levels, counts } = scale(all, width, height), d = (p) => `${x(p.tokens).toFixed(1)} ${y(p.tau).toFixed(1)}`;
+  const { x, y, end, levels, counts } = scale(all, width, height), d = (p) => `${x(p.tokens).toFixed(1)} ${y(p.tau).toFixed(1)}`;
   kit.fit(state.grid, levels.length, () => kit.group("line", "text"));
   levels.forEach((v, i) => {
     const [rule, text] = state.grid.children[i].children;
-    kit.set(rule, { class: "wb-grid", x1: BOX.left, x2: width - BOX.right, y1: y(v), y2: y(v) });
+    kit.set(rule, { class: "wb-grid", x1: BOX.left, x2: end, y1: y(v), y2: y(v) });
     kit.set(text, { class: "wb-mute", x: 0, y: y(v) + 4 });
     kit.write(text, v.toFixed(levels[1] - levels[0] < 0.5 ? 2 : 1));
   });
@@ -65,7 +69,9 @@ export function render(el, data, kit) {
     kit.set(state.points.children[i].children[0], { class: "wb-keep-whisker wb-line-other", d: whiskers([p]) });
     kit.set(state.points.children[i].children[1], { class: "wb-keep-mark wb-line-other", d: `M${d(p)}${MARKS.circle}` });
   });
-  const named = [...series.map((s) => ({ name: s.name, ...s.points.at(-1) })), ...points], heights = spread(named.map((p) => [x(p.tokens), y(p.tau)]));
+  const named = [...series.map((s) => ({ name: s.name, ...s.points.at(-1) })), ...points], most = Math.max(...all.map((p) => p.tokens));
+  // A name beside a single mark would lie on the lines, so it stands below; the last marks have the margin for themselves.
+  const heights = spread(named.map((p, i) => [x(p.tokens), y(p.tau) + (i < series.length || p.tokens >= 0.8 * most ? 0 : 13), wide(p.name)]));
   kit.fit(state.labels, named.length, () => kit.s("text"));
   named.forEach((p, i) => {
     kit.set(state.labels.children[i], { x: x(p.tokens) + 7, y: heights[i] + 4, class: i < series.length ? "" : "wb-mute" });

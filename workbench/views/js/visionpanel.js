@@ -8,6 +8,16 @@ const TOOLS = [["", "look"], ["hide", "hide"], ["blur", "blur"], ["restore", "re
 const SCOPES = [["both", "for both"], ["drafter", "only the drafter"]];
 const SOURCES = [["gallery", "gallery"], ["upload", "upload"], ["paste", "paste"], ["draw", "draw"]];
 
+/** What to do next with the brush. Pure. */
+export function hint({ tool, scope, painted, active }) {
+  if (tool === "restore") return "Drag over painted patches to bring them back.";
+  if (tool && !painted) return `Now drag over an object in the first picture to ${tool} it.`;
+  const when = active ? "From the next round on" : "Press Run:";
+  if (tool && scope === "drafter") return `${when} only the drafter is without it; the target sees it still and rejects what is guessed wrong.`;
+  if (tool) return `${when} both are without it. With “only the drafter” the target still sees it, and rejects what is guessed wrong.`;
+  return active ? "Pause, choose hide, drag over an object that is not named yet, then Step: see what becomes of its word." : "Try it in mid-run: press Step twice, choose hide, drag over an object that is not named yet, and Step on.";
+}
+
 /** Draw into `el`: the parts are put around those of the controls, which must have been drawn.
  *  @param {{scenes: object[], chosen: string, alt: string, tool: string, scope: string, painted: number, besides: object[], beside: string,
  *           besideNote: string, drafters: object[], besideDrafter: string, note: string, active: boolean}} data */
@@ -19,6 +29,7 @@ export function render(el, data, m) {
   ui.scopes.hidden = !data.tool && !data.painted && !data.active;
   ui.unpaint.disabled = !data.painted;
   ui.unpaint.title = data.painted ? "" : "nothing is painted over";
+  kit.write(ui.hint, hint(data));
   if (document.activeElement !== ui.alt && ui.alt.value !== data.alt) ui.alt.value = data.alt;
   choose(ui.beside, [{ value: "", text: "none", disabled: false }, ...m.controls.options(data.besides)], data.beside, kit);
   ui.besideModel.parentElement.hidden = !data.besideDrafter;
@@ -67,17 +78,17 @@ function build(el, m) {
     control.dataset.what = what;
     return control;
   };
-  const beside = select("beside"), besideModel = select("besideDrafter"), besideNote = h("small", { className: "wb-detail" }), note = h("small", { className: "wb-detail" });
+  const beside = select("beside"), besideModel = select("besideDrafter"), besideNote = h("small", { className: "wb-detail" }), note = h("small", { className: "wb-detail" }), hinted = h("small", { className: "wb-detail wb-hint" });
   note.setAttribute("aria-live", "polite");
   const box = h("div", { className: "wb-pick wb-picking" }, h("label", {}, "Picture"), sources, scenes, file, note,
     h("div", {}, h("label", { htmlFor: alt.id }, "Alternative text"), alt),
-    h("div", {}, h("span", { className: "wb-labelled" }, "Paint over it ", unpaint), tools, scopes));
+    h("div", {}, h("span", { className: "wb-labelled" }, "Paint over it ", unpaint), tools, scopes, hinted));
   const second = h("div", { className: "wb-pick" }, h("label", { htmlFor: beside.id }, "Second drafter, beside it"), beside, h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Its draft model"), besideModel), besideNote);
   el.querySelector(".wb-ask").before(box);
   el.querySelector(".wb-form").before(second);
   el.querySelector(".wb-ask > label").textContent = "Question";
   el.append(pad);
-  return { box, scenes, sources, alt, tools, scopes, unpaint, beside, besideModel, besideNote, note, pad };
+  return { box, scenes, sources, alt, tools, scopes, unpaint, beside, besideModel, besideNote, note, hint: hinted, pad };
 }
 
 function gallery(ui, { scenes, chosen }, kit) {

@@ -40,7 +40,7 @@ function lane(page, seat, rounds, shown, lexicon) {
   const { m } = page, d = m.visiondata, run = seat.run, starts = [];
   let n = 0;
   for (const r of rounds) starts.push(n), (n += r.emitted.length);
-  const method = rounds.at(-1)?.method ?? run?.header?.method ?? "", title = page.catalogue?.methods.find((x) => x.name === method)?.title ?? method;
+  const method = rounds.at(-1)?.method ?? run?.header?.method ?? (run && seat.choice?.method) ?? "", title = page.catalogue?.methods.find((x) => x.name === method)?.title ?? method;
   return {
     run, rounds, name: title || "the drafter", key: run?.channel ?? "", at: shown, follow: m.selection.follows(page.selection) && !page.selection.hover,
     grounded: run ? d.grounded({ rounds, attribution: run.attribution }) : null, kinds: lexicon ? d.wordKinds(rounds, lexicon) : rounds.flatMap((r) => r.emitted.map(() => d.OTHER)),
@@ -70,16 +70,16 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
   const frame = (url, more) => ({ url, rows, cols, alt, chosen: patch, empty: EMPTY, ...more });
   const url = own ? vision.url : there.url, newest = own || there.url === latest(page)?.url, edits = vision.scope === "drafter" ? new Map([...vision.both, ...vision.drafter]) : vision.both;
   const picture = {
-    title: own ? "Picture, for the next run" : "Picture", note: url ? `${count}${rows} × ${cols} patches` : "", facts: painting(vision, page),
+    title: own && vision.fresh ? "Picture, for the next run" : "Picture", note: url ? `${count}${rows} × ${cols} patches` : "", facts: painting(vision, page),
     drawing: frame(url, { edits: newest ? edits : new Map(), paints: Boolean(vision.tool) }),
   };
   const leaning = (who) => d.leanOf(maps[who], token, span), asked = word ? `for “${word}”` : "point at a word", none = "The picture, once it was read.";
-  const blank = trace.attribution ? "not recorded for this drafter" : trace.asked ? "being worked out …" : "known when the run has ended";
+  const blank = (who) => (trace.attribution ? eyeless(who === "drafter" ? seen : null) : trace.asked ? "being worked out …" : "known when the run has ended");
   const side = (who, sees, url, more) => {
     const mode = vision.mode[who], heat = mode === "leans" ? leaning(who) : null;
     const title = mode === "leans" ? `The ${who} leans on` : `The ${who} sees`;
     return {
-      mode, title, note: mode === "leans" ? (maps[who] ? asked : blank) : sees, facts: more.facts,
+      mode, title, note: mode === "leans" ? (maps[who] ? asked : blank(who)) : sees, facts: more.facts,
       drawing: frame(url, { empty: none, alt: `${title}: ${mode === "leans" ? asked : sees}. ${alt}`, ...(mode === "leans" ? { heat: heat ?? [] } : more.over) }),
     };
   };
@@ -88,15 +88,21 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
   const over = {
     kept: mode === "kept" ? cut(seen.kept) : null, blocks: mode === "pooled" ? seen.blocks.map(cut).filter((b) => b.length) : null, none: mode === "none", heat: weights,
   };
-  const known = seen.since >= 0;
+  const known = seen.since >= 0, waits = !known && page.m.store.isActive(page.run);
   return {
     picture, at,
     target: side("target", known ? `all ${seen.n_target}` : "", there?.url ?? "", { over: {}, facts: known ? `${seen.n_target} vision tokens · ${d.bytes(seen.target_bytes)} of keys and values · prefill ${d.ms(seen.target_prefill_s)}` : "" }),
     drafter: {
-      ...side("drafter", d.sees(seen), shownUrl, { over, facts: known ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of keys and values · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${seen.compressor}` : ""}` : "" }),
+      ...side("drafter", waits ? "" : d.sees(seen), shownUrl, { over, facts: known ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of keys and values · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${seen.compressor}` : ""}` : "" }),
       queries: vision.mode.drafter === "sees" && mode === "queries" ? seen.weights.length : 0, query: vision.query, gate,
     },
   };
+}
+
+/** Why it is not known on which patches a model leans. Pure. @param {object|null} seen  what the drafter sees; null: the target */
+export function eyeless(seen) {
+  if (!seen) return "not recorded";
+  return seen.since >= 0 && !seen.n_drafter ? "nothing: it sees no picture" : "not recorded for this drafter";
 }
 
 /** The picture that the target saw last: what is painted, is painted on it. */
@@ -116,12 +122,14 @@ function painting(vision, page) {
   const n = vision.both.size + vision.drafter.size, edits = n ? `${n} patch${n === 1 ? "" : "es"} painted` : "";
   if (!vision.tool) return edits;
   const when = page.m.store.isActive(page.run) ? "with the next round" : "with the next run";
-  return [`painting: ${vision.tool}, ${vision.scope === "drafter" ? "seen by the drafter alone" : "seen by both"} ${when}`, edits].filter(Boolean).join(" · ");
+  return [`${n ? `painting: ${vision.tool}` : `drag over what to ${vision.tool}`}, ${vision.scope === "drafter" ? "seen by the drafter alone" : "seen by both"} ${when}`, edits].filter(Boolean).join(" · ");
 }
 
 /** What is said of the patch that is pointed at. */
 function pointed(page, { trace, seen }, maps, patch, whose) {
   const { vision, m } = page, d = m.visiondata;
+  if (patch === null && vision.mode.drafter === "leans" && trace.attribution && !maps.drafter)
+    return seen.since >= 0 && !seen.n_drafter ? "A drafter without vision tokens leans on no patch: it guesses from the words alone." : "On which patches this drafter leans was not recorded with this run; the target's side says what a word rests on.";
   if (patch === null) return "Point at a word for its patches, at a patch for its words.";
   const cols = seen.pictures[vision.picture]?.cols ?? vision.cols, there = d.place(vision.patch, cols).replace(/^r/, "R"), all = maps[whose] ?? maps.target;
   if (!all) return `${there}. Which words lean on it is known when the run has ended.`;

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { mergeMarks, queryHeat } from "./visionview.js";
+import { eyeless, mergeMarks, queryHeat } from "./visionview.js";
+import { hint } from "./visionpanel.js";
 import { scale, spread } from "./visionkeep.js";
 import { layout } from "./visionkinds.js";
 
@@ -25,10 +26,27 @@ test("the curve's axes hold every point with its interval, and labels keep apart
   assert.ok(x(0) < x(4) && x(64) <= 600 && y(3.05) >= 0 && y(1.7) <= 190);
   assert.deepEqual(spread([[0, 10], [5, 12], [9, 40]]), [10, 22, 40]);
   assert.deepEqual(spread([[9, 40], [0, 10], [300, 12]]), [40, 10, 12], "far apart, both stay");
+  assert.deepEqual(spread([[0, 10, 120], [100, 12, 40], [160, 12, 40]]), [10, 22, 12], "a long name reaches further than a short one");
+  const named = { tokens: 64, tau: 2, low: 2, high: 2, name: "draft model, chain" };
+  assert.ok(scale([named], 540, 190).x(64) + 7 + 6 * named.name.length < 540, "the last names have their margin");
 });
 
 test("a kind that was never tested has no bar", () => {
   const [row] = layout([{ mine: { value: null }, theirs: { value: 0.5 } }], 366);
   assert.equal(row.mine, 0);
   assert.ok(row.theirs > 90);
+});
+
+test("a drafter that sees no picture leans on nothing, and that is said", () => {
+  assert.match(eyeless({ since: 0, n_drafter: 0 }), /sees no picture/);
+  assert.match(eyeless({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
+  assert.match(eyeless(null), /not recorded/);
+});
+
+test("the panel says what to do next with the brush", () => {
+  assert.match(hint({ tool: "", active: false }), /press Step twice, choose hide/);
+  assert.match(hint({ tool: "hide", painted: 0, active: true }), /drag over an object in the first picture to hide it/);
+  assert.match(hint({ tool: "hide", painted: 3, active: true, scope: "drafter" }), /next round on only the drafter is without it/);
+  assert.match(hint({ tool: "hide", painted: 3, active: false, scope: "both" }), /Press Run/);
+  assert.match(hint({ tool: "restore", painted: 3 }), /bring them back/);
 });
