@@ -15,11 +15,14 @@ from workbench.bench.goodness import chi_square, count_firsts
 from workbench.bench.worlds import noise_picture, tiny_processor, tiny_vision_model
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.pictures import read
+from workbench.engine.attribution import explain, twin_of
+from workbench.engine.attribution import states as states_of
+from workbench.engine.pictures import layout, read
 from workbench.engine.request import Swap
 from workbench.methods import registry
 from workbench.methods.drafters import compressors
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
+from workbench.methods.drafters.feature import load_net
 from workbench.methods.drafters.feature_net import FeatureNet, Seen
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.msd import MSDNet
@@ -383,6 +386,61 @@ def test_the_trace_says_what_the_drafter_sees(models: Models) -> None:
     assert gated["compressor"] == max(gated["gate"], key=gated["gate"].get)
     latent = vision("flash")
     assert (latent["n_drafter"], len(latent["weights"]), len(latent["weights"][0])) == (2, 2, 16)
+
+
+MAPS = [(kind, {}) for kind in NETS] + [("specvlm", {"compressor": c, "ratio": 4}) for c in ("all", *MENU[:4])]
+
+
+@pytest.mark.parametrize(("method", "values"), MAPS, ids=str)
+@pytest.mark.parametrize("pictures", [1, 2])
+def test_attribution_says_what_a_change_of_a_patch_does(
+    models: Models, method: str, values: dict[str, Any], pictures: int
+) -> None:
+    asked, tokens = request(models, method, n=5, pictures=pictures, **values), [3, 1, 4, 1, 5]
+    found = asked.configured().drafter.explain(models, asked, tokens)
+    if found is None:  # the gate's choice
+        assert Engine(models).generate(asked).rounds[0].vision["compressor"] == "none"
+        return
+    for maps in found.values():
+        assert [len(row) for row in maps] == [16 * pictures] * 5
+        assert all(max(row) == 255 for row in maps)
+    wanted = by_scaling(models, asked, tokens, index=3)
+    assert max(abs(a - b) for a, b in zip(found["gradient"][3], wanted, strict=True)) <= 1
+
+
+def by_scaling(models: Models, asked: Request, tokens: list[int], index: int) -> list[int]:
+    """|d log q(token) / d scale| of each patch's embedding and feature, by scaling both a little up and down."""
+    drafter: Any = asked.configured().drafter
+    net, inputs = load_net(drafter.net, models), asked.images
+    assert inputs is not None
+    embeds, features = states_of(twin_of(models.target.model), inputs, tokens[:index])  # nothing behind it is needed
+    is_vision, grids, spans = layout(models.target.model.config, inputs)
+    question = torch.zeros(1, features.shape[1] - 1, dtype=torch.bool)
+    question[0, : len(is_vision) - 1] = ~is_vision[:-1]
+
+    def says(place: int, scale: float) -> float:
+        scaled = torch.ones(1, embeds.shape[1], 1, dtype=embeds.dtype)
+        scaled[0, place] = scale
+        entered = net.enter(Seen(embeds * scaled, (features * scaled)[:, :-1], spans, grids, question), drafter.how)
+        state = net(entered.inputs, entered.places)[:, -1]
+        return float(models.target.lm_head.forward(state).double().log_softmax(1)[0, tokens[index]])
+
+    slopes = [abs(says(p, 1 + 1e-4) - says(p, 1 - 1e-4)) for p in is_vision.nonzero().flatten().tolist()]
+    return [round(slope / max(slopes) * 255) for slope in slopes]
+
+
+def test_attention_on_a_pooled_picture_is_shared_by_the_patches_of_a_block(models: Models) -> None:
+    asked = request(models, "specvlm", n=3, compressor="pool", ratio=4)
+    trace = Engine(models).generate(asked)
+    blocks = trace.rounds[0].vision["blocks"]
+    for row in explain(models, asked, trace, asked.configured().drafter)["drafter"]["attention"]:
+        assert all(len({row[i] for i in block}) == 1 for block in blocks)
+        assert len(set(row)) > 1
+
+
+def test_a_drafter_that_is_shown_no_picture_leans_on_none(models: Models) -> None:
+    asked = request(models, "specvlm", n=3, compressor="none")
+    assert explain(models, asked, Engine(models).generate(asked), asked.configured().drafter)["drafter"] is None
 
 
 def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:

@@ -8,7 +8,7 @@ are computed after the run, on a twin of the model that shares its weights, so t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,10 +57,9 @@ def explain(models: Models, request: Request, trace: Trace, drafter: Drafter) ->
     wanted = image_token_id(models.target.model.config)
     if wanted in tokens:
         raise PromptError("The text holds a picture's placeholder itself, and cannot be explained.", "")
-    seen = [(n, swap.images) for n, swap in request.swaps if swap.sees == BOTH]
-    target = _maps(models.target.model, _stretches(request.images, seen, len(tokens)), tokens)
+    target = _maps(models.target.model, stretches(request, len(tokens)), tokens)
     blind, at = [], 0
-    for first, last, inputs in _stretches(request.images, seen, len(tokens)):
+    for first, last, inputs in stretches(request, len(tokens)):
         logits = _blind_logits(models.target.model, inputs, tokens[:last])[first:]
         for token, logit in zip(tokens[first:last], logits, strict=True):
             blind.append(float(_law(rounds, at, logit[None])[0, token]))
@@ -89,6 +88,19 @@ def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> F
     raise IndexError
 
 
+def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple[int, int, Inputs]]:
+    """(first token, token behind the last, the target's tensors) of each stretch of text under one picture.
+
+    Args:
+        request: of a run with pictures.
+        n: tokens that the run has emitted.
+        drafter: the pictures that the drafter was shown, which may have been changed for it alone.
+    """
+    assert request.images is not None
+    changed = [(at, swap.images) for at, swap in request.swaps if drafter or swap.sees == BOTH]
+    return _stretches(request.images, changed, n)
+
+
 def _stretches(first: Inputs, changed: list[tuple[int, Inputs]], n: int) -> Iterator[tuple[int, int, Inputs]]:
     """(first token, token behind the last, tensors) of each stretch of text that was written before one picture."""
     starts = [(0, first), *changed]
@@ -101,11 +113,11 @@ def _maps(
     model: PreTrainedModel, stretches: Iterator[tuple[int, int, Inputs]], tokens: Sequence[int]
 ) -> dict[str, list[list[int]]]:
     attention, gradient = [], []
-    twin = _twin(model)
+    twin = twin_of(model)
     for first, last, inputs in stretches:
         a, g = _weights(twin, inputs, tokens[:last], first)
-        attention += _scaled(a)
-        gradient += _scaled(g)
+        attention += scaled(a)
+        gradient += scaled(g)
     return {"attention": attention, "gradient": gradient}
 
 
@@ -141,13 +153,42 @@ def _weights(
     return attention[rows][:, is_vision].detach(), torch.cat(parts).detach()
 
 
+@torch.no_grad()
+def states(
+    model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]
+) -> tuple[Float[Tensor, "1 n D"], Float[Tensor, "1 n D"]]:
+    """What enters the first layer, and what the LM head reads, at all positions of a prompt and the text behind it.
+
+    Args:
+        model: a twin.
+        inputs: of the prompt.
+        tokens: the text.
+    """
+    caught: dict[str, Tensor] = {}
+
+    def catch(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+            caught[name] = (args[0] if args else named["hidden_states"]).detach()
+
+        return hook
+
+    places = {"embeds": decoder_layers(model)[1][0], "features": model.get_output_embeddings()}
+    hooks = [part.register_forward_pre_hook(catch(name), with_kwargs=True) for name, part in places.items()]
+    try:
+        model(**_extended(model, inputs, tokens), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return caught["embeds"], caught["features"]
+
+
 @torch.inference_mode()
 def _blind_logits(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
     """Logits that predict each token where every picture is of one colour, the mean one."""
     whole = _extended(model, inputs, tokens)
     whole["pixel_values"] = torch.zeros_like(whole["pixel_values"])
     n_prompt = inputs["input_ids"].shape[1]
-    return _twin(model)(**whole, use_cache=False).logits[0, n_prompt - 1 : n_prompt - 1 + len(tokens)].float()
+    return twin_of(model)(**whole, use_cache=False).logits[0, n_prompt - 1 : n_prompt - 1 + len(tokens)].float()
 
 
 def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> Inputs:
@@ -164,7 +205,7 @@ def _extended(model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int]) -> 
     return whole
 
 
-def _twin(model: PreTrainedModel) -> PreTrainedModel:
+def twin_of(model: PreTrainedModel) -> PreTrainedModel:
     """A copy that shares the weights, has none of our hooks, plain layers, and computes attention in the open."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     for module in model.modules():
@@ -180,7 +221,7 @@ def _twin(model: PreTrainedModel) -> PreTrainedModel:
     return twin
 
 
-def _scaled(weights: Float[Tensor, "T m"]) -> list[list[int]]:
+def scaled(weights: Float[Tensor, "T m"]) -> list[list[int]]:
     """Each row as whole numbers from 0 to 255, its largest weight 255."""
     largest = weights.amax(1, keepdim=True).clamp_min(1e-30)
     return (weights / largest * 255).round().int().tolist()

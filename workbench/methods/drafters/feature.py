@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -17,8 +18,9 @@ from workbench.core.tree import DraftTree
 from workbench.engine.models import HeadInfo, Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.pictures import see
-from workbench.engine.request import Row
+from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH, Segment
+from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, Entries, FeatureNet, Seen
 from workbench.methods.drafters.grow import most_promising, subtree
 
@@ -183,6 +185,10 @@ class FeatureDrafter(Drafter):
         assert outcome.hidden is not None
         state.features.append(outcome.hidden[rows])
         state.tokens += outcome.emitted
+
+    def explain(self, models: Models, request: Request, tokens: Sequence[int]) -> dict[str, Any] | None:
+        """Maps over the target's patches: see `explain_feature_drafter`."""
+        return explain_feature_drafter(load_net(self.net, models), self.how, models, request, tokens)
 
 
 def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:

@@ -232,23 +232,32 @@ class FeatureNet(nn.Module):
             entries: keys and values of what came before; the new ones are appended.
         """
         n = x.shape[1]
-        heads = (
-            self._times("qkv", self.before(x)).view(x.shape[0], n, 3, self.heads, self.head_size).permute(2, 0, 3, 1, 4)
-        )
-        cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
-        turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
-        if entries is None:
-            keys, values = turned[1], heads[2]
-        else:
-            keys, values = entries.put(torch.stack([turned[1], heads[2]]))
+        queries, keys, values = self._heads(x, places)
+        if entries is not None:
+            keys, values = entries.put(torch.stack([keys, values]))
             if mask is None and n > 1:
                 mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
         mixed = nn.functional.scaled_dot_product_attention(
-            turned[0], keys, values, mask, is_causal=mask is None and n > 1
+            queries, keys, values, mask, is_causal=mask is None and n > 1
         )
         x = self._times("out", mixed.transpose(1, 2).reshape(x.shape), x)
         gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
         return self.after(self._times("down", nn.functional.silu(gate) * up, x))
+
+    def attention(self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
+        """What each input gives to those up to it, the mean over heads."""
+        queries, keys, _ = self._heads(x, places)
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        scores = (queries @ keys.mT) * self.head_size**-0.5
+        return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
+
+    def _heads(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned by their places, and values: [B, H, n, d] each."""
+        heads = self._times("qkv", self.before(x)).view(*x.shape[:2], 3, self.heads, self.head_size)
+        heads = heads.permute(2, 0, 3, 1, 4)
+        cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
+        turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
+        return turned[0], turned[1], heads[2]
 
     def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
         """The product with a linear layer's weight, added to the stream."""

@@ -1,0 +1,104 @@
+"""On which patches the words of a feature drafter lean, computed after a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.engine.attribution import AT_ONCE, scaled, states, stretches, twin_of
+from workbench.engine.models import Models
+from workbench.engine.pictures import layout, tokens_of
+from workbench.engine.request import Request
+from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen, View
+
+
+def explain_feature_drafter(
+    net: FeatureNet, how: Any, models: Models, request: Request, tokens: Sequence[int]
+) -> dict[str, Any] | None:
+    """The maps of a feature drafter over the target's patches, for `Trace.attribution`; None where it is shown none.
+
+    Each token is taken as the drafter would draft it right behind the true text before it, under the picture that it
+    was shown then. *Attention* is the mean over
+    heads of what that position gives to the picture's entries; an entry that stands for several patches hands its
+    weight on to them. *Gradient* is |Σ (∂ log q(token) / ∂x) · x| over the embedding and the feature that the drafter
+    is given at a patch. Both are about the picture itself: what the target's features of the *text* carry of the
+    picture reaches the drafter, too, and is not counted.
+
+    Args:
+        net: the drafter.
+        how: what the method's parameters say about looking at a picture.
+        models: the run's.
+        request: the run's, with its pictures and their changes.
+        tokens: all that was emitted.
+    """
+    twin = twin_of(models.target.model)
+    lm_head: Any = twin.get_output_embeddings()
+    net = copy.copy(net)
+    net._matrices = {}  # packed weights have no gradient
+    attention: list[Tensor] = []
+    gradient: list[Tensor] = []
+    for first, last, inputs in stretches(request, len(tokens), drafter=True):
+        is_vision, grids, spans = layout(twin.config, inputs, tokens_of(models, inputs, request.pictures))
+        with torch.inference_mode(False):
+            embeds, features = (x.clone().requires_grad_() for x in states(twin, inputs, tokens[:last]))
+            n_prompt = len(is_vision)
+            question = torch.zeros(1, n_prompt + last - 1, dtype=torch.bool, device=embeds.device)
+            question[0, : n_prompt - 1] = ~is_vision[:-1]
+            seen = Seen(embeds, features[:, :-1], spans, grids, question)
+            with torch.enable_grad(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+                entered = net.enter(seen, how)
+                if not sum(view.inputs.shape[1] for view in entered.views):
+                    attention.append(features.new_zeros(last - first, int(is_vision.sum())))
+                    gradient.append(attention[-1])
+                    continue
+                pairs = torch.arange(n_prompt - 2 + first, n_prompt - 2 + last, device=embeds.device)
+                rows = torch.searchsorted(entered.places, pairs, right=True) - 1  # the newest pair before each token
+                state = net(entered.inputs, entered.places)[0, rows]
+                logits = lm_head(state)
+                logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+                chosen = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
+                says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
+                gradient.append(_slopes(says, (embeds, features))[:, :n_prompt][:, is_vision.to(embeds.device)])
+            with torch.no_grad():
+                weights = net.attention(entered.inputs, entered.places)[0, rows]
+                attention.append(_on_patches(weights, entered, spans, n_prompt)[:, is_vision.to(embeds.device)])
+    found = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
+    return {name: scaled(maps) for name, maps in found.items()} if bool(found["attention"].any()) else None
+
+
+def _slopes(says: Float[Tensor, " T"], leaves: Sequence[Float[Tensor, "1 n D"]]) -> Float[Tensor, "T n"]:
+    """|Σ gradient · input| of each figure at each position, over all leaves together."""
+    parts = []
+    for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
+        slopes = torch.autograd.grad(
+            says, leaves, some, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
+        )
+        parts.append(sum((slope[:, 0] * leaf[0]).sum(-1) for slope, leaf in zip(slopes, leaves, strict=True)))
+    return torch.cat([part.abs() for part in parts if isinstance(part, Tensor)]).detach()
+
+
+def _on_patches(
+    weights: Float[Tensor, "T m"], entered: Entered, spans: Sequence[tuple[int, int]], n_prompt: int
+) -> Float[Tensor, "T n_prompt"]:
+    """The weights of a picture's entries, handed on to the patches they were made of."""
+    found = weights.new_zeros(len(weights), n_prompt)
+    for view, (start, end) in zip(entered.views, spans, strict=True):
+        at, m = int((entered.places < start).sum()), view.inputs.shape[1]
+        found[:, start:end] += weights[:, at : at + m] @ _made_of(view, end - start).to(weights)
+    return found
+
+
+def _made_of(view: View, size: int) -> Float[Tensor, "M N"]:
+    """What share of each entry comes from which patch."""
+    if view.weights is not None:
+        return view.weights
+    parts = view.blocks or [[i] for i in (range(size) if view.kept is None else view.kept)]
+    shares = torch.zeros(view.inputs.shape[1], size)
+    for row, part in zip(shares, parts, strict=False):
+        row[part] = 1 / len(part)
+    return shares
