@@ -29,13 +29,14 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 12 · Teacher's guide
 #
-# You will be able to
+# **You will be able to**
 #
 # - plan one lesson, half a day or a course with these notebooks, and know where students stumble;
+# - answer what students get wrong most easily by *showing* a recorded round in which it can be seen;
 # - show every method without a model, a GPU or a network, from recordings, and hand out pages that open from disk;
 # - check in one run that all links, recordings and answers of the course still work.
 #
-# You need: to have run at least 00, 02 and 03 yourself. Nothing here generates text: it runs in seconds.
+# **You need**: to have run at least 00, 02 and 03 yourself. Nothing here generates text: it runs in seconds.
 
 # %% tags=["parameters"]
 import os
@@ -80,7 +81,7 @@ assert list(LESSONS) == sorted(LESSONS)
 # %% [markdown]
 # ## 1 · What each lesson is for
 #
-# | | lesson | minutes | students believe at first … | … and should leave with |
+# | | lesson | minutes, roughly | students believe at first … | … and should leave with |
 # |---|---|--:|---|---|
 # | 00 | [First run](00_first_run.ipynb) | 30 | the small model's words change the text | the same text, in fewer passes; every status by name |
 # | 01 | [Memory-bound](01_memory_bound.ipynb) | 45 | scoring 8 tokens costs 8 times one | weights are read once for all of them; there is a knee |
@@ -104,7 +105,13 @@ assert list(LESSONS) == sorted(LESSONS)
 # on one leaderboard. Home work: the exercises; solutions are folded in each notebook.
 #
 # **How to use "Predict".** Hands up *before* the cell runs, everybody writes a choice down. A wrong prediction is the
-# moment in which something is learnt; a skipped one is a demonstration.
+# moment in which something is learnt; a skipped one is a demonstration. Where the answer is a number, let them say by how
+# much they would be surprised.
+#
+# **When a measured figure is another on their machine.** It will be, wherever seconds are involved (01, 03, 05, 10).
+# Counts are not: tokens, rounds, τ and acceptance of a greedy run are the same on every machine with the same models, up to
+# ties in rounding. So let them compare counts first, and times only as ratios that were measured in turns. A time that
+# contradicts the lesson on a laptop in battery mode is a good opening for 10.
 #
 # ## 2 · Expected answers
 #
@@ -117,14 +124,20 @@ def tags(cell):
     return cell.metadata.get("tags", [])
 
 
+def answer_after(cells):
+    """What the next explanation says, up to its next heading or question: a list of paragraphs."""
+    words = next((cell.source for cell in cells if cell.cell_type == "markdown"), "").split("\n\n")
+    end = next((i for i, part in enumerate(words) if i and (part.startswith("#") or "**Predict" in part)), len(words))
+    return words[:end]
+
+
 def questions(book):
-    """(question, explanation) for each place where students predict: paragraphs of markdown."""
+    """(question, explanation) for each place where students predict."""
     found = []
     for i, cell in enumerate(book.cells):
-        if cell.cell_type == "markdown" and "**Predict" in cell.source:
-            asked = next(p for p in reversed(cell.source.split("\n\n")) if "**Predict" in p)
-            after = next((c.source for c in book.cells[i + 1 :] if c.cell_type == "markdown"), "")
-            found.append((asked, after.split("\n\n")[0]))
+        if cell.cell_type == "markdown" and re.search(r"\*\*[^*]*Predict", cell.source):
+            asked = next(p for p in reversed(cell.source.split("\n\n")) if "Predict" in p)
+            found.append((asked, "\n\n".join(answer_after(book.cells[i + 1 :]))))
     return found
 
 
@@ -155,7 +168,8 @@ for name, book in LESSONS.items():
 Markdown(sheet("02_rejection_sampling"))
 
 # %% [markdown]
-# The other sheets: `Markdown(sheet("06_trees"))`, or all of them in one file for the printer:
+# (If the next explanation begins with a heading, the cell's own output is the answer.) The other sheets:
+# `Markdown(sheet("06_trees"))`, or all of them in one file for the printer:
 
 # %%
 OUT = Path(tempfile.mkdtemp(prefix="teaching-"))
@@ -175,9 +189,9 @@ traces = {entry["name"]: recorded.trace(entry["name"]) for entry in entries}
 print(f"{'recording':20} {'τ':>5} {'accepted/tested':>16}  promise      what it is about")
 for entry in entries:
     figures = entry["figures"]
-    rate = "–" if figures["acceptance_rate"] is None else f"{figures['acceptance_rate']:.0%}"
+    share = "–" if figures["acceptance_rate"] is None else f"{figures['acceptance_rate']:.0%}"
     about = registry.get(entry["method"]).teaches
-    print(f"{entry['name']:20} {figures['tau']:5.2f} {rate:>16}  {entry['promise']:11}  {about[:70]}")
+    print(f"{entry['name']:20} {figures['tau']:5.2f} {share:>16}  {entry['promise']:11}  {about[:70]}")
 assert set(registry.names()) >= {entry["method"] for entry in entries}
 assert {trace.header.method for trace in traces.values()} >= {n for n in registry.names() if not n.startswith("my-")}
 for trace in traces.values():
@@ -219,21 +233,100 @@ w.ribbon(traces["switch"])
 w.ribbon(traces["vlm-text-only"])
 
 # %% [markdown]
-# ## 4 · Links and hand-outs
+# ## 4 · When a student says …
+#
+# Five beliefs that arguing does not cure, each with a recording in which it can be *seen* to be wrong. The cell finds the
+# place, checks that it shows what it should, and makes the link. (The sixth, "after a rejection, draw from p", needs
+# many samples: 02.)
+
+# %%
+APP = SERVER or "http://localhost:7860"
+
+
+def same_text(one, two):
+    """Whether two recordings of one prompt say the same as far as both go, token for token."""
+    a, b = traces[one], traces[two]
+    n = min(len(a.token_ids), len(b.token_ids))
+    return a.header.prompt == b.header.prompt and a.token_ids[:n] == b.token_ids[:n]
+
+
+def discarded_but_right(trace):
+    """(round, draft) of discarded drafts whose token the text has at that very place."""
+    found, at = [], 0
+    for r in trace.rounds:
+        for i, status in enumerate(r.nodes.status):
+            place = at + r.nodes.depth[i] - 1
+            if status == "discarded" and trace.token_ids[place : place + 1] == [r.nodes.tokens[i]]:
+                found.append((r.index, i))
+        at += len(r.emitted)
+    return found
+
+
+def rate(name):
+    """Accepted / tested of a recording."""
+    return metrics.acceptance_rate(traces[name].rounds)
+
+
+def tau(name):
+    """Mean accepted length of a recording."""
+    return metrics.tau(traces[name].rounds)
+
+
+def busy(name):
+    """Seconds of drafting and verifying in a recording."""
+    return sum(r.draft_s + r.verify_s for r in traces[name].rounds)
+
+
+assert same_text("token-recycling", "autoregressive")
+assert same_text("draft-model", "autoregressive")
+assert same_text("vlm-text-only", "vlm-draft")
+lucky = discarded_but_right(traces["draft-model"])[0]
+unlucky = [r.index for r in traces["token-recycling"].rounds if len(r.nodes) and not r.path]
+assert all(len(traces["token-recycling"].rounds[i].emitted) == 1 for i in unlucky)
+assert same_text("flash", "vlm-draft")
+assert rate("flash") < rate("vlm-draft")
+assert tau("flash") > tau("vlm-draft")
+assert same_text("oracle", "autoregressive")
+assert tau("oracle") > 3
+assert busy("oracle") > busy("autoregressive")
+
+token = traces["draft-model"].rounds[lucky[0]].nodes.text[lucky[1]]
+beliefs = [
+    ("A bad drafter writes a bad text.", "token-recycling", None,
+     f"{rate('token-recycling'):.0%} of its drafts were accepted, {rate('draft-model'):.0%} of the draft model's; both texts "
+     "are those of plain decoding, token for token. So are those of the drafter with eyes and of the one without."),
+    ("What is discarded was wrong.", "draft-model", {"round": lucky[0], "node": lucky[1]},
+     f"The draft {token!r} of round {lucky[0] + 1} was discarded, and the text has it in that very place. Nobody had looked."),
+    ("A round without an accepted draft is lost.", "token-recycling", {"round": unlucky[0]},
+     f"{len(unlucky)} rounds of this one had drafts and accepted none. Each added one token, as a plain step does."),
+    ("The higher acceptance rate is the better drafter.", "flash", None,
+     f"vlm-draft: {rate('vlm-draft'):.0%} of the tested drafts, τ = {tau('vlm-draft'):.2f}. flash: {rate('flash'):.0%}, "
+     f"τ = {tau('flash'):.2f}. The same text. Its drafts are longer, and a longer draft meets its first rejection more often."),
+    ("τ = 3 means three times as fast.", "oracle", None,
+     f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times as long as "
+     "plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
+]  # fmt: skip
+HTML("<dl>" + "".join(
+    f"<dt><b>“{html.escape(said)}”</b></dt><dd>{html.escape(shown)} "
+    f"{w.app_link(None, f'Show it: {name}', APP, recorded=name, pin=pin)._repr_html_()}</dd>"
+    for said, name, pin, shown in beliefs
+) + "</dl>")  # fmt: skip
+
+# %% [markdown]
+# ## 5 · Links and hand-outs
 #
 # A link carries the whole state: models, method, parameters, prompt, seed, and what is selected. `embed=1` leaves out
 # everything but the views, for a frame in your own page; `recorded=` plays a recording instead of running a model.
 
 # %%
-base = SERVER or "http://localhost:7860"
 links = {
     "the tree of round 3, recorded": w.app_link(
-        None, "the tree of round 3", base, recorded="draft-tree", view="tree", pin={"round": 2}
+        None, "the tree of round 3", APP, recorded="draft-tree", view="tree", pin={"round": 2}
     ),
-    "the same, to embed": w.app_link(None, "the same, to embed", base, recorded="draft-tree", view="tree", embed=1),
-    "a story with a draft model": w.app_link(traces["draft-model"], "a story with a draft model", base),
-    "the same at temperature 1": w.app_link(traces["draft-model"], "the same at temperature 1", base, temperature=1.0),
-    "a picture, blind": w.app_link(traces["vlm-text-only"], "a picture, blind", base),
+    "the same, to embed": w.app_link(None, "the same, to embed", APP, recorded="draft-tree", view="tree", embed=1),
+    "a story with a draft model": w.app_link(traces["draft-model"], "a story with a draft model", APP),
+    "the same at temperature 1": w.app_link(traces["draft-model"], "the same at temperature 1", APP, temperature=1.0),
+    "a picture, blind": w.app_link(traces["vlm-text-only"], "a picture, blind", APP),
 }
 HTML("<ul>" + "".join(f"<li>{link._repr_html_()}</li>" for link in links.values()) + "</ul>")
 
@@ -269,7 +362,7 @@ for name in ("draft-tree", "vlm-text-only", "switch"):
     print(f"{page}: {len(text) // 1024} KiB")
 
 # %% [markdown]
-# ## 5 · Do all links of the course work?
+# ## 6 · Before the term begins: do all links work?
 #
 # Links to other notebooks and files must lead somewhere, and references must look like what they claim to be.
 
@@ -296,7 +389,7 @@ for name, book in LESSONS.items():
     assert "assert " in code, f"{name} claims without checking"
 
 # %% [markdown]
-# ## 6 · An exit ticket
+# ## 7 · An exit ticket
 #
 # Five minutes, on paper. The answers are computed below.
 #
@@ -334,7 +427,7 @@ index, node, *_ = saved[0]
 w.app_link(
     None,
     "a second sibling saves the round",
-    base,
+    APP,
     recorded="draft-tree",
     view="tree",
     pin={"round": index, "node": node},
