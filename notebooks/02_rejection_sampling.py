@@ -258,9 +258,9 @@ assert abs(statuses["accepted"] / N - beta) < 5 * np.sqrt(beta * (1 - beta) / N)
 
 # %% [markdown]
 # One standard deviation of the cats is about 69, so 70 is nothing and 500 is a scandal. **Pearson's χ²** makes one
-# number of all cells: the sum of (seen − expected)²/expected. If the law is kept, it follows the χ² law with (cells −
-# 1) degrees of freedom, and the *p-value* is the chance of a sum at least as large. (The p of "p-value" is a different
-# p.)
+# number of all cells: the sum of (seen − expected)²/expected. If the law is kept, it follows the χ² law with one degree
+# of freedom fewer than there are cells, and the *p-value* is the chance of a sum at least as large. (The p of "p-value" is
+# a different p.)
 
 # %%
 expected = N * p

@@ -29,13 +29,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 04 · Drafting without a model
 #
-# You will be able to
+# **You will be able to**
 #
 # - build a drafter in a few lines that needs no second model, and prove that it is the engine's prompt lookup,
 # - tell from a text alone, before any model runs, how much a copying drafter will win on it,
 # - say what a trie and a table of successors add to it, and when each of them is worth its place in the tree.
 #
-# You need to know how a round works (00) and why the target can check many tokens in one pass (01).
+# **You need** to know how a round works (00) and why the target can check many tokens in one pass (01).
 
 # %% tags=["parameters"]
 import os

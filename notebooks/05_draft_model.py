@@ -29,13 +29,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 05 · A separate draft model
 #
-# You will be able to
+# **You will be able to**
 #
 # - draft with a small model in five lines, and prove that the engine does the same,
 # - choose a draft model and its draft length from two numbers that you can measure: acceptance and cost,
 # - say what happens when two models number their tokens differently, and why that must fail loudly.
 #
-# You need to know the loop of 04. 03 derives the formulas that are used here.
+# **You need** to know the loop of 04. 03 derives the formulas that are used here.
 
 # %% tags=["parameters"]
 import os

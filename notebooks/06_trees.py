@@ -29,13 +29,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 06 · Draft trees and tree attention
 #
-# You will be able to
+# **You will be able to**
 #
 # - write the attention mask and the positions of any draft tree by hand, and verify the tree in one pass of a model,
 # - prove that the pass is right, and say which nodes come out wrong when mask or positions are wrong,
 # - follow the target through the tree, and keep of its cache exactly what was accepted.
 #
-# You need PyTorch, attention masks, and a round as in 00. The drafter may be any; 05 is enough.
+# **You need** PyTorch, attention masks, and a round as in 00. The drafter may be any; 05 is enough.
 
 # %% tags=["parameters"]
 import os

@@ -29,13 +29,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 09 · Drafting with images
 #
-# You will be able to
+# **You will be able to**
 #
 # - say how a picture becomes tokens, who pays for them, and read it off a trace;
 # - predict which words a drafter without eyes gets wrong, and prove it by painting over an object in mid-generation;
 # - measure what each vision token buys a drafter, and find out why that curve can be flat.
 #
-# You need: the acceptance rule (notebook 02) and what a head that reads the target's states is (notebook 07).
+# **You need**: the acceptance rule (notebook 02) and what a head that reads the target's states is (notebook 07).
 
 # %% tags=["parameters"]
 import os
@@ -371,8 +371,8 @@ w.figure(figure)
 #   tokens. Vision tokens that repeat it buy nothing and cost memory and prefill.
 # - The flat curve is also a statement about *this* model and *these* scenes: a few coloured shapes, a target of a few
 #   million parameters, sentences with a fixed form, τ near its ceiling (`depth` + 1 = 6) from the start. Where the
-#   answer   depends on fine detail far ahead (documents, charts), expect a curve that is not flat. Measure it on your
-#   pair:   `workbench bench --suite vision` is the command, `TARGET` the switch at the top.
+#   answer depends on fine detail far ahead (documents, charts), expect a curve that is not flat. Measure it on your
+#   pair: `workbench bench --suite vision` is the command, `TARGET` the switch at the top.
 
 # %%
 ceiling = 5 + 1

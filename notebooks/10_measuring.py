@@ -29,13 +29,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 10 · Measuring honestly
 #
-# You will be able to
+# **You will be able to**
 #
 # - tell exact figures from timed ones, and warm up before you time anything;
 # - show how the *order* of measurements invents speed-ups, and interleave so that it cannot;
 # - give a paired ratio with an interval that deserves its 95 %, and know what watching a run costs.
 #
-# You need: what a round is (notebook 00) and what speed-up means (03). No statistics beyond mean and median.
+# **You need**: what a round is (notebook 00) and what speed-up means (03). No statistics beyond mean and median.
 #
 # One rule for this notebook: **wherever the truth must be known, we make it.** Two lanes that run the *same* method
 # have a true speed-up of 1; a simulated machine slows down exactly as we say. Then a wrong procedure has nowhere to

@@ -29,13 +29,13 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 11 · Capstone: write your own drafter
 #
-# You will be able to
+# **You will be able to**
 #
 # - implement the `Drafter` protocol: a proposal, a state, and learning from what became of it;
 # - prove that your method keeps its promise, and know which mistake a greedy test cannot see;
 # - see it in the app, on the command line and in a fair comparison, next to every other method.
 #
-# You need: the acceptance rule (02) and drafters without a model (04). Trees (06) help in the exercises.
+# **You need**: the acceptance rule (02) and drafters without a model (04). Trees (06) help in the exercises.
 
 # %% tags=["parameters"]
 import os
