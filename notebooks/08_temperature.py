@@ -29,14 +29,14 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 # %% [markdown]
 # # 08 · Temperature, and acceptance that is not exact
 #
-# You will be able to
+# **You will be able to**
 #
 # - say what temperature does to acceptance, and why "hotter is worse" is only half of it;
 # - compute the price of any relaxed acceptance rule before running it: what it buys in acceptance it pays in
 #   distribution error, and a careless rule pays more;
 # - tell a lossless engine from a lossy one with a test, and say what several drafts buy for nothing.
 #
-# You need: the rule min(1, p/q) and the residual (notebook 02). Trees (06) help in the last part.
+# **You need**: the rule min(1, p/q) and the residual (notebook 02). Trees (06) help in the last part.
 # p is always the target's law, q the drafter's.
 
 # %% tags=["parameters"]
@@ -207,7 +207,8 @@ assert cheapest > -1e-12
 
 # %% [markdown]
 # Play with it on a real place of the story: the laws come from the logits that we kept, so nothing runs again. Watch
-# the emitted bar (filled) leave p where q is larger, and the two numbers in the title stay equal.
+# the emitted bar (filled) leave p where q is larger, and the two numbers in the title stay equal. (The axis on the left
+# fits itself to the bars: read its numbers when you change the temperature.)
 
 # %%
 unsure = int((torch.special.entr(warped(z_p, 1.0)).sum(1)).argmax())  # where the target hesitates most
@@ -241,8 +242,8 @@ def dial(temperature, lenience):
 
 _ = ipywidgets.interact(
     dial,
-    temperature=ipywidgets.FloatSlider(1.0, min=0.2, max=3.0, step=0.1, continuous_update=False),
-    lenience=ipywidgets.FloatSlider(0.5, min=0.05, max=1.0, step=0.05, continuous_update=False),
+    temperature=ipywidgets.FloatSlider(1.0, min=0.2, max=3.0, step=0.1, continuous_update=False, description="T"),
+    lenience=ipywidgets.FloatSlider(0.5, min=0.05, max=1.0, step=0.05, continuous_update=False, description="lenience λ"),
 )
 
 # %% [markdown]
