@@ -16,6 +16,23 @@ export function range(spec) {
   return `${spec.ge ?? "−∞"} … ${spec.le ?? "∞"}`;
 }
 
+/** A method's row of the matrix, put together by target: with which draft models it runs, and why not with the others.
+ *  One reason stands for all where each of the others says it, too. Pure.
+ *  @param {{target: string, drafter: string|null}[]} columns  @param {string[]} reasons  empty: it runs
+ *  @returns {{target: string, on: string[], off: {reason: string, with: string[]}[], all: boolean}[]} */
+export function byTarget(columns, reasons) {
+  const named = (drafter) => (drafter ? drafter : "no draft model");
+  return [...new Set(columns.map((c) => c.target))].map((target) => {
+    const mine = columns.map((c, i) => ({ ...c, reason: reasons[i] })).filter((c) => c.target === target), off = mine.filter((c) => c.reason);
+    const root = off.find((c) => off.every((other) => other.reason.includes(c.reason)))?.reason, grouped = new Map();
+    for (const c of off) {
+      const reason = root ?? c.reason;
+      grouped.set(reason, [...(grouped.get(reason) ?? []), named(c.drafter)]);
+    }
+    return { target, on: mine.filter((c) => !c.reason).map((c) => named(c.drafter)), off: [...grouped].map(([reason, list]) => ({ reason, with: list })), all: off.length === 0 || off.length === mine.length };
+  });
+}
+
 /** Draw the page. @param {{modules: Record<string, object>, host: object}} given */
 export async function mount(el, { modules: m, host }) {
   const { kit, pagehead } = m, { h } = kit;
@@ -108,10 +125,13 @@ async function fill({ m, host, main, matrix }) {
   const { h } = m.kit;
   const found = await m.pagehead.ask(main, { kit: m.kit, host }, "matrix");
   if (!found) return matrix.replaceChildren();
-  const pair = ({ target, drafter }) => h("th", { scope: "col" }, target, h("small", {}, drafter ? `with ${drafter}` : "without a draft model"));
-  const cell = (reason) => h("td", { className: reason ? "is-off" : "is-on" }, reason ? `✕ ${reason}` : "✓ runs");
-  const rows = found.rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.title), ...row.reasons.map(cell)));
-  matrix.replaceChildren(h("table", { className: "wb-matrix" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "method"), ...found.columns.map(pair))), h("tbody", {}, ...rows)));
+  const heads = byTarget(found.columns, found.columns.map(() => ""));
+  const head = ({ target, on }) => h("th", { scope: "col" }, target, h("small", {}, `with ${on.join(", ").replace(/, ([^,]*)$/, " or $1")}`));
+  const cell = ({ on, off, all }) => h("td", { className: on.length ? "is-on" : "is-off" },
+    ...(on.length ? [all ? "✓ runs" : on.length > off.flatMap((each) => each.with).length ? "✓ runs, except" : `✓ runs with ${on.join(", ")}`] : []),
+    ...off.map((each) => (all && off.length === 1 ? `✕ ${each.reason}` : h("small", {}, `✕ with ${each.with.join(", ")}: ${each.reason}`))));
+  const rows = found.rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.title), ...byTarget(found.columns, row.reasons).map(cell)));
+  matrix.replaceChildren(h("table", { className: "wb-matrix" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "method"), ...heads.map(head))), h("tbody", {}, ...rows)));
 }
 
 function definitions(list, h) {

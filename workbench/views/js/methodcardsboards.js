@@ -54,6 +54,7 @@ function standing(word, h) {
 function board(kit, id, title, about, head, rows) {
   const { h } = kit;
   const scroll = h("div", { className: "wb-scroll", tabIndex: 0 }, h("table", { className: "wb-board" }, h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", {}, ...rows)));
+  for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.head = head[i])); // a phone shows them one below the other
   kit.set(scroll, { role: "region", "aria-label": title });
   return h("section", { className: "wb-card", id }, h("h2", {}, title), h("p", { className: "wb-about" }, about), scroll);
 }

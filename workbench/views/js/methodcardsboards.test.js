@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { hereFigure, lawWords, paperFigure, tally } from "./methodcardsboards.js";
+import { byTarget } from "./methodcards.js";
 
 test("figures of paper and here in words", () => {
   assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
@@ -18,4 +19,13 @@ test("a law is said with its statistic, and with its distance only where nothing
 
 test("the tally counts every row once", () => {
   assert.equal(tally([{ v: "shown" }, { v: "broken" }, { v: "shown" }], "v"), "2 shown, 1 broken");
+});
+
+test("the matrix has a column a target, and one reason where one explains all", () => {
+  const columns = [{ target: "text", drafter: "small" }, { target: "text", drafter: null }, { target: "seeing", drafter: "eye" }, { target: "seeing", drafter: null }];
+  const [text, seeing] = byTarget(columns, ["reads text only.", "No draft model. reads text only.", "", "No draft model."]);
+  assert.deepEqual(text, { target: "text", on: [], off: [{ reason: "reads text only.", with: ["small", "no draft model"] }], all: true });
+  assert.deepEqual(seeing, { target: "seeing", on: ["eye"], off: [{ reason: "No draft model.", with: ["no draft model"] }], all: false });
+  assert.equal(byTarget(columns, ["a", "b", "", ""])[0].off.length, 2, "reasons that differ are both said");
+  assert.deepEqual(byTarget(columns, ["", "", "", ""])[1], { target: "seeing", on: ["eye", "no draft model"], off: [], all: true });
 });
