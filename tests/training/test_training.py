@@ -16,6 +16,7 @@ from workbench.training.clock import trapezoid
 from workbench.training.corpus import load_tokens
 from workbench.training.distill import greedy_acceptance
 from workbench.training.medusa import load_heads
+from workbench.training.muon import FloatMuon, orthogonal
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.repeats import repeat_windows
 from workbench.training.windows import Windows, user_positions
@@ -168,3 +169,27 @@ def test_schedule_rises_holds_and_falls() -> None:
 def test_bad_requests_are_named(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recipes.run(name, options, lambda line: None)
+
+
+def test_muon_in_float32_is_pytorchs_but_for_rounding() -> None:
+    def trained(kind: type[torch.optim.Optimizer]) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        matrices = [
+            torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((24, 8), (8, 24), (16, 16))
+        ]
+        optimizer = kind(matrices, lr=0.1, weight_decay=0.05, momentum=0.95)  # pyright: ignore[reportCallIssue]
+        for _ in range(3):
+            for matrix in matrices:
+                matrix.grad = torch.randn(matrix.shape, generator=generator)
+            optimizer.step()
+        return [matrix.detach() for matrix in matrices]
+
+    for ours, theirs in zip(trained(FloatMuon), trained(torch.optim.Muon), strict=True):
+        assert torch.allclose(ours, theirs, atol=0.02)
+        assert not torch.allclose(ours, theirs, atol=1e-7), "bfloat16 rounds"
+
+
+def test_an_update_of_muon_is_nearly_orthogonal() -> None:
+    matrix = torch.randn(12, 30, generator=torch.Generator().manual_seed(1))
+    sizes = torch.linalg.svdvals(orthogonal(matrix, (3.4445, -4.775, 2.0315), 5))
+    assert bool(((sizes > 0.6) & (sizes < 1.3)).all())

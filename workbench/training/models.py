@@ -10,6 +10,7 @@ from torch import nn
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from workbench.training.generators import END
+from workbench.training.muon import FloatMuon, has_bfloat16
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
 
 EARLY_EXIT_LAYERS = (2, 3, 4, 6)
@@ -72,7 +73,8 @@ def build_optimizers(
             (matrices if parameter.dim() == 2 and "embed" not in name else others).append(parameter)
     optimizers: list[torch.optim.Optimizer] = []
     if matrices:
-        optimizers.append(torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=weight_decay, momentum=0.95))
+        muon = torch.optim.Muon if has_bfloat16() else FloatMuon
+        optimizers.append(muon(matrices, lr=matrix_rate, weight_decay=weight_decay, momentum=0.95))
     if others:
         optimizers.append(torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True))
     for optimizer in optimizers:
@@ -83,7 +85,7 @@ def build_optimizers(
 
 def half_precision(wanted: bool = True) -> torch.autocast:
     """Products in bfloat16 where this CPU multiplies it, elsewhere in float32: emulation would be slower."""
-    return torch.autocast("cpu", torch.bfloat16, wanted and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.autocast("cpu", torch.bfloat16, wanted and has_bfloat16())
 
 
 def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
