@@ -26,7 +26,7 @@ def test_its_paths_do_not_depend_on_where_one_is(folder: Path) -> None:
     assert "--LabApp.default_url=/lab/tree/02_rejection_sampling.ipynb" in asked
     assert "--no-browser" in asked
     assert "--no-browser" not in lab.command(folder, "", 8888, browser=True)
-    assert any("NeverCheckForUpdates" in word for word in asked), "it asks nobody for news"
+    assert any("NeverCheckForUpdate" in word for word in asked), "it asks nobody for news"
 
 
 @pytest.mark.parametrize("name", ["02_rejection_sampling", "02_rejection_sampling.ipynb", "02_rejection_sampling.py"])
