@@ -196,7 +196,7 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
 # %%
 weights = {
     name: [
-        ui.FloatSlider(v, min=0.01, max=1, step=0.01, description=t, orientation="vertical", layout={"height": "130px"})
+        ui.FloatSlider(v, min=0.01, max=1, step=0.01, description=t, orientation="vertical", layout={"height": "165px"})
         for t, v in zip(TOKENS, law, strict=True)
     ]
     for name, law in (("q", q), ("p", p))
