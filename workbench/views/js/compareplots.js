@@ -30,13 +30,13 @@ export function costs(page) {
   m.kit.write(parts.costsNote, page.pin ? `ms, median; difference to ${page.pin.name}` : "ms, median");
   const said = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
   table(page, "costs", `One token costs: ${said}.`, ["lane", "draft ms", "verify ms", "overhead ms", "all ms"], bars.names.map((name, i) => [name, ...PHASES.map(([part]) => number(bars.parts[part][i])), labels[i]]));
-  const order = [...bars.names.keys()].reverse(), at = (list) => order.map((i) => list[i]), max = Math.max(...bars.totals);
+  const order = [...bars.names.keys()].reverse(), at = (list) => order.map((i) => list[i]), long = bars.totals.map((total, i) => Math.max(total, PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0))), max = Math.max(...long); // medians of parts may add up to more than the median of all
   m.plots.plot(page, parts.costs, (css) => ({
     data: PHASES.map(([part, colour]) => ({ type: "bar", orientation: "h", name: part, y: at(bars.names.map((n) => short(n))), x: at(bars.parts[part]), marker: { color: css(colour) }, hovertemplate: `%{y}: ${part} %{x:.2f} ms<extra></extra>` })),
     layout: {
       barmode: "stack", bargap: 0.45, height: 16 + 36 * bars.names.length, showlegend: false, margin: { l: 4, r: 8, t: 4, b: 4 },
       xaxis: { visible: false, range: [0, (pin === null ? 1.3 : 1.6) * max], fixedrange: true }, yaxis: { automargin: true, fixedrange: true, ticklen: 8, tickcolor: "transparent" },
-      annotations: at([...bars.names.keys()]).map((i, k) => ({ x: bars.totals[i], y: k, text: labels[i], showarrow: false, xanchor: "left", xshift: 6 })),
+      annotations: at([...bars.names.keys()]).map((i, k) => ({ x: long[i], y: k, text: labels[i], showarrow: false, xanchor: "left", xshift: 6 })),
     },
     label: `One token costs: ${said}`,
   }));
@@ -48,7 +48,7 @@ export function pays(page) {
   m.kit.write(parts.paysNote, "speed-up the measured costs allow, and what was measured");
   const delta = (lane) => (page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== m.comparetable.key(made, lane) ? m.comparetable.signed(lane.figures.speedup.median - page.pin.figures.speedup.median, 2) : "");
   table(page, "pays", `${said}.`, ["lane", "pays above", "acceptance", "formula", "measured", "difference", "draft ms a round", "verify ms a round", "depth"], lanes.map((lane) => [lane.name, lane.pays.always ? "0" : number(lane.pays.break_even), number(lane.pays.acceptance), number(lane.pays.predicted), number(lane.figures.speedup?.median), delta(lane) || "–", number(lane.pays.draft_ms), number(lane.pays.verify_ms), lane.pays.depth.toFixed(1)]));
-  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`), top = Math.max(1.2, ...lanes.flatMap((lane) => [lane.figures.speedup?.median ?? 0, ...lane.pays.curve.map(([, y]) => y)]));
+  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`), top = Math.max(1.2, ...lanes.flatMap((lane) => [lane.figures.speedup?.q3 ?? 0, ...lane.pays.curve.map(([, y]) => y)]));
   m.plots.plot(page, parts.pays, (css) => ({
     data: lanes.flatMap((lane, i) => [
       { type: "scatter", mode: "lines", name: lane.name, x: lane.pays.curve.map(([x]) => x), y: lane.pays.curve.map(([, y]) => y), line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] }, hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>` },

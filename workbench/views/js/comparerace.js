@@ -22,6 +22,11 @@ export function at(race, t, window = WINDOW) {
   return { tokens, of, last: last.slice(-window), ended: tokens === of, cut: last.length > window };
 }
 
+/** Whether words are wider than their line, all letters being equally wide. Pure. */
+export function overflows(words, room, letter = 8.4) {
+  return words.reduce((n, word) => n + word.length, 0) * letter > room;
+}
+
 /** When the last lane ends, in seconds. Pure. */
 export function length(lanes, prompt) {
   return Math.max(0, ...lanes.map((lane) => lane.race?.[prompt]?.rounds.at(-1)?.[0] ?? 0));
@@ -98,13 +103,15 @@ export function render(page) {
   if (document.activeElement !== parts.prompt || parts.prompt._key === undefined) m.controls.select(parts.prompt, made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })), `${prompt}`);
   while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
   while (parts.race.childElementCount < lanes.length) parts.race.append(row(kit));
+  const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before anything is written
   lanes.forEach((lane, i) => {
     const line = parts.race.children[i], now = at(lane.race[prompt], t), r = ratio(lane, plain, prompt), against = pin && pin !== lane ? ratio(pin, plain, prompt) : null;
     kit.set(line, { "data-lane": lane.name });
     kit.write(line._name, lane.name);
     kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
-    kit.write(line._more, now.cut ? "…" : "");
-    line._tokens.classList.toggle("is-cut", now.cut);
+    const cut = now.cut || overflows(now.last.map(([text]) => m.ribbon.visibleText(text)), room);
+    kit.write(line._more, cut ? "…" : "");
+    line._tokens.classList.toggle("is-cut", cut);
     now.last.forEach(([text, kind], k) => {
       if (k >= line._tokens.childElementCount) line._tokens.append(kit.h("span"));
       const token = line._tokens.children[k], shown = m.ribbon.visibleText(text), name = `wb-token is-${lane.plain ? "plain" : kind}`;

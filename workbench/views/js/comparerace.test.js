@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { costBars, paysWords } from "./compareplots.js";
-import { at, length, ratio } from "./comparerace.js";
-import { cells, signed } from "./comparetable.js";
+import { at, length, overflows, ratio } from "./comparerace.js";
+import { busy, cells, signed } from "./comparetable.js";
 import { place, verdict } from "./comparetext.js";
 
 const race = (ends, sizes) => ({ seconds: ends.at(-1), rounds: ends.map((end, i) => [end, Array.from({ length: sizes[i] }, (_, k) => [`${i}.${k} `, "accepted"])]) });
@@ -50,4 +50,15 @@ test("break-even is said in words for every case", () => {
 test("lanes without runs have no bar", () => {
   const figures = { n: 1, ms_per_token: { draft: 1, verify: 2, overhead: 0.5, decode: 3.5 } };
   assert.deepEqual(costBars([{ name: "a", figures }, { name: "b", figures: { n: 0, ms_per_token: {} } }]).names, ["a"]);
+});
+
+test("a machine that had other work to do is named", () => {
+  assert.match(busy({ load: 6.7, cores: 2 }), /busy \(load 6.7 on 2 cores\)/);
+  assert.equal(busy({ load: 0.4, cores: 2 }), "");
+  assert.equal(busy({ load: null, cores: null }), "");
+});
+
+test("words that do not fit their line are said to be cut", () => {
+  assert.equal(overflows(["One", " cold", " day"], 120), false);
+  assert.equal(overflows(["One", " cold", " day"], 90), true);
 });

@@ -42,6 +42,11 @@ export function cells(figures, pin) {
   ];
 }
 
+/** Whether other work had the processor when the measurement began: such figures scatter. Pure. */
+export function busy({ load, cores }) {
+  return cores && Number(load) > cores ? `the machine was busy (load ${load} on ${cores} cores), so figures scatter` : "";
+}
+
 /** What a screen reader hears of a step. Pure. */
 export function heard(step) {
   const said = (step.comparison?.lanes ?? []).filter((lane) => lane.figures.speedup && !lane.plain).map((lane) => `${lane.name} ${lane.figures.speedup.median.toFixed(2)} times plain`);
@@ -78,7 +83,8 @@ export function render(page) {
     line._live.title = page.job ? "Open its run in the Live view" : "its trace is not kept any more: measure again";
   });
   const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)), { repeats } = made.settings;
-  kit.write(parts.tableNote, `median and quartiles, ${made.complete ? `n = ${repeats} × ${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""}` : `n = ${n} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`);
+  const scatter = busy(made.machine);
+  kit.write(parts.tableNote, `${scatter && `${scatter} · `}median and quartiles, ${made.complete ? `n = ${repeats} × ${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""}` : `n = ${n} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`);
 }
 
 function head(h) {
@@ -98,4 +104,4 @@ function row(kit) {
   return line;
 }
 
-export default { key, where, signed, cells, heard, render };
+export default { busy, key, where, signed, cells, heard, render };

@@ -73,7 +73,7 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
     title: own && vision.fresh ? "Picture, for the next run" : "Picture", note: url ? `${count}${rows} × ${cols} patches` : "", facts: painting(vision, page),
     drawing: frame(url, { edits: newest ? edits : new Map(), paints: Boolean(vision.tool) }),
   };
-  const leaning = (who) => d.leanOf(maps[who], token, span), asked = word ? `for “${word}”` : "point at a word", none = "The picture, once it was read.";
+  const leaning = (who) => d.leanOf(maps[who], token, span), asked = word ? `for “${word}”` : token === null ? "point at a word" : "for a token without text", none = "The picture, once it was read.";
   const blank = (who) => (trace.attribution ? eyeless(who === "drafter" ? seen : null) : trace.asked ? "being worked out …" : "known when the run has ended");
   const side = (who, sees, url, more) => {
     const mode = vision.mode[who], heat = mode === "leans" ? leaning(who) : null;
