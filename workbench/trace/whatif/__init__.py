@@ -1,0 +1,51 @@
+"""What a recorded run says about runs that were not made: where its time went, and what other drafts could have given.
+
+No model is asked. What follows from the recorded verdicts is exact for a drafter whose proposals depend on the text
+alone, as greedy drafting does; what is estimated from the run's mean times says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from workbench.trace import acceptance, metrics
+from workbench.trace.events import Trace
+from workbench.trace.whatif.against_theory import overlay, transport
+from workbench.trace.whatif.combination import Combination, combine
+from workbench.trace.whatif.lengths import Alternative, Costs, Lengths, costs, draft_lengths
+from workbench.trace.whatif.predicted import laws
+from workbench.trace.whatif.timing import Budget, budget
+from workbench.trace.whatif.width import Rescue, Width, rescues, widths
+from workbench.trace.whatif.wording import words
+
+__all__ = [
+    "Alternative", "Budget", "Combination", "Costs", "Lengths", "Rescue", "Width", "analyse", "budget", "combine",
+    "costs", "draft_lengths", "laws", "overlay", "rescues", "transport", "widths", "words",
+]  # fmt: skip
+PLAIN = "autoregressive"
+
+
+def analyse(trace: Trace, others: Sequence[Trace] = ()) -> dict[str, Any]:
+    """Everything at once, as plain JSON: what the command line prints and the Live page draws.
+
+    Args:
+        trace: the run that is looked at.
+        others: plain decoding of the same prompt serves as baseline; any other run is combined with `trace`.
+    """
+    plain = next((t for t in others if t.header.method == PLAIN), None)
+    found, rounds = budget(trace, plain), trace.rounds
+    lengths = draft_lengths(trace, plain) if metrics.drafted(rounds) else None
+    return {
+        "method": trace.header.method,
+        "target": trace.header.target,
+        "budget": found.to_wire(),
+        "words": words(found, lengths),
+        "lengths": lengths.to_wire() if lengths else None,
+        "combinations": [combine(trace, t).to_wire() for t in others if t.header.method != PLAIN],
+        "rescues": [entry.to_wire() for entry in rescues(rounds)],
+        "widths": [asdict(entry) for entry in widths(rounds)] if lengths else [],
+        "theory": overlay(trace, plain),
+        "definitions": [d.to_wire() for d in acceptance.definitions(rounds)],
+    }
