@@ -258,10 +258,11 @@ if max(slope(matrix), slope(cost)) >= 1:
 #   part. On a processor read the knee as *the place where the points turn into the slope of the dotted line*, and do not
 #   expect everything left of it for nothing. "Tokens for twice the price of one" needs no theory and can be compared
 #   between machines; an ideal roofline gives 2 k\*.
-# - **Not shown by the whole model:** that it waits for memory. Unless the last line above says nearly 100 %, most of its
-#   time for one token went elsewhere, to starting operations. Its table alone would look the same if memory were
-#   infinitely fast. A model of eight billion weights has some three times as many layers to start, and three hundred
-#   times as many bytes to read (16 GB in bfloat16): there the weights decide. That is the next section's arithmetic.
+# - **Not shown by the whole model:** that it waits for memory. As long as the last line above says far less than 100 %,
+#   most of its time for one token went elsewhere: to starting operations, and to all the small work between them. Its
+#   table could look much the same if memory were infinitely fast. A model of eight billion weights has some three times
+#   as many layers to start, and three hundred times as many bytes to read (16 GB in bfloat16): there the weights decide.
+#   That is the next section's arithmetic.
 
 # %% [markdown]
 # ## A GPU, from its data sheet

@@ -191,7 +191,7 @@ for entry in entries:
     figures = entry["figures"]
     share = "–" if figures["acceptance_rate"] is None else f"{figures['acceptance_rate']:.0%}"
     about = registry.get(entry["method"]).teaches
-    print(f"{entry['name']:20} {figures['tau']:5.2f} {share:>16}  {entry['promise']:11}  {about[:70]}")
+    print(f"{entry['name']:20} {figures['tau']:5.2f} {share:>16}  {entry['promise']:11}  {about[:56]}")
 assert set(registry.names()) >= {entry["method"] for entry in entries}
 assert {trace.header.method for trace in traces.values()} >= {n for n in registry.names() if not n.startswith("my-")}
 for trace in traces.values():
@@ -236,10 +236,10 @@ w.ribbon(traces["vlm-text-only"])
 # ## 4 · When a student says …
 #
 # Five beliefs that arguing does not cure, each with a recording in which it can be *seen* to be wrong. The cell finds the
-# place, checks that it shows what it should, and makes the link. (The sixth, "after a rejection, draw from p", needs
-# many samples: 02.)
+# place, checks that it shows what it should, and makes the link; its source is folded. (A sixth, "after a rejection, draw
+# from p", needs many samples: 02.)
 
-# %%
+# %% tags=["drawing"] jupyter={"source_hidden": true}
 APP = SERVER or "http://localhost:7860"
 
 
@@ -306,6 +306,8 @@ beliefs = [
      f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times as long as "
      "plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
 ]  # fmt: skip
+
+# %%
 HTML("<dl>" + "".join(
     f"<dt><b>“{html.escape(said)}”</b></dt><dd>{html.escape(shown)} "
     f"{w.app_link(None, f'Show it: {name}', APP, recorded=name, pin=pin)._repr_html_()}</dd>"
