@@ -96,6 +96,16 @@ def test_installation_is_left_out_and_solutions_are_folded() -> None:
     assert body.startswith("<details><summary>Solution</summary>")
 
 
+def test_code_that_only_draws_is_folded_and_its_picture_is_not() -> None:
+    said = new_output("stream", name="stdout", text="what it draws")
+    body = page_of(new_code_cell("draw()", metadata={"jupyter": {"source_hidden": True}}, outputs=[said])).body
+    folded, _, rest = body.partition("</details>")
+    assert "<summary>Code</summary>" in folded
+    assert "draw" in folded
+    assert "what it draws" not in folded
+    assert "what it draws" in rest
+
+
 def test_links_between_lessons_lead_to_pages() -> None:
     body = page_of(
         new_markdown_cell("[a](01_memory_bound.ipynb) [b](02_x.ipynb#part) [c](https://a.b/03_y.ipynb)")

@@ -43,3 +43,11 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(lab, "find_spec", lambda name: None)
     with pytest.raises(WorkbenchError, match=r"pip install .*\[notebooks\]"):
         lab.lab(folder=folder)
+
+
+def test_what_keeps_it_quiet_is_there() -> None:
+    """JupyterLab drops all of its settings, with a warning only, when it cannot find a class named in one."""
+    import_item = pytest.importorskip("traitlets.utils.importstring").import_item
+    pytest.importorskip("jupyterlab")
+    (asked,) = (word.partition("=")[2] for word in lab.QUIET if "_class=" in word)
+    assert import_item(asked)

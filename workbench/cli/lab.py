@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 INSTALL = 'pip install "speculative-decoding-workbench[notebooks]"'
-QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdates", "--LabApp.extension_manager=readonly"]
+QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly"]
 """JupyterLab asks for news of itself and of extensions; here nothing leaves the machine unasked."""
 
 
@@ -46,6 +47,7 @@ def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
         raise WorkbenchError(f"There are no notebooks in {root}.", "Give --folder, or clone the repository.")
     page = f"/lab/tree/{_named(notebook, names)}.ipynb" if notebook else "/lab"
     given = [f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", f"--LabApp.default_url={page}"]
+    given += ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []  # containers; it listens here only
     return [sys.executable, "-m", "jupyterlab", *given, *QUIET, *([] if browser else ["--no-browser"])]
 
 

@@ -66,10 +66,13 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
     if cell.cell_type != "code" or not cell.source:
         return ""
     outputs = "".join(_output(output, words) for output in _joined(cell.outputs))
-    shown = code_block(cell.source) + (f'<div class="outputs" data-search-exclude>{outputs}</div>' if outputs else "")
-    tags = cell.metadata.get("tags", [])
+    outputs = f'<div class="outputs" data-search-exclude>{outputs}</div>' if outputs else ""
+    code, tags = code_block(cell.source), cell.metadata.get("tags", [])
     if "solution" in tags:
-        return f"<details><summary>Solution</summary>{shown}</details>"
+        return f"<details><summary>Solution</summary>{code}{outputs}</details>"
+    if cell.metadata.get("jupyter", {}).get("source_hidden"):  # drawing: what comes of it is the point
+        code = f"<details><summary>Code</summary>{code}</details>"
+    shown = code + outputs
     return f'<div class="cell{" parameters" if "parameters" in tags else ""}">{shown}</div>'
 
 
