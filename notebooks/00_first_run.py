@@ -64,7 +64,8 @@ for model in wb.loaded():
 
 # %% [markdown]
 # Two models with one vocabulary. The big one is the **target**: its text is the text we want. The small one is the
-# **drafter**: it is quick, and often wrong.
+# **drafter**: it is quick, and often wrong. (The figures count weights, the copies of them that a CPU reads faster, and
+# a cache for several texts at once; [01](01_memory_bound.ipynb) looks at the weights alone.)
 #
 # ## One token at a time
 #
