@@ -29,9 +29,13 @@
   });
   // While it is still mounting, Gradio may go back to its first tab.
   const again = () => button(tabs.open)?.getAttribute("aria-selected") === "false" && button(tabs.open).click();
-  new MutationObserver(again).observe(document.getElementById("wb-views"), { subtree: true, attributes: true, attributeFilter: ["aria-selected"] });
-  addEventListener("popstate", () => asked() !== tabs.open && show(asked()));
-  if (asked() !== "live") show(asked());
+  const begin = () => {
+    if (!button("live")) return setTimeout(begin, 50); // now and then Gradio mounts this component before the tabs
+    new MutationObserver(again).observe(document.getElementById("wb-views"), { subtree: true, attributes: true, attributeFilter: ["aria-selected"] });
+    addEventListener("popstate", () => asked() !== tabs.open && show(asked()));
+    if (asked() !== "live") show(asked());
+  };
+  begin();
   // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then opened.
   const api = () => {
     const button = document.querySelector("footer .show-api");

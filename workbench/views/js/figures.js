@@ -130,6 +130,7 @@ function changeTexts(changes) {
 
 function changeText({ name, before, after }) {
   const show = (v) => (typeof v === "number" && !Number.isInteger(v) ? v.toFixed(2) : `${v ?? "–"}`);
+  if (name === "pictures") return `pictures ${after}`; // "changed for the drafter only"
   return name === "method" ? `${show(before)} → ${show(after)}` : `${name} ${show(before)} → ${show(after)}`;
 }
 

@@ -48,6 +48,8 @@ test("a change is marked at the round from which it holds", () => {
 test("a new method is named without the parameters that came with it", () => {
   const changes = [{ name: "method", before: "a", after: "b" }, { name: "width", before: null, after: 3 }, { name: "depth", before: 2, after: 4 }];
   assert.equal(changeMarks([{ index: 1, changes }])[0].text, "a → b, depth 2 → 4");
+  const pictures = [{ name: "pictures", before: "as they were", after: "changed for the drafter only" }];
+  assert.equal(changeMarks([{ index: 1, changes: pictures }])[0].text, "pictures changed for the drafter only");
 });
 
 test("the interval holds the quotient and stays inside 0 to 1", () => {
