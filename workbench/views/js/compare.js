@@ -2,8 +2,6 @@
  *  panel and its drawings with a host; everything below is drawn from one comparison as plain data. */
 
 const SCHEMA = 1;
-/** The backend gives a sign of life twice a second while it measures. */
-const SILENCE_MS = 5000;
 const KEPT = "wb-compare-last";
 const FORMS = ["text", "lane", "prompts", "repeats", "max_new_tokens", "seed", "target"];
 
@@ -16,7 +14,6 @@ export async function mount(el, { modules: m, host }) {
   };
   await m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.comparechoice.fromQuery });
   recall(page);
-  page.timer = setInterval(() => watch(page), 1000);
   return page;
 }
 
@@ -85,7 +82,7 @@ function wire(page) {
 function press(page, button, lane) {
   const { m, host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
-  else if (button === "stop" && page.silent) giveUp(page);
+  else if (button === "stop" && page.silent) m.jobs.giveUp(page, "measurement", "Check that it is still running, then measure again.");
   else if (button === "stop" && measuring(page) && page.job) m.jobs.ask(page, "stop", { job: page.job });
   else if (button === "race" || button === "play") m.comparerace.toggle(page, button === "race");
   else if (button === "pin") {
@@ -140,19 +137,6 @@ function hear(page, message) {
     else if (message.step.comparison && before) page.parts.live.textContent = page.m.comparetable.heard(message.step);
   }
   page.draw();
-}
-
-/** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
-function watch(page) {
-  const quiet = measuring(page) && page.job ? performance.now() - page.heard : 0, silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
-  if (silent === page.silent) return;
-  page.silent = silent;
-  page.draw();
-}
-
-function giveUp(page) {
-  Object.assign(page, { channel: null, silent: 0 });
-  page.errors.push({ kind: "error", message: "The app did not answer, so the measurement was given up.", remedy: "Check that it is still running, then measure again." });
 }
 
 /** Keep what was measured for this browser tab: a reload, which follows when the app was started again, loses nothing. */

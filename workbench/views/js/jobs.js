@@ -1,5 +1,7 @@
 /** What the views of long measurements, Compare and Sweep, have in common: coming to life, asking, links, files. */
 
+/** The backend gives a sign of life twice a second while it measures. */
+const SILENCE_MS = 5000;
 const LOST = { error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } };
 
 /** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is and
@@ -22,7 +24,22 @@ export async function begin(page, { wire, hear, draw, look, fromQuery }) {
   }
   page.draw();
   el.dataset.ready = "true";
+  page.timer = setInterval(() => watch(page), 1000);
   return page;
+}
+
+/** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
+function watch(page) {
+  const quiet = page.channel && page.job ? performance.now() - page.heard : 0, silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
+  if (silent === page.silent) return;
+  page.silent = silent;
+  page.draw();
+}
+
+/** Stop waiting for a backend that is silent. @param {string} what  is given up  @param {string} remedy  what to do then */
+export function giveUp(page, what, remedy) {
+  Object.assign(page, { channel: null, silent: 0 });
+  page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was given up.`, remedy });
 }
 
 /** Ask the server; an error goes onto the page, and null comes back. @returns {Promise<object|null>} */
@@ -109,4 +126,4 @@ export function left(seconds) {
   return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} to go`;
 }
 
-export default { begin, ask, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };
+export default { begin, ask, giveUp, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };

@@ -1,14 +1,10 @@
 /** The Sweep view: a grid of settings that is measured cell by cell. Joins its panel and its drawings with a host;
  *  everything is drawn from the sweep as plain data, which grows message by message. */
 
-/** The backend gives a sign of life twice a second while it measures. */
-const SILENCE_MS = 5000;
-
 /** Put the view into `el`. @param {{modules: Record<string, object>, host: object}} given */
 export async function mount(el, { modules: m, host }) {
   const parts = m.sweepstage.build(el, m, host);
   const page = { el, parts, m, host, catalogue: null, choice: null, sweep: null, cells: new Map(), job: null, channel: null, errors: [], note: "", metric: "speedup", chosen: null, heard: 0, silent: 0 };
-  page.timer = setInterval(() => watch(page), 1000);
   return m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.sweepchoice.fromQuery });
 }
 
@@ -60,10 +56,8 @@ function wire(page) {
 }
 
 function press(page, button) {
-  if (button === "stop" && page.silent) {
-    Object.assign(page, { channel: null, silent: 0 });
-    page.errors.push({ kind: "error", message: "The app did not answer, so the sweep was given up.", remedy: "Check that it is still running; finished cells are kept, and Measure goes on from them." });
-  } else if (button === "stop" && page.job && page.channel) page.m.jobs.ask(page, "stop", { job: page.job });
+  if (button === "stop" && page.silent) page.m.jobs.giveUp(page, "sweep", "Check that it is still running; finished cells are kept, and Measure goes on from them.");
+  else if (button === "stop" && page.job && page.channel) page.m.jobs.ask(page, "stop", { job: page.job });
   else if ((button === "measure" || button === "anew") && !page.channel) measure(page, button === "anew");
   page.draw();
 }
@@ -76,14 +70,6 @@ function measure(page, anew) {
   Object.assign(page, { job: null, sweep: null, cells: new Map(), chosen: null });
   page.host.decode({ ...m.sweepchoice.request(choice, catalogue, m.form.clamp), anew, channel: page.channel });
   page.parts.live.textContent = "Measuring";
-}
-
-/** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
-function watch(page) {
-  const quiet = page.channel && page.job ? performance.now() - page.heard : 0, silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
-  if (silent === page.silent) return;
-  page.silent = silent;
-  page.draw();
 }
 
 function hear(page, message) {
