@@ -50,6 +50,7 @@ SERVER = None  # "http://localhost:7860" shares the app's backend
 import math
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 
 import ipywidgets as ui
 import plotly.graph_objects as go
@@ -228,7 +229,7 @@ def slope(seconds):
 def for_twice(seconds):
     """How many tokens there are for twice the price of one, on straight lines between the sizes measured."""
     known = list(seconds.items())
-    for (k, t), (k_next, t_next) in zip(known, known[1:], strict=False):
+    for (k, t), (k_next, t_next) in pairwise(known):
         if t_next > 2 * seconds[1]:
             return k + (k_next - k) * max(0.0, 2 * seconds[1] - t) / (t_next - t)
     return float(known[-1][0])
@@ -430,7 +431,8 @@ for k, seconds in verify.items():
     print(f"{k:>12} {seconds * 1e3:>23.2f} {seconds / verify[1]:>23.1f}")
 if {1, 8} <= set(verify):
     print(f"\none token: {verify[1] * 1e3:.1f} ms here, {cost[1] * 1e3:.1f} ms for the Hugging Face model above")
-    print(f"eight tokens here: {verify[8] / verify[1]:.2f} × one token here, {verify[8] / cost[1]:.2f} × one token there")
+    here, there = verify[8] / verify[1], verify[8] / cost[1]
+    print(f"eight tokens here: {here:.2f} × one token here, {there:.2f} × one token there")
     print(f"slope of the engine: {slope(verify):.2f}")
 w.app_link(trace, base=SERVER)
 

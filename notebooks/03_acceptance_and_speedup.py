@@ -346,9 +346,8 @@ def chart(a: float, c: float, slope: float, longest: int = 16) -> str:
         parts += [text(left + 11, 205, str(i + 1)), text(left + 11, y(gain) - 5, f"{gain:.2f}", 10)]
     parts.append(f'<path d="M30 {y(1):.1f}H540" stroke="{INK}" stroke-dasharray="5 4"/>')
     verdict = "best:" if gains[best] > 1 else "do not draft; the least loss:"
-    parts += [text(285, 224, "draft length K; dashed: plain decoding"), text(
-        285, 246, f"{verdict} K = {best + 1}, τ = {expected_tau(a, best + 1):.2f}, {gains[best]:.2f} × plain decoding", 14
-    )]  # fmt: skip
+    verdict = f"{verdict} K = {best + 1}, τ = {expected_tau(a, best + 1):.2f}, {gains[best]:.2f} × plain decoding"
+    parts += [text(285, 224, "draft length K; dashed: plain decoding"), text(285, 246, verdict, 14)]
     return (
         '<svg viewBox="0 0 560 254" width="660" role="img" aria-label="speed-up by draft length" '
         f'style="background:white;max-width:100%">{"".join(parts)}</svg>'

@@ -243,7 +243,9 @@ def dial(temperature, lenience):
 _ = ipywidgets.interact(
     dial,
     temperature=ipywidgets.FloatSlider(1.0, min=0.2, max=3.0, step=0.1, continuous_update=False, description="T"),
-    lenience=ipywidgets.FloatSlider(0.5, min=0.05, max=1.0, step=0.05, continuous_update=False, description="lenience λ"),
+    lenience=ipywidgets.FloatSlider(
+        0.5, min=0.05, max=1.0, step=0.05, continuous_update=False, description="lenience λ"
+    ),
 )
 
 # %% [markdown]

@@ -293,18 +293,21 @@ assert busy("oracle") > busy("autoregressive")
 token = traces["draft-model"].rounds[lucky[0]].nodes.text[lucky[1]]
 beliefs = [
     ("A bad drafter writes a bad text.", "token-recycling", None,
-     f"{rate('token-recycling'):.0%} of its drafts were accepted, {rate('draft-model'):.0%} of the draft model's; both texts "
-     "are those of plain decoding, token for token. So are those of the drafter with eyes and of the one without."),
+     f"{rate('token-recycling'):.0%} of its drafts were accepted, {rate('draft-model'):.0%} of the draft model's; "
+     "both texts are those of plain decoding, token for token. So are those of the drafter with "
+     "eyes and of the one without."),
     ("What is discarded was wrong.", "draft-model", {"round": lucky[0], "node": lucky[1]},
-     f"The draft {token!r} of round {lucky[0] + 1} was discarded, and the text has it in that very place. Nobody had looked."),
+     f"The draft {token!r} of round {lucky[0] + 1} was discarded, and the text has it in that very place. "
+     "Nobody had looked."),
     ("A round without an accepted draft is lost.", "token-recycling", {"round": unlucky[0]},
      f"{len(unlucky)} rounds of this one had drafts and accepted none. Each added one token, as a plain step does."),
     ("The higher acceptance rate is the better drafter.", "flash", None,
-     f"vlm-draft: {rate('vlm-draft'):.0%} of the tested drafts, τ = {tau('vlm-draft'):.2f}. flash: {rate('flash'):.0%}, "
-     f"τ = {tau('flash'):.2f}. The same text. Its drafts are longer, and a longer draft meets its first rejection more often."),
+     f"vlm-draft: {rate('vlm-draft'):.0%} of the tested drafts, τ = {tau('vlm-draft'):.2f}. "
+     f"flash: {rate('flash'):.0%}, τ = {tau('flash'):.2f}. The same text. Its drafts are longer, and a longer draft meets its first rejection more "
+     "often."),
     ("τ = 3 means three times as fast.", "oracle", None,
-     f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times as long as "
-     "plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
+     f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times "
+     "as long as plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
 ]  # fmt: skip
 
 # %%

@@ -47,7 +47,8 @@ def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
         raise WorkbenchError(f"There are no notebooks in {root}.", "Give --folder, or clone the repository.")
     page = f"/lab/tree/{_named(notebook, names)}.ipynb" if notebook else "/lab"
     given = [f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", f"--LabApp.default_url={page}"]
-    given += ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []  # containers; it listens here only
+    root_user = hasattr(os, "geteuid") and os.geteuid() == 0  # as in a container; it listens on this machine only
+    given += ["--allow-root"] if root_user else []
     return [sys.executable, "-m", "jupyterlab", *given, *QUIET, *([] if browser else ["--no-browser"])]
 
 
