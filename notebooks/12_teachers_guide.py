@@ -303,8 +303,8 @@ beliefs = [
      f"{len(unlucky)} rounds of this one had drafts and accepted none. Each added one token, as a plain step does."),
     ("The higher acceptance rate is the better drafter.", "flash", None,
      f"vlm-draft: {rate('vlm-draft'):.0%} of the tested drafts, τ = {tau('vlm-draft'):.2f}. "
-     f"flash: {rate('flash'):.0%}, τ = {tau('flash'):.2f}. The same text. Its drafts are longer, and a longer draft meets its first rejection more "
-     "often."),
+     f"flash: {rate('flash'):.0%}, τ = {tau('flash'):.2f}. The same text. "
+     "Its drafts are longer, and a longer draft meets its first rejection more often."),
     ("τ = 3 means three times as fast.", "oracle", None,
      f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times "
      "as long as plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
