@@ -88,8 +88,9 @@ class ParamSpec:
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
         """The description that `to_wire` wrote; what else stands in it is left alone, what is None has its default."""
-        known = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
-        return cls(**known | {"choices": tuple(known.get("choices", ()))})
+        known: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
+        known["choices"] = tuple(known.get("choices", ()))
+        return cls(**known)
 
 
 def _fail() -> Any:
