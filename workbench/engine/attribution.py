@@ -143,14 +143,23 @@ def _weights(
             chosen = torch.tensor(list(tokens[first:]), device=model.device).unsqueeze(1)
             logits = out.logits[0, rows].to(torch.promote_types(model.dtype, torch.float32))
             says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
-            parts = []
-            for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
-                (slope,) = torch.autograd.grad(says, leaves[0], some, retain_graph=True, is_grads_batched=True)
-                parts.append((slope[:, 0, is_vision] * leaves[0][0, is_vision]).sum(-1).abs())
+            gradient = slopes(says, leaves[:1])[:, is_vision]
     finally:
         hook.remove()
     attention = torch.stack([layer[0].mean(0) for layer in out.attentions]).mean(0)
-    return attention[rows][:, is_vision].detach(), torch.cat(parts).detach()
+    return attention[rows][:, is_vision].detach(), gradient
+
+
+def slopes(says: Float[Tensor, " T"], leaves: Sequence[Float[Tensor, "1 n D"]]) -> Float[Tensor, "T n"]:
+    """|Σ gradient · input| of each figure at each position, over all leaves together."""
+    found = []
+    for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
+        gradients = torch.autograd.grad(
+            says, leaves, some, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
+        )
+        parts = [(gradient[:, 0] * leaf[0]).sum(-1) for gradient, leaf in zip(gradients, leaves, strict=True)]
+        found.append(torch.stack(parts).sum(0).abs())
+    return torch.cat(found).detach()
 
 
 @torch.no_grad()

@@ -25,6 +25,11 @@ SMALLEST = 150_000
 """Weights below which packing does not pay in float32."""
 
 
+def has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 (AVX-512 and newer); emulation is many times slower than float32."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class Matrix:
     """One weight, or several that read the same input, in the layouts that are fast for one row and for a few.
 
@@ -36,10 +41,8 @@ class Matrix:
     def __init__(self, weight: Float[Tensor, "o i"], bias: Float[Tensor, " o"] | None = None) -> None:
         weight = weight.detach()
         self._wide, self._bias = weight.dtype != torch.bfloat16, bias
-        if self._wide:
-            packs = weight.dtype == torch.float32 and weight.numel() >= SMALLEST
-        else:
-            packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # not on a CPU without AVX-512, for example
+        is_large = weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+        packs = is_large if self._wide else has_bfloat16()
         # Single rows of float32, and small matrices, are fastest as a plain product with the transposed weight.
         self._transposed = weight.t().contiguous() if self._wide or not packs else None
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8) if packs else None

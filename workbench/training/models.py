@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from workbench.engine.packed import has_bfloat16
 from workbench.training.generators import END
-from workbench.training.muon import FloatMuon, has_bfloat16
+from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
 
 EARLY_EXIT_LAYERS = (2, 3, 4, 6)

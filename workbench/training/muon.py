@@ -11,11 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 (AVX-512 and newer); emulation is many times slower than float32."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 class FloatMuon(torch.optim.Muon):
     """`torch.optim.Muon` with its default options, but for the iteration, which is done in float32.
 

@@ -9,7 +9,6 @@ from workbench.core.errors import WorkbenchError
 from workbench.views import recorded
 
 if TYPE_CHECKING:
-    from workbench.trace.events import Trace
     from workbench.trace.store import RunStore
 
 PAGE = 12
@@ -69,15 +68,12 @@ class Kept:
 
     def recording(self, name: str) -> dict[str, Any]:
         """A trace by its name: a kept run's id, or a recording of the gallery."""
-        return self._load(name).to_wire()
-
-    def _load(self, name: str) -> Trace:
         if self.allowed:
             from workbench.trace.store import is_id  # Polars
 
             if is_id(name):
-                return self._store().load(name)
-        return recorded.trace(name)
+                return self._store().load(name).to_wire()
+        return recorded.load(name)
 
     def _store(self) -> RunStore:
         if not self.allowed:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.engine.attribution import AT_ONCE, scaled, states, stretches, twin_of
+from workbench.engine.attribution import scaled, slopes, states, stretches, twin_of
 from workbench.engine.models import Models
 from workbench.engine.pictures import layout, tokens_of
 from workbench.engine.request import Request
@@ -23,11 +23,10 @@ def explain_feature_drafter(
     """The maps of a feature drafter over the target's patches, for `Trace.attribution`; None where it is shown none.
 
     Each token is taken as the drafter would draft it right behind the true text before it, under the picture that it
-    was shown then. *Attention* is the mean over
-    heads of what that position gives to the picture's entries; an entry that stands for several patches hands its
-    weight on to them. *Gradient* is |Σ (∂ log q(token) / ∂x) · x| over the embedding and the feature that the drafter
-    is given at a patch. Both are about the picture itself: what the target's features of the *text* carry of the
-    picture reaches the drafter, too, and is not counted.
+    was shown then. *Attention* is the mean over heads of what that position gives to the picture's entries; an entry
+    that stands for several patches hands its weight on to them. *Gradient* is |Σ (∂ log q(token) / ∂x) · x| over the
+    embedding and the feature that the drafter is given at a patch. Both are about the picture itself: what the target's
+    features of the *text* carry of the picture reaches the drafter, too, and is not counted.
 
     Args:
         net: the drafter.
@@ -63,23 +62,12 @@ def explain_feature_drafter(
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
                 chosen = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
                 says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
-                gradient.append(_slopes(says, (embeds, features))[:, :n_prompt][:, is_vision.to(embeds.device)])
+                gradient.append(slopes(says, (embeds, features))[:, :n_prompt][:, is_vision.to(embeds.device)])
             with torch.no_grad():
                 weights = net.attention(entered.inputs, entered.places)[0, rows]
                 attention.append(_on_patches(weights, entered, spans, n_prompt)[:, is_vision.to(embeds.device)])
     found = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
     return {name: scaled(maps) for name, maps in found.items()} if bool(found["attention"].any()) else None
-
-
-def _slopes(says: Float[Tensor, " T"], leaves: Sequence[Float[Tensor, "1 n D"]]) -> Float[Tensor, "T n"]:
-    """|Σ gradient · input| of each figure at each position, over all leaves together."""
-    parts = []
-    for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
-        slopes = torch.autograd.grad(
-            says, leaves, some, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
-        )
-        parts.append(sum((slope[:, 0] * leaf[0]).sum(-1) for slope, leaf in zip(slopes, leaves, strict=True)))
-    return torch.cat([part.abs() for part in parts if isinstance(part, Tensor)]).detach()
 
 
 def _on_patches(

@@ -19,7 +19,7 @@ export async function mount(main, { m, host, card }) {
     return answer;
   };
   const answer = await show(0);
-  if (!answer?.allowed && !answer?.total) return;
+  if (!answer?.allowed) return;
   const label = h("label", { className: "wb-keptsearch" }, h("span", {}, "Search"), search);
   let typing = null;
   search.addEventListener("input", () => {
