@@ -43,10 +43,11 @@ def test_a_row_counts_what_its_runs_did(models: Models) -> None:
     asked = [one for one in vision_suite.questions(2, 1) if one.kind in ("caption", "count")]
     plain = vision_suite.plain_texts(models, asked)
     rows = {}
-    for name, params in (("SpecVLM, all", {"compressor": "all"}), ("SpecVLM, prune 4×", {"compressor": "prune"})):
-        row = vision_suite.measure(Setting(name, "specvlm", params), models, asked, plain)
+    pruned_by_four = Setting("SpecVLM, prune 4×", "specvlm", {"compressor": "prune"}, line="prune")
+    for setting in (Setting("SpecVLM, all", "specvlm", {"compressor": "all"}), pruned_by_four):
+        row = vision_suite.measure(setting, models, asked, plain)
         assert row is not None
-        rows[name] = row
+        rows[setting.name] = row
     whole, pruned = rows.values()
     assert (whole["vision_tokens"]["value"], pruned["vision_tokens"]["value"], whole["of"]) == (4.0, 1.0, 4)
     assert whole["same_text"] == [3, 3]
@@ -55,9 +56,9 @@ def test_a_row_counts_what_its_runs_did(models: Models) -> None:
     assert whole["groups"][SHORT]["tau"]["n"] == 1
     assert all(1 <= row["groups"][CAPTION]["tau"]["value"] <= vision_suite.DEPTH + 1 for row in rows.values())
     text = vision_suite.markdown(rows)
-    assert text.index("| all |") < text.index("| prune 4× |")  # most tokens first
+    assert text.index("| SpecVLM, all |") < text.index("| SpecVLM, prune 4× |")  # most tokens first
     shown = vision_suite.figure(rows)
-    assert {line.name for line in shown.data} == {"all", "prune"}
+    assert {line.name for line in shown.data} == {"SpecVLM, all", "prune"}
     json.dumps(rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from workbench.methods.drafters.feature_net import FeatureNet, Seen
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.msd import MSDNet
 from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
+from workbench.training.heads import trainer
 from workbench.training.heads.artefact import NETS
+from workbench.training.heads.features import Batch
 
 D, N = 16, 16
 
@@ -239,6 +242,24 @@ def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
     embeds = prompt.embeds.clone()
     embeds[:, start + 1 : end] += 1
     assert torch.equal(net.enter(dataclasses.replace(prompt, embeds=embeds)).views[0].inputs, view.inputs)
+
+
+def test_flash_looks_with_the_first_of_its_queries() -> None:
+    net, prompt = net_of(FlashNet, latents=4), seen()
+    every = net.enter(prompt).views[0]
+    for latents, expected in ((1, 1), (3, 3), (9, 4)):
+        view = net.enter(prompt, latents).views[0]
+        assert torch.allclose(view.inputs, every.inputs[:, :expected], atol=1e-12)
+        assert view.weights.shape == (expected, N)
+
+
+def test_flash_trains_every_size_of_its_latents() -> None:
+    net, batch = net_of(FlashNet, latents=4), Batch(seen(), torch.zeros(2, 3), torch.zeros(2, 3, D), torch.ones(2, 3))
+    generator = torch.Generator().manual_seed(0)
+    sizes = [trainer.drawn(net, batch, lambda *shape: torch.rand(shape, generator=generator), 0) for _ in range(300)]
+    counts = Counter(sizes)
+    assert set(counts) == {1, 2, 4}
+    assert min(counts.values()) > 60
 
 
 def test_one_feature_ahead_reduces_flash_to_eagle() -> None:

@@ -26,7 +26,7 @@ from workbench.training.scenes.evaluate import evaluate_scenes, held_scenes, pic
 from workbench.training.scenes.model import VISION_TOKENS, load_vision_model
 from workbench.training.scenes.packing import Packer
 from workbench.training.scenes.tower import TowerOptions, train_tower
-from workbench.training.scenes.train import VisionOptions, answer_states, build_vision_model, train_vision
+from workbench.training.scenes.train import VisionOptions, answer_states, build_vision_model, scene_rows, train_vision
 from workbench.training.tokenizer import IMAGE, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +130,28 @@ def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("captioned", [0.0, 1.0])
+def test_rows_ask_for_the_caption_as_often_as_told(folder: Path, captioned: float) -> None:
+    options = dataclasses.replace(_target(folder), captioned=captioned)
+    rows, _, _ = scene_rows(held_scenes(8), options, "seed")
+    captions = [answer for row in rows for _, answer in row if answer.startswith("There are") or "shape:" in answer]
+    assert [len(row) for row in rows] == [options.questions + int(captioned)] * 8
+    assert len(captions) == 8 * captioned
+
+
+def test_the_tower_can_go_on_reading_its_patches(folder: Path) -> None:
+    options = dataclasses.replace(_target(folder, "reading"), reading_rows=4, tower_rate=1.0)
+    result = train_vision(options, silent)
+    assert {"shape", "rank", "relation"} <= set(result.losses)
+    read, unread = (torch.load(folder / f"{name}.pt", weights_only=True)["model"] for name in ("reading", "target"))
+    assert "read.weight" in read
+    assert "read.weight" not in unread
+    _killed_and_resumed(train_vision, dataclasses.replace(options, checkpoint=folder / "reading2.pt"))
+    resumed = torch.load(folder / "reading2.pt", weights_only=True)["model"]
+    for name, tensor in read.items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
 def test_the_target_has_the_layout_of_llava(folder: Path) -> None:
     model = AutoModelForImageTextToText.from_pretrained(folder / "target", dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(folder / "target")
@@ -206,6 +228,11 @@ def test_drafters_are_trained_on_the_targets_own_answers(folder: Path) -> None:
     for name, tensor in drafter.model.vision_tower.state_dict().items():
         assert torch.equal(tensor, frozen[name]), name
     assert isinstance(LlamaForCausalLM.from_pretrained(folder / "blind"), LlamaForCausalLM)
+    (folder / "base.pt").unlink()  # a run that goes on from a finished drafter needs no small language model
+    further = dataclasses.replace(seeing, begin=folder / "seeing", out=folder / "seeing2")
+    assert "base, blind: all" not in train_vision_drafter(further, silent).held
+    train_text_drafter(dataclasses.replace(blind, begin=folder / "blind", out=folder / "blind2"), silent)
+    assert not (folder / "base.pt").exists()
     assert acceptance(folder / "target", target, 2)["all"] == 1.0  # the target agrees with itself
 
 

@@ -125,17 +125,17 @@ def test_the_curve_comes_from_the_suites_board_a_line_for_each_compressor(tmp_pa
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
     assert scenes.board() is None
 
-    def row(method: str, params: dict[str, Any], tokens: float, tau: float) -> dict[str, Any]:
+    def row(method: str, line: str | None, tokens: float, tau: float) -> dict[str, Any]:
         at = {"value": tau, "low": None, "high": 2 * tau, "n": 40}
         counted = {"value": tokens, "low": None, "high": None, "n": 40}
-        made = {"method": method, "params": params, "vision_tokens": counted, "date": "2026-11-21 10:00 UTC"}
+        made = {"method": method, "line": line, "vision_tokens": counted, "date": "2026-11-21 10:00 UTC"}
         return made | {"groups": {scenes.GROUP: {"tau": at}}}
 
     rows = {
-        "SpecVLM, prune 1×": row("specvlm", {"compressor": "prune", "ratio": 1}, 64.0, 2.9),
-        "SpecVLM, prune 4×": row("specvlm", {"compressor": "prune", "ratio": 4}, 16.0, 2.6),
-        "text-only": row("vlm-text-only", {}, 0.0, 1.8),
-        "unfinished": row("msd", {}, 64.0, 2.0) | {"groups": {}},
+        "SpecVLM, prune 1×": row("specvlm", "prune", 64.0, 2.9),
+        "SpecVLM, prune 4×": row("specvlm", "prune", 16.0, 2.6),
+        "text-only": row("vlm-text-only", None, 0.0, 1.8),
+        "unfinished": row("msd", None, 64.0, 2.0) | {"groups": {}},
     }
     (tmp_path / "vision.json").write_text(json.dumps({"board": "vision", "rows": rows}))
     found = scenes.board()

@@ -50,30 +50,35 @@ class Setting:
         method: registry name.
         params: beyond the method's defaults.
         drafter: the draft model it runs with, where it takes one.
+        line: of the curve τ against vision tokens, where several strengths of one compressor make one.
     """
 
     name: str
     method: str
     params: Mapping[str, Any] = field(default_factory=dict)
     drafter: str | None = None
+    line: str | None = None
 
 
 def settings() -> list[Setting]:
-    """The six drafters, then SpecVLM's compressors one by one."""
+    """The six drafters, then compressors one by one: SpecVLM's, and FLASH with fewer latents."""
     found = [
         Setting("text-only", "vlm-text-only", {"policy": "fixed"}, BLIND),
         Setting("draft model, chain", "vlm-draft", {"policy": "fixed"}, SEEING),
         Setting("draft model, tree", "vlm-draft", {"policy": "dynamic-tree"}, SEEING),
         Setting("EagleVLM", "eagle-vlm"),
         Setting("MSD", "msd"),
-        Setting("FLASH", "flash"),
+        Setting("FLASH", "flash", line="latents"),
         Setting("SpecVLM, gate", "specvlm", {"compressor": "gate"}),
         Setting("SpecVLM, all", "specvlm", {"compressor": "all"}),
     ]
     ratios = {"prune": (2, 4, 8, 16, 32), "pool": (4, 16, 64), "conv": (4, 16)}
     for name, steps in ratios.items():
-        found += [Setting(f"SpecVLM, {name} {r}×", "specvlm", {"compressor": name, "ratio": r}) for r in steps]
-    return found + [Setting(f"SpecVLM, {name}", "specvlm", {"compressor": name}) for name in ("resample", "none")]
+        found += [
+            Setting(f"SpecVLM, {name} {r}×", "specvlm", {"compressor": name, "ratio": r}, line=name) for r in steps
+        ]
+    found += [Setting(f"SpecVLM, {name}", "specvlm", {"compressor": name}) for name in ("resample", "none")]
+    return found + [Setting(f"FLASH, {n} latents", "flash", {"latents": n}, line="latents") for n in (4, 2, 1)]
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,7 @@ def measure(
     return {
         "method": setting.method,
         "params": {**setting.params, "depth": DEPTH},
+        "line": setting.line,
         "compressor": seen.get("compressor"),
         "vision_tokens": estimate([float(v["n_drafter"]) for v in _vision(traces)]),
         "drafter_bytes": estimate([float(v["drafter_bytes"]) for v in _vision(traces)]),
@@ -231,8 +237,9 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """The drafters side by side, and the curve: τ against vision tokens."""
     order = [s.name for s in settings() if s.name in rows]
-    six = [name for name in order if not name.startswith("SpecVLM, ") or name == "SpecVLM, gate"]
-    curve = sorted((n for n in order if n.startswith("SpecVLM, ")), key=lambda n: -_tokens(rows[n]))
+    six = [name for name in order if "," not in name or rows[name]["method"] == "vlm-draft" or name == "SpecVLM, gate"]
+    elastic = {"specvlm", "flash"}
+    curve = sorted((n for n in order if rows[n]["method"] in elastic), key=lambda n: -_tokens(rows[n]))
     some = rows[order[0]] if order else {}
     n = some["groups"]["all"]["tau"]["n"] if some else 0
     lines = [
@@ -240,7 +247,7 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
         *(_line(name, rows[name]) for name in six),
         "",
-        "| SpecVLM's compressor | vision tokens | τ, captions | τ, short answers | accepted |",
+        "| compressor | vision tokens | τ, captions | τ, short answers | accepted |",
         "|---|---:|---:|---:|---:|",
         *(_curve_line(name, rows[name]) for name in curve),
         "",
@@ -268,7 +275,7 @@ def _curve_line(name: str, row: Mapping[str, Any]) -> str:
     groups = row["groups"]
     cells = [_span(groups[CAPTION]["tau"]), _span(groups[SHORT]["tau"]), _share(groups[CAPTION]["acceptance"])]
     chosen = ", ".join(f"{what} {n}" for what, n in sorted(row["chosen"].items(), key=lambda item: -item[1]))
-    label = name.removeprefix("SpecVLM, ") + (f" ({chosen})" if chosen else "")
+    label = name + (f" ({chosen})" if chosen else "")
     return f"| {label} | {_tokens(row):.4g} | {' | '.join(cells)} |"
 
 
@@ -290,8 +297,7 @@ def figure(rows: Mapping[str, Mapping[str, Any]], group: str = CAPTION) -> Any:
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for name, row in rows.items():
         if group in row["groups"]:
-            label = str(row["compressor"]) if row["method"] == "specvlm" and not row["chosen"] else name
-            lines.setdefault(label, []).append(row)
+            lines.setdefault(row["line"] or name, []).append(row)
     shown = go.Figure()
     for label, mine in lines.items():
         mine = sorted(mine, key=_tokens)

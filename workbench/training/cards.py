@@ -41,6 +41,14 @@ right, r = 1 to 10.
 """
 
 
+def runs_of(figures: Figures) -> list[Figures]:
+    """Figures of all runs that made a model, the first one first: a run that went on from another one holds it."""
+    runs = [figures]
+    while "begun" in runs[0]:
+        runs.insert(0, runs[0]["begun"])
+    return runs
+
+
 def _run(figures: Figures, hardware: str) -> str:
     losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
     return (

@@ -89,6 +89,14 @@ def half_precision(wanted: bool = True) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, wanted and has_bfloat16())
 
 
+def fast_attention() -> str:
+    """Return the attention that trains fastest on this CPU, for rows of a few hundred tokens.
+
+    In bfloat16 plain products beat the fused kernel; in float32 it is the other way round.
+    """
+    return "eager" if has_bfloat16() else "sdpa"
+
+
 def scale_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None:
     """Set every learning rate to its top value times a factor."""
     for optimizer in optimizers:

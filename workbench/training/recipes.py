@@ -19,6 +19,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
+from workbench.bench.machine import machine_facts
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
@@ -158,10 +159,19 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
     return _finish(distill(options, report), options.out)
 
 
-def _finish(result: RunResult, out: Path) -> dict[str, Any]:
-    figures = dataclasses.asdict(result)
+def _finish(result: RunResult, out: Path, begun: dict[str, Any] | None = None) -> dict[str, Any]:
+    machine = machine_facts()
+    figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
+    if begun is not None:
+        figures["begun"] = begun
     (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
     return figures
+
+
+def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
+    """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
+    begun = None if options.begin is None else json.loads((options.begin / "training.json").read_text())
+    return _finish(train(options, report), options.out, begun)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -197,19 +207,19 @@ RECIPES: dict[str, Recipe] = {
             "vision-target",
             "the bundled vision-language target (5 M parameters, LLaVA layout), on rendered scenes",
             VisionOptions,
-            lambda options, report: _finish(train_vision(options, report), options.out),
+            lambda options, report: _finish_begun(train_vision, options, report),
         ),
         Recipe(
             "vision-text-drafter",
             "the blind drafter of the vision-language target, tuned on the target's own answers",
             TextDrafterOptions,
-            lambda options, report: _finish(train_text_drafter(options, report), options.out),
+            lambda options, report: _finish_begun(train_text_drafter, options, report),
         ),
         Recipe(
             "vision-drafter",
             "the seeing drafter (MASSV): the target's tower, a new projector, a small language model",
             VisionDrafterOptions,
-            lambda options, report: _finish(train_vision_drafter(options, report), options.out),
+            lambda options, report: _finish_begun(train_vision_drafter, options, report),
         ),
         Recipe(
             "vision-evaluate",

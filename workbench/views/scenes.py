@@ -75,8 +75,7 @@ def board() -> dict[str, Any] | None:
     rows = {name: row for name, row in json.loads(path.read_text(encoding="utf-8"))["rows"].items() if _measured(row)}
     lines: dict[str, list[dict[str, Any]]] = {}
     for name, row in rows.items():
-        by_strength = row["method"] == "specvlm" and "ratio" in row["params"]
-        lines.setdefault(row["params"]["compressor"] if by_strength else name, []).append(_point(row))
+        lines.setdefault(row["line"] or name, []).append(_point(row))
     made = [{"name": name, "points": sorted(mine, key=lambda p: p["tokens"])} for name, mine in lines.items()]
     if not made:
         return None

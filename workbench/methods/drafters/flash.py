@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import to_host
@@ -24,6 +25,9 @@ class FlashNet(FeatureNet):
     Features at vision positions have been through the whole target, hence "latent-aware"; no embedding is fused with
     them. State s(t) answers f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which know nothing of the
     tokens drafted before them. So k = 1 is EAGLE with shorter pictures.
+
+    The paper trains one drafter for one C. Here training draws how many of the queries are used, the first ones always
+    among them, so that one drafter can be measured at every size.
     """
 
     kind = "flash"
@@ -42,11 +46,11 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.bias)
 
     def look(self, seen: Seen, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None) -> View:
-        """C mixtures of the picture's features. Weights are those of the first prompt."""
+        """C mixtures of the picture's features, or the first `how` of them. Weights are those of the first prompt."""
         start, end = seen.spans[picture]
-        features = seen.features[:, start:end]
-        weights = (self.queries @ features.mT).softmax(-1)  # [B, C, N]
-        return View(weights @ features, spread(len(self.queries), features), "latent", weights=weights[0].detach())
+        features, queries = seen.features[:, start:end], self.queries[:how]
+        weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
+        return View(weights @ features, spread(len(queries), features), "latent", weights=weights[0].detach())
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
         """State s(t) → f̂(t + 1) … f̂(t + k)."""
@@ -74,6 +78,11 @@ class Flash(FeatureDrafter):
 
     needs: ClassVar[tuple[str, ...]] = (FlashNet.kind,)
     net: ClassVar[type[FeatureNet]] = FlashNet
+    latents: int = param(8, ge=1, le=64, doc="vectors that a picture becomes, at most as many as were trained")
+
+    @property
+    def how(self) -> int:
+        return self.latents
 
     def grow(self, state: FeatureState, guess: Float[Tensor, "1 D"], depth: int) -> DraftTree:
         """Blocks of k levels, one forward each. A node is named by the ranks of the tokens on its path."""

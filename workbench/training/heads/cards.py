@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from workbench.training.cards import runs_of
+
 IDEAS = {
     "eagle-vlm": "EagleVLM (Huang et al. 2025, arXiv 2509.11815): every position enters with the target's feature and"
     " the embedding that follows, whether word or patch.",
@@ -30,9 +32,6 @@ def write_card(folder: Path) -> None:
 def card(name: str, config: dict[str, Any], figures: dict[str, Any]) -> str:
     """The text of a card."""
     net, held = config["net"], figures["held"]
-    runs = [figures]
-    while "begun" in runs[0]:
-        runs.insert(0, runs[0]["begun"])
     shape = ", ".join(f"{key} {value}" for key, value in net.items())
     rows = [f"| {int(key.split()[1])} | {100 * value:.1f} % |" for key, value in held.items()]
     losses = ", ".join(f"{key} {value:.3f}" for key, value in figures["losses"].items())
@@ -45,7 +44,7 @@ def card(name: str, config: dict[str, Any], figures: dict[str, Any]) -> str:
         f"- **Shape**: {config['parameters']:,} parameters ({shape}); embedding and LM head are the target's and not"
         " stored here.",
         f"- **Training**: `workbench train vision-heads --set method={config['workbench_head']}`, on questions about"
-        " rendered scenes and on the target's features over the answers. " + " Then ".join(map(_run, runs)),
+        " rendered scenes and on the target's features over the answers. " + " Then ".join(map(_run, runs_of(figures))),
         f"- **Loss**: {config['loss']}; at the end (smoothed): {losses}.",
         "",
         "## Measured on scenes kept out of training",

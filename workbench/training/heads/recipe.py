@@ -21,7 +21,12 @@ from workbench.training.heads.features import Dialogue, Features, read_dialogues
 from workbench.training.heads.trainer import HeadOptions, train_net
 from workbench.training.loop import Report
 from workbench.training.scenes.data import normalised
-from workbench.training.scenes.drafters import VisionDrafterOptions, own_scenes, write_own_answers
+from workbench.training.scenes.drafters import (
+    VisionDrafterOptions,
+    newer_than_weights,
+    own_scenes,
+    write_own_answers,
+)
 from workbench.training.scenes.draw import paint
 from workbench.training.scenes.model import load_vision_model
 from workbench.training.scenes.packing import Packer, worded
@@ -114,9 +119,8 @@ def prepared(
 ) -> tuple[Features, list[list[Dialogue]]]:
     """The target's dialogues for training, and batches of those of other scenes for measuring."""
     paths = {part: options.features.with_stem(f"{options.features.stem}-{part}") for part in ("train", "held")}
-    newest = max(path.stat().st_mtime for path in options.target.glob("*.safetensors"))
-    if not all(path.exists() and path.stat().st_mtime > newest for path in paths.values()):
-        if not (options.own.exists() and options.own.stat().st_mtime > newest):
+    if not all(newer_than_weights(path, options.target) for path in paths.values()):
+        if not newer_than_weights(options.own, options.target):
             source = VisionDrafterOptions(
                 target=options.target,
                 own=options.own,

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
 from workbench.training.clock import RunClock
 from workbench.training.heads.artefact import NETS
@@ -230,9 +231,17 @@ def train_net(
     return net, run_loop(loop, net, optimizers, step_losses, report, on_checkpoint)
 
 
-def drawn(net: FeatureNet, batch: Batch, chance: Callable[..., Tensor], step: int) -> Compression | None:
-    """How an elastic compressor looks at this batch: a ratio, a subset to keep, and noise for the gate's draw."""
-    if not isinstance(net, SpecVLMNet) or not batch.seen.spans:
+def drawn(net: FeatureNet, batch: Batch, chance: Callable[..., Tensor], step: int) -> Compression | int | None:
+    """How a drafter that can see less of a picture looks at this batch.
+
+    FLASH: with all of its queries, a half, a quarter …; SpecVLM: a ratio, a subset to keep, noise for the gate's draw.
+    """
+    if not batch.seen.spans:
+        return None
+    if isinstance(net, FlashNet):
+        queries = len(net.queries)
+        return queries >> int(chance(1) * queries.bit_length())
+    if not isinstance(net, SpecVLMNet):
         return None
     ratio = RATIOS[int(chance(1) * len(RATIOS))]
     uniform = chance(len(batch.ids), len(MENU)).clamp(1e-6, 1 - 1e-6)

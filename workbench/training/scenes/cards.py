@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from workbench.training.cards import runs_of
 from workbench.training.scenes.scene import COLOURS, SHAPES, WORDS
 
 Figures = dict[str, Any]
@@ -66,9 +67,18 @@ projector and language model from answers that the target wrote itself, by `work
 
 
 def _run(figures: Figures, hardware: str) -> str:
+    runs = runs_of(figures)
+    title = (
+        "## Training run" if len(runs) == 1 else "## Training runs\n\nEach went on from the weights of the one before."
+    )
+    return f"\n{title}\n\n" + "".join(_one_run(run, hardware) for run in runs)
+
+
+def _one_run(figures: Figures, hardware: str) -> str:
     losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
+    if machine := figures.get("machine"):
+        hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
-        "\n## Training run\n\n"
         f"- {figures['steps']:,} steps, {figures['tokens']:,} tokens (vision tokens and padding included),"
         f" {figures['seconds'] / 60:.0f} minutes by the clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses}.\n"
@@ -100,7 +110,8 @@ def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
         f" {results['drafter_count']} held-out scenes at which the drafter's best token is the target's.\n\n"
         "| question | acceptance |\n|---|---:|\n" + "\n".join(rows) + "\n"
     )
-    phases = {key: value for key, value in figures.get("held", {}).items() if key.endswith((": caption", ": all"))}
+    measured = [pair for run in runs_of(figures) for pair in run.get("held", {}).items()]
+    phases = {key: value for key, value in measured if key.endswith((": caption", ": all"))}
     if phases:
         text += "\nBy phase, measured during training on fewer scenes:\n\n| phase | acceptance |\n|---|---:|\n"
         text += "\n".join(f"| {key} | {value:.3f} |" for key, value in phases.items()) + "\n"

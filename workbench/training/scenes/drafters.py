@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from transformers import LlamaForCausalLM, LlavaForConditionalGeneration, PreTra
 
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, half_precision, save_model
+from workbench.training.models import build_optimizers, fast_attention, half_precision, save_model
 from workbench.training.scenes.data import Shards, normalised
 from workbench.training.scenes.evaluate import answer, ask_all, held_scenes, pictures_of
 from workbench.training.scenes.model import (
@@ -48,8 +49,9 @@ class VisionDrafterOptions:
 
     Attributes:
         target: Folder of the vision-language target.
+        begin: Folder of a finished drafter to go on from with the tuning, instead of the small language model.
         scenes: Folder of rendered scenes; missing ones are drawn.
-        own: File with answers that the target wrote, made when it is missing.
+        own: File with answers that the target wrote; made again where it is missing or older than the target.
         own_scenes: Scenes in that file.
         own_questions: Questions about each, next to its caption.
         base: File with the small language model before it is tuned; made when it is missing.
@@ -75,6 +77,7 @@ class VisionDrafterOptions:
     """
 
     target: Path = Path(".cache/models/vision-target")
+    begin: Path | None = None
     scenes: Path = Path(".cache/train/scenes")
     own: Path = Path(".cache/train/vision-own.json")
     own_scenes: int = 2000
@@ -128,7 +131,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
     known; only the others are generated.
     """
     target, processor = load_vision_model(options.target)
-    target.set_attn_implementation("eager")
+    target.set_attn_implementation(fast_attention())
     tokenizer = processor.tokenizer
     packer = Packer(tokenizer)
     drawn = own_scenes(options.own_scenes)
@@ -223,7 +226,7 @@ def _run(
     checkpoint: Path | None = None,
 ) -> RunResult:
     """Train those weights of a drafter that require gradients on the answers of batches."""
-    model.set_attn_implementation("eager")
+    model.set_attn_implementation(fast_attention())
     optimizers = build_optimizers(model, options.matrix_rate, options.other_rate)
     model.train()
 
@@ -260,18 +263,26 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
     return model
 
 
-def _prepared(options: VisionDrafterOptions, report: Report) -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
-    """What both drafters begin with: the tokenizer, the target's own answers on disk, the small language model."""
+def newer_than_weights(path: Path, folder: Path) -> bool:
+    """Return whether a file was made after the weights of the model in `folder`."""
+    return path.exists() and path.stat().st_mtime > max(w.stat().st_mtime for w in folder.glob("*.safetensors"))
+
+
+def _prepared(options: VisionDrafterOptions, report: Report) -> PreTrainedTokenizerFast:
+    """What both drafters begin with: the tokenizer, and the target's own answers on disk."""
     torch.set_num_threads(options.threads)
-    tokenizer = load_tokenizer(options.target)
-    if not options.own.exists():
+    if not newer_than_weights(options.own, options.target):
         write_own_answers(options, report)
-    return tokenizer, _base_model(options, tokenizer, report)
+    return load_tokenizer(options.target)
 
 
 def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult:
     """Train the blind drafter and write it to `options.out`."""
-    tokenizer, model = _prepared(options, report)
+    tokenizer = _prepared(options, report)
+    if options.begin is None:
+        model = _base_model(options, tokenizer, report)
+    else:
+        model = LlamaForCausalLM.from_pretrained(str(options.begin), dtype=torch.float32)
     packer = Packer(tokenizer, 0, 1.0)
     batch = _truth_batches(options, packer, False) if options.truth else _own_batches(options, packer)
     clock = RunClock(options.minutes, options.steps)
@@ -283,23 +294,15 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
 
 def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunResult:
     """Train the seeing drafter and write it to `options.out`."""
-    tokenizer, base = _prepared(options, report)
-    target, _ = load_vision_model(options.target)
-    language = language_config(tokenizer, options.hidden, options.layers, options.inner)
-    model = LlavaForConditionalGeneration(vision_language_config(tokenizer, target.model.vision_tower.config, language))
-    seeded_weights(model, options.seed + 1)
-    model.model.vision_tower.load_state_dict(target.model.vision_tower.state_dict())
-    model.model.language_model.load_state_dict(base.model.state_dict())
-    model.tie_weights()
-    model.requires_grad_(False)
+    tokenizer = _prepared(options, report)
     packer = Packer(tokenizer, short_weight=1.0)
+    tower = load_vision_model(options.target)[0].model.vision_tower
     held: dict[str, float] = {}
-    if not options.resume:
-        held |= _phase("base, blind", acceptance(options.target, base, options.held), report)
-        model.model.multi_modal_projector.requires_grad_(True)
-        clock = RunClock(steps=options.projector_steps)
-        _run("projector", model, _truth_batches(options, packer, True), options, clock, report)
-        held |= _phase("projector", acceptance(options.target, model, options.held), report)
+    if options.begin is not None:
+        model, _ = load_vision_model(options.begin)
+        model.model.vision_tower.load_state_dict(tower.state_dict())
+    else:
+        model = _before_tuning(options, tower, tokenizer, packer, held, report)
     model.model.language_model.requires_grad_(True)
     model.model.multi_modal_projector.requires_grad_(True)
     batch = _truth_batches(options, packer, False) if options.truth else _own_batches(options, packer)
@@ -309,6 +312,32 @@ def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunRe
     _phase("tuned", result.held, report)
     save_vision_model(model, tokenizer, options.out)
     return result
+
+
+def _before_tuning(
+    options: VisionDrafterOptions,
+    tower: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    packer: Packer,
+    held: dict[str, float],
+    report: Report,
+) -> LlavaForConditionalGeneration:
+    """The seeing drafter after the first phase: the target's frozen tower, and a projector that has learned alone."""
+    base = _base_model(options, tokenizer, report)
+    language = language_config(tokenizer, options.hidden, options.layers, options.inner)
+    model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))
+    seeded_weights(model, options.seed + 1)
+    model.model.vision_tower.load_state_dict(tower.state_dict())
+    model.model.language_model.load_state_dict(base.model.state_dict())
+    model.tie_weights()
+    model.requires_grad_(False)
+    if not options.resume:
+        held |= _phase("base, blind", acceptance(options.target, base, options.held), report)
+        model.model.multi_modal_projector.requires_grad_(True)
+        clock = RunClock(steps=options.projector_steps)
+        _run("projector", model, _truth_batches(options, packer, True), options, clock, report)
+        held |= _phase("projector", acceptance(options.target, model, options.held), report)
+    return model
 
 
 def _phase(name: str, figures: dict[str, float], report: Report) -> dict[str, float]:

@@ -141,6 +141,6 @@ def evaluate_scenes(
 def quick_check(
     model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, count: int
 ) -> dict[str, float]:
-    """Return caption scores on a few held-out scenes."""
-    found = evaluate_scenes(model, tokenizer, held_scenes(count), ("caption", "count", "reading", "relation"))
-    return found
+    """Return the scores of captions and of some short answers on a few held-out scenes."""
+    kinds = ("caption", "colour", "count", "place", "reading", "relation")
+    return evaluate_scenes(model, tokenizer, held_scenes(count), kinds)

@@ -14,8 +14,8 @@ from transformers import LlavaForConditionalGeneration
 
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, half_precision
-from workbench.training.scenes.data import Shards, jittered, normalised
+from workbench.training.models import build_optimizers, fast_attention, half_precision
+from workbench.training.scenes.data import Shards, jittered, normalised, patch_labels
 from workbench.training.scenes.evaluate import quick_check
 from workbench.training.scenes.model import (
     language_config,
@@ -26,7 +26,7 @@ from workbench.training.scenes.model import (
 from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, Turn, worded
 from workbench.training.scenes.scene import Scene
 from workbench.training.scenes.tasks import ask_some
-from workbench.training.scenes.tower import load_tower, seeded_weights
+from workbench.training.scenes.tower import PatchReader, load_tower, reading_loss, seeded_weights
 from workbench.training.tokenizer import load_tokenizer
 
 
@@ -52,11 +52,14 @@ class VisionOptions:
         favoured: Kinds of question asked for five times as often as others, separated by commas.
         shards: Shards of scenes in use.
         shard_size: Scenes per shard.
+        captioned: Share of the rows that ask for the caption, too.
         chained: Share of the rows that are conversations.
         unseen: Share of the rows without a picture.
         matrix_rate: Top learning rate of Muon.
         other_rate: Top learning rate of AdamW.
         tower_rate: Factor on both in the tower.
+        reading_rows: Further pictures per step, of which the tower goes on saying what every patch shows.
+        reading: Weight of that loss.
         seed: Seed of weights and scenes.
         threads: CPU threads.
         checkpoint_seconds: Time between checkpoints.
@@ -81,11 +84,14 @@ class VisionOptions:
     favoured: tuple[str, ...] = ()
     shards: int = 24
     shard_size: int = 4096
+    captioned: float = 1.0
     chained: float = 0.1
     unseen: float = 0.02
     matrix_rate: float = 0.02
     other_rate: float = 0.003
     tower_rate: float = 0.2
+    reading_rows: int = 0
+    reading: float = 0.1
     seed: int = 1
     threads: int = 1
     checkpoint_seconds: float = 240.0
@@ -106,6 +112,8 @@ def scene_rows(
     rows, chains, seen = [], [], []
     for scene in drawn:
         asked = ask_some(scene, options.questions, rng, options.favoured)
+        if rng.random() >= options.captioned:
+            del asked[0]
         chain, see = rng.random() < options.chained, rng.random() >= options.unseen
         if chain:
             rng.shuffle(asked)
@@ -139,7 +147,7 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
     """Build the model with the pretrained tower and a new projector and language model, or load a finished one."""
     if options.begin is not None:
         model, _ = load_vision_model(options.begin)
-        model.set_attn_implementation("eager")
+        model.set_attn_implementation(fast_attention())
         return model.requires_grad_(True).train()
     tokenizer = load_tokenizer(options.tokenizer)
     tower = load_tower(options.tower)
@@ -147,14 +155,18 @@ def build_vision_model(options: VisionOptions) -> LlavaForConditionalGeneration:
     model = LlavaForConditionalGeneration(vision_language_config(tokenizer, tower.config, language))
     seeded_weights(model, options.seed)
     model.model.vision_tower.load_state_dict(tower.state_dict())
-    model.set_attn_implementation("eager")  # in bfloat16 faster on CPUs than the fused kernel, for rows this short
+    model.set_attn_implementation(fast_attention())
     return model
 
 
-def vision_optimizers(model: LlavaForConditionalGeneration, options: VisionOptions) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of the language model and projector, and slower ones of the tower."""
+def vision_optimizers(
+    model: LlavaForConditionalGeneration, reader: PatchReader, options: VisionOptions
+) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of the language model, projector and reader, and slower ones of the tower."""
     trunk = model.model
     rest = nn.ModuleDict({"projector": trunk.multi_modal_projector, "language": trunk.language_model})
+    if options.reading_rows:
+        rest.update({"norm": reader.norm, "read": reader.read})
     slow = options.tower_rate
     return [
         *build_optimizers(rest, options.matrix_rate, options.other_rate),
@@ -168,7 +180,10 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_vision_model(options)
     report(f"vision-target: {sum(p.numel() for p in model.parameters()):,} parameters")
-    optimizers = vision_optimizers(model, options)
+    reader = PatchReader(model.model.vision_tower.config)
+    seeded_weights(reader, options.seed)
+    reader.tower = model.model.vision_tower
+    optimizers = vision_optimizers(model, reader, options)
     shards = Shards(options.scenes, 0, options.shard_size)
     packer = Packer(tokenizer)
 
@@ -186,8 +201,24 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         loss = (each * weights).sum() / weights.sum()
         loss.backward()
         short = weights > 1
-        shown = {"loss": float(loss.detach()), "caption": float(each[~short].detach().mean())}
-        return packed.ids.numel(), shown | {"short": float(each[short].detach().mean())}
+        shown = {
+            name: float(each[which].detach().mean())
+            for name, which in (("caption", ~short), ("short", short))
+            if which.any()
+        }
+        shown = {"loss": float(loss.detach()), **shown}
+        if options.reading_rows:
+            shown |= read_on(step)
+        return packed.ids.numel(), shown
+
+    def read_on(step: int) -> dict[str, float]:
+        drawn, pixels, shown = shards.batch(step, options.reading_rows, options.shards)
+        images = jittered(normalised(pixels), (options.seed, step, 3))
+        with half_precision():
+            scores = reader(torch.from_numpy(images))
+        loss, right = reading_loss(scores, patch_labels(drawn, shown))
+        (options.reading * loss).backward()
+        return {name: right[name] for name in ("colour", "shape", "rank", "relation", "place") if name in right}
 
     def on_checkpoint(result: RunResult) -> str:
         model.eval()
@@ -200,4 +231,6 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     loop = LoopOptions(
         "vision-target", clock, options.checkpoint, options.resume, options.checkpoint_seconds, decay=options.decay
     )
-    return run_loop(loop, model, optimizers, step_losses, report, on_checkpoint)
+    further = {"norm": reader.norm, "read": reader.read} if options.reading_rows else None
+    trained = nn.ModuleDict({"model": model, **further}) if further else model
+    return run_loop(loop, trained, optimizers, step_losses, report, on_checkpoint)
