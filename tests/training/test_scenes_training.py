@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokeniz
 
 from workbench.training import recipes
 from workbench.training.generators import ASSISTANT, USER
+from workbench.training.scenes.data import ASPECTS, normalised, patch_labels
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
     VisionDrafterOptions,
@@ -22,11 +24,22 @@ from workbench.training.scenes.drafters import (
     train_text_drafter,
     train_vision_drafter,
 )
+from workbench.training.scenes.draw import paint
 from workbench.training.scenes.evaluate import evaluate_scenes, held_scenes, pictures_of
 from workbench.training.scenes.model import VISION_TOKENS, load_vision_model
 from workbench.training.scenes.packing import Packer
+from workbench.training.scenes.pointing import Pointer
+from workbench.training.scenes.scene import COLOURS, SHAPES
+from workbench.training.scenes.tasks import ask
 from workbench.training.scenes.tower import TowerOptions, train_tower
-from workbench.training.scenes.train import VisionOptions, answer_states, build_vision_model, scene_rows, train_vision
+from workbench.training.scenes.train import (
+    VisionOptions,
+    answer_states,
+    build_vision_model,
+    naming_loss,
+    scene_rows,
+    train_vision,
+)
 from workbench.training.tokenizer import IMAGE, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +83,7 @@ def _target(folder: Path, name: str = "target") -> VisionOptions:
         inner=64,
         rows=4,
         questions=2,
+        reading_rows=0,
         shards=1,
         shard_size=16,
         check_scenes=0,
@@ -133,7 +147,7 @@ def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
 @pytest.mark.parametrize("captioned", [0.0, 1.0])
 def test_rows_ask_for_the_caption_as_often_as_told(folder: Path, captioned: float) -> None:
     options = dataclasses.replace(_target(folder), captioned=captioned)
-    rows, _, _ = scene_rows(held_scenes(8), options, "seed")
+    rows = scene_rows(held_scenes(8), options, "seed").turns
     captions = [answer for row in rows for _, answer in row if answer.startswith("There are") or "shape:" in answer]
     assert [len(row) for row in rows] == [options.questions + int(captioned)] * 8
     assert len(captions) == 8 * captioned
@@ -150,6 +164,69 @@ def test_the_tower_can_go_on_reading_its_patches(folder: Path) -> None:
     resumed = torch.load(folder / "reading2.pt", weights_only=True)["model"]
     for name, tensor in read.items():
         assert torch.equal(tensor, resumed[name]), name
+
+
+def test_pointing_is_what_the_heads_attend_to(folder: Path) -> None:
+    """The loss is that of the attention which the model computes itself, on the patches of the objects named."""
+    options = dataclasses.replace(_target(folder), questions=6, chained=0.5, unseen=0.2, captioned=0.5)
+    model = build_vision_model(options).eval()
+    model.set_attn_implementation("eager")
+    drawn = held_scenes(5)
+    painted = [paint(scene) for scene in drawn]
+    shown = np.stack([maps for _, maps in painted])
+    rows = scene_rows(drawn, options, "pointing")
+    assert any(len(named) == 2 for row in rows.named for named in row)
+    assert not all(rows.seen)
+    tokenizer = load_tokenizer(TOKENIZER)
+    packed = Packer(tokenizer).pack(rows.turns, rows.chained, rows.seen)
+    pictures = torch.from_numpy(normalised(np.stack([pixels for pixels, _ in painted])))[torch.tensor(rows.seen)]
+    pointer, weights = Pointer(model, tokenizer, 0), []
+    attention = model.model.language_model.layers[0].self_attn
+    attention.register_forward_hook(lambda module, args, output: weights.append(output[1]))
+    with torch.inference_mode():
+        answer_states(model, packed, pictures)
+        loss = pointer.loss(packed, rows.named, drawn, shown)
+    labels, expected = patch_labels(drawn, shown), []
+    for i, named in enumerate(rows.named):
+        for place, objects in pointer.looks(packed.labels[i].tolist(), named, len(drawn[i].items)):
+            for head, index in enumerate(objects):
+                patches = torch.from_numpy(labels.answers[i, :, list(ASPECTS).index("rank")] == index)
+                looks = weights[0][i, head, place][packed.image[i]]
+                if rows.seen[i] and patches.any():
+                    expected.append(-(looks[patches].sum() / looks.sum()).log())
+    assert len(expected) > 8
+    assert torch.allclose(loss, torch.stack(expected).mean(), atol=1e-4)
+
+
+def test_a_caption_looks_at_each_object_and_at_the_one_before(folder: Path) -> None:
+    tokenizer = load_tokenizer(TOKENIZER)
+    pointer = Pointer(build_vision_model(_target(folder)), tokenizer, 0)
+    scene = next(scene for scene in held_scenes(40) if len(scene.items) == 3)
+    rng = random.Random(0)
+    asked = [ask("caption", scene, rng), ask("relation", scene, rng), ask("count", scene, rng)]
+    turns = [(a.question, a.answer) for a in asked if a]
+    labels = Packer(tokenizer).pack([turns], [False], [True]).labels[0].tolist()
+    looks = list(pointer.looks(labels, [a.named for a in asked if a], 3))
+    said = [(tokenizer.decode([labels[place]]).strip(), objects) for place, objects in looks]
+    sizes, relations = said[0:6:2], said[6:8]
+    assert sizes == [(item.size, (i,)) for i, item in enumerate(scene.items)]
+    assert [objects for _, objects in relations] == [(1, 0), (2, 1)]
+    assert all(word[:4] in ("abov", "belo", "besi", "over") for word, _ in relations)
+    ((answer, objects),) = said[8:]
+    assert asked[1].answer.startswith(answer)
+    assert objects == asked[1].named
+
+
+def test_patches_that_look_like_their_words_are_well_named() -> None:
+    drawn = held_scenes(6)
+    labels = patch_labels(drawn, np.stack([paint(scene)[1] for scene in drawn]))
+    eye = torch.eye(20)
+    named = {"colour": eye[: len(COLOURS)], "shape": eye[10 : 10 + len(SHAPES)]}
+    at = {aspect: torch.from_numpy(labels.answers[..., list(ASPECTS).index(aspect)]).clamp_min(0) for aspect in named}
+    right = sum(vectors[at[aspect]] for aspect, vectors in named.items())
+    wrong = sum(vectors[(at[aspect] + 1) % len(vectors)] for aspect, vectors in named.items())
+    assert naming_loss(right, named, labels) < 0.1
+    assert naming_loss(wrong, named, labels) > 10
 
 
 def test_the_target_has_the_layout_of_llava(folder: Path) -> None:

@@ -159,11 +159,10 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
     return _finish(distill(options, report), options.out)
 
 
-def _finish(result: RunResult, out: Path, begun: dict[str, Any] | None = None) -> dict[str, Any]:
+def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
-    if begun is not None:
-        figures["begun"] = begun
+    figures |= more or {}
     (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
     return figures
 
@@ -171,7 +170,18 @@ def _finish(result: RunResult, out: Path, begun: dict[str, Any] | None = None) -
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
     begun = None if options.begin is None else json.loads((options.begin / "training.json").read_text())
-    return _finish(train(options, report), options.out, begun)
+    result = train(options, report)
+    return _finish(result, options.out, {"options": _chosen(options)} | ({} if begun is None else {"begun": begun}))
+
+
+def _chosen(options: Any) -> dict[str, str]:
+    """Options that differ from their defaults, as `--set` takes them; paths aside, which say nothing elsewhere."""
+    found = {}
+    for entry in dataclasses.fields(options):
+        value = getattr(options, entry.name)
+        if value != entry.default and not isinstance(value, Path):
+            found[entry.name] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return found
 
 
 RECIPES: dict[str, Recipe] = {

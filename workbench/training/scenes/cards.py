@@ -32,8 +32,10 @@ _DATA = """
 ## Data
 
 Scenes drawn by `workbench/training/scenes`, with answers from their geometry. The tower learned first, from what every
-patch shows (colour, shape, size, place, rank from the left, relation to the shape before, writing, centre, pixels). A
-scene belongs to the held-out ones by a hash of its contents. No picture or text from elsewhere was used.
+patch shows (colour, shape, size, place, rank from the left, relation to the shape before, writing, centre, pixels).
+Where a run has the option `pointing`, two heads of the language model's middle layer were also taught where to look: at
+the objects that a question names. A scene belongs to the held-out ones by a hash of its contents. No picture or text
+from elsewhere was used.
 """
 
 _LIMITS = """
@@ -76,12 +78,14 @@ def _run(figures: Figures, hardware: str) -> str:
 
 def _one_run(figures: Figures, hardware: str) -> str:
     losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
+    chosen = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
         f"- {figures['steps']:,} steps, {figures['tokens']:,} tokens (vision tokens and padding included),"
         f" {figures['seconds'] / 60:.0f} minutes by the clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses}.\n"
+        + (f"- Options: {chosen}.\n" if chosen else "")
         + "".join(f"- {note}\n" for note in figures.get("notes", []))
     )
 

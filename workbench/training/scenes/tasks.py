@@ -27,11 +27,13 @@ class Ask:
         kind: Name in `QUESTIONS`.
         question: What the user says.
         answers: One right answer per style.
+        named: Indices of the scene's items that the question names, in its order.
     """
 
     kind: str
     question: str
     answers: tuple[str, str, str]
+    named: tuple[int, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -151,8 +153,9 @@ def _count(scene: Scene, rng: random.Random) -> Ask:
     return Ask("count", question, (NUMBERS[n], str(n), f"I count {NUMBERS[n]} of them."))
 
 
-def _short_answer(kind: str, question: str, value: str, subject: str = "it") -> Ask:
-    return Ask(kind, question, (value, f"answer: {value}", f"As far as I can see, {subject} is {value}."))
+def _short_answer(kind: str, question: str, value: str, subject: str = "it", named: tuple[int, ...] = ()) -> Ask:
+    answers = (value, f"answer: {value}", f"As far as I can see, {subject} is {value}.")
+    return Ask(kind, question, answers, named)
 
 
 def _colour(scene: Scene, rng: random.Random) -> Ask | None:
@@ -162,7 +165,7 @@ def _colour(scene: Scene, rng: random.Random) -> Ask | None:
     item = rng.choice(alone)
     word = rng.choice(("colour", "color"))
     question = rng.choice((f"What {word} is the {item.shape}?", f"Which {word} has the {item.shape}?"))
-    return _short_answer("colour", question, item.colour)
+    return _short_answer("colour", question, item.colour, named=(scene.items.index(item),))
 
 
 def _shape(scene: Scene, rng: random.Random) -> Ask | None:
@@ -173,7 +176,7 @@ def _shape(scene: Scene, rng: random.Random) -> Ask | None:
     question = rng.choice(
         (f"What shape is {item.colour}?", f"What is the {item.colour} shape?", f"Which shape is {item.colour}?")
     )
-    return _short_answer("shape", question, item.shape)
+    return _short_answer("shape", question, item.shape, named=(scene.items.index(item),))
 
 
 def _size(scene: Scene, rng: random.Random) -> Ask | None:
@@ -182,7 +185,7 @@ def _size(scene: Scene, rng: random.Random) -> Ask | None:
     item = rng.choice(scene.items)
     name = item.shape if sum(o.shape == item.shape for o in scene.items) == 1 else _short(item)
     question = rng.choice((f"How big is the {name}?", f"Is the {name} small or large?", f"What size is the {name}?"))
-    return _short_answer("size", question, item.size)
+    return _short_answer("size", question, item.size, named=(scene.items.index(item),))
 
 
 def _place(scene: Scene, rng: random.Random) -> Ask | None:
@@ -190,7 +193,7 @@ def _place(scene: Scene, rng: random.Random) -> Ask | None:
         return None
     item = rng.choice(scene.items)
     question = f"Where is the {refer(scene, item, rng)}?"
-    return _short_answer("place", question, where(item))
+    return _short_answer("place", question, where(item), named=(scene.items.index(item),))
 
 
 def _relation(scene: Scene, rng: random.Random) -> Ask | None:
@@ -204,7 +207,8 @@ def _relation(scene: Scene, rng: random.Random) -> Ask | None:
         return None
     word, true = rng.choice(asked)
     question = f"Is the {refer(scene, one, rng)} {word} the {refer(scene, two, rng)}?"
-    return _short_answer("relation", question, "yes" if true else "no", "the answer")
+    named = (scene.items.index(one), scene.items.index(two))
+    return _short_answer("relation", question, "yes" if true else "no", "the answer", named)
 
 
 def _neighbour(scene: Scene, rng: random.Random) -> Ask | None:
@@ -217,7 +221,7 @@ def _neighbour(scene: Scene, rng: random.Random) -> Ask | None:
     question = rng.choice((f"What is the next shape {word} of the {name}?", f"What comes next {word} of the {name}?"))
     other = index + side
     value = f"a {scene.items[other].name}" if 0 <= other < len(scene.items) else "nothing"
-    return _short_answer("neighbour", question, value)
+    return _short_answer("neighbour", question, value, named=(index,))
 
 
 def _furthest(scene: Scene, rng: random.Random) -> Ask | None:
@@ -241,7 +245,8 @@ def _exists(scene: Scene, rng: random.Random) -> Ask:
     else:
         name = f"{rng.choice(COLOURS)} {rng.choice(SHAPES)}"
     question = rng.choice((f"Is there a {name}?", f"Do you see a {name}?"))
-    return _short_answer("exists", question, "yes" if name in names else "no", "the answer")
+    named = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
+    return _short_answer("exists", question, "yes" if named else "no", "the answer", named)
 
 
 def _overlap(scene: Scene, rng: random.Random) -> Ask | None:
@@ -255,7 +260,7 @@ def _overlap(scene: Scene, rng: random.Random) -> Ask | None:
     others = scene.overlapping(index)
     value = f"a {scene.items[others[0]].name}" if others else "nothing"
     question = f"What overlaps the {refer(scene, scene.items[index], rng)}?"
-    return _short_answer("overlap", question, value)
+    return _short_answer("overlap", question, value, named=(index,))
 
 
 def _reading(scene: Scene, rng: random.Random) -> Ask:

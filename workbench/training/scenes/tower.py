@@ -106,7 +106,14 @@ class PatchReader(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores of all answers, the vector to the centre and scores of the pixels, [n, 64, answers + 66]."""
-        states = self.tower(images, output_hidden_states=True).hidden_states[-1]
+        return self.read_states(self.states(images))
+
+    def states(self, images: Tensor) -> Tensor:
+        """Return what the language model gets of pictures, before its projector, [n, 64, hidden]."""
+        return self.tower(images, output_hidden_states=True).hidden_states[-1]
+
+    def read_states(self, states: Tensor) -> Tensor:
+        """Return what `forward` does, of states."""
         return self.read(self.norm(states))
 
 

@@ -15,7 +15,7 @@ from transformers import LlavaForConditionalGeneration
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, fast_attention, half_precision
-from workbench.training.scenes.data import Shards, jittered, normalised, patch_labels
+from workbench.training.scenes.data import ASPECTS, PatchLabels, Shards, jittered, normalised, patch_labels
 from workbench.training.scenes.evaluate import quick_check
 from workbench.training.scenes.model import (
     language_config,
@@ -24,7 +24,8 @@ from workbench.training.scenes.model import (
     vision_language_config,
 )
 from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, Turn, worded
-from workbench.training.scenes.scene import Scene
+from workbench.training.scenes.pointing import Pointer
+from workbench.training.scenes.scene import COLOURS, SHAPES, Scene
 from workbench.training.scenes.tasks import ask_some
 from workbench.training.scenes.tower import PatchReader, load_tower, reading_loss, seeded_weights
 from workbench.training.tokenizer import load_tokenizer
@@ -60,6 +61,10 @@ class VisionOptions:
         tower_rate: Factor on both in the tower.
         reading_rows: Further pictures per step, of which the tower goes on saying what every patch shows.
         reading: Weight of that loss.
+        pointing: Weight of a loss on where two heads look, see `pointing`.
+        naming: Weight of a loss on the same pictures: every patch looks, to the language model, like the words for its
+            colour and its shape. By itself it did not teach the bundled model to find objects by their shapes;
+            pointing did.
         seed: Seed of weights and scenes.
         threads: CPU threads.
         checkpoint_seconds: Time between checkpoints.
@@ -90,8 +95,10 @@ class VisionOptions:
     matrix_rate: float = 0.02
     other_rate: float = 0.003
     tower_rate: float = 0.2
-    reading_rows: int = 0
+    reading_rows: int = 32
     reading: float = 0.1
+    pointing: float = 0.3
+    naming: float = 0.0
     seed: int = 1
     threads: int = 1
     checkpoint_seconds: float = 240.0
@@ -99,17 +106,27 @@ class VisionOptions:
     check_scenes: int = 32
 
 
-def scene_rows(
-    drawn: Sequence[Scene], options: VisionOptions, seed: str
-) -> tuple[list[list[Turn]], list[bool], list[bool]]:
-    """Ask about scenes.
+@dataclass(frozen=True)
+class Rows:
+    """Questions about scenes, one list each.
 
-    Returns:
-        For each scene the questions with their plain answers, whether they are one conversation, and whether the
-        picture is shown at all.
+    Attributes:
+        turns: For each scene the questions with their plain answers.
+        chained: Whether they are one conversation.
+        seen: Whether the picture is shown at all.
+        named: For each question the objects that it names.
     """
+
+    turns: list[list[Turn]]
+    chained: list[bool]
+    seen: list[bool]
+    named: list[list[tuple[int, ...]]]
+
+
+def scene_rows(drawn: Sequence[Scene], options: VisionOptions, seed: str) -> Rows:
+    """Ask about scenes."""
     rng = random.Random(seed)
-    rows, chains, seen = [], [], []
+    found = Rows([], [], [], [])
     for scene in drawn:
         asked = ask_some(scene, options.questions, rng, options.favoured)
         if rng.random() >= options.captioned:
@@ -117,10 +134,11 @@ def scene_rows(
         chain, see = rng.random() < options.chained, rng.random() >= options.unseen
         if chain:
             rng.shuffle(asked)
-        rows.append([(worded(a.question, rng), a.answer if see else NO_PICTURE) for a in asked])
-        chains.append(chain)
-        seen.append(see)
-    return rows, chains, seen
+        found.turns.append([(worded(a.question, rng), a.answer if see else NO_PICTURE) for a in asked])
+        found.chained.append(chain)
+        found.seen.append(see)
+        found.named.append([a.named if see else () for a in asked])
+    return found
 
 
 def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: Tensor | None) -> Tensor:
@@ -174,6 +192,38 @@ def vision_optimizers(
     ]
 
 
+SHARPNESS = 16.0
+"""Of the naming loss, whose scores are cosines."""
+
+
+def words(tokenizer: PreTrainedTokenizerFast, model: LlavaForConditionalGeneration) -> dict[str, Tensor]:
+    """Return the embeddings of the first tokens of the words for colours and for shapes, [words, D] each."""
+    embedding = model.model.language_model.embed_tokens
+    return {
+        aspect: embedding(torch.tensor([tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in found]))
+        for aspect, found in (("colour", COLOURS), ("shape", SHAPES))
+    }
+
+
+def naming_loss(vision: Tensor, named: dict[str, Tensor], labels: PatchLabels) -> Tensor:
+    """Return the cross-entropy of colours and shapes by the cosine between a patch and each word, every item alike.
+
+    Args:
+        vision: What the projector made of the patches, [n, 64, D].
+        named: Embeddings of the words by aspect, [words, D].
+        labels: What the patches show.
+    """
+    losses = []
+    for aspect, embeddings in named.items():
+        answers = torch.from_numpy(labels.answers[..., list(ASPECTS).index(aspect)])
+        asked = answers >= 0
+        scores = F.normalize(vision[asked].float(), dim=-1) @ F.normalize(embeddings.float(), dim=-1).mT
+        weight = torch.from_numpy(labels.weights)[asked]
+        each = F.cross_entropy(SHARPNESS * scores, answers[asked], reduction="none")
+        losses.append((each * weight).sum() / weight.sum())
+    return torch.stack(losses).sum()
+
+
 def train_vision(options: VisionOptions, report: Report) -> RunResult:
     """Train the model and write it to `options.out`."""
     torch.set_num_threads(options.threads)
@@ -184,14 +234,15 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     seeded_weights(reader, options.seed)
     reader.tower = model.model.vision_tower
     optimizers = vision_optimizers(model, reader, options)
+    pointer = Pointer(model, tokenizer) if options.pointing else None
     shards = Shards(options.scenes, 0, options.shard_size)
     packer = Packer(tokenizer)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
-        drawn, pixels, _ = shards.batch(step, options.rows, options.shards)
-        rows, chains, seen = scene_rows(drawn, options, f"{options.seed}/{step}")
-        packed = packer.pack(rows, chains, seen)
-        images = torch.from_numpy(jittered(normalised(pixels), (options.seed, step, 2)))[torch.tensor(seen)]
+        drawn, pixels, maps = shards.batch(step, options.rows, options.shards)
+        rows = scene_rows(drawn, options, f"{options.seed}/{step}")
+        packed = packer.pack(rows.turns, rows.chained, rows.seen)
+        images = torch.from_numpy(jittered(normalised(pixels), (options.seed, step, 2)))[torch.tensor(rows.seen)]
         with half_precision():
             states = answer_states(model, packed, images)
             asked = packed.labels >= 0
@@ -199,7 +250,8 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         labels, weights = packed.labels[asked], packed.weights[asked]
         each = F.cross_entropy(logits.float(), labels, reduction="none")
         loss = (each * weights).sum() / weights.sum()
-        loss.backward()
+        pointed = pointer.loss(packed, rows.named, drawn, maps) if pointer else torch.zeros(())
+        (loss + options.pointing * pointed).backward()
         short = weights > 1
         shown = {
             name: float(each[which].detach().mean())
@@ -207,6 +259,8 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
             if which.any()
         }
         shown = {"loss": float(loss.detach()), **shown}
+        if pointer:
+            shown["pointing"] = float(pointed.detach())
         if options.reading_rows:
             shown |= read_on(step)
         return packed.ids.numel(), shown
@@ -214,11 +268,15 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     def read_on(step: int) -> dict[str, float]:
         drawn, pixels, shown = shards.batch(step, options.reading_rows, options.shards)
         images = jittered(normalised(pixels), (options.seed, step, 3))
+        labels = patch_labels(drawn, shown)
         with half_precision():
-            scores = reader(torch.from_numpy(images))
-        loss, right = reading_loss(scores, patch_labels(drawn, shown))
-        (options.reading * loss).backward()
-        return {name: right[name] for name in ("colour", "shape", "rank", "relation", "place") if name in right}
+            states = reader.states(torch.from_numpy(images))
+            scores, vision = reader.read_states(states), model.model.multi_modal_projector(states)
+        loss, right = reading_loss(scores, labels)
+        named = naming_loss(vision, words(tokenizer, model), labels) if options.naming else torch.zeros(())
+        (options.reading * loss + options.naming * named).backward()
+        told = {name: right[name] for name in ("colour", "shape", "rank", "relation", "place") if name in right}
+        return {"naming": float(named.detach()), **told}
 
     def on_checkpoint(result: RunResult) -> str:
         model.eval()
