@@ -95,6 +95,9 @@ def _true_answer(question: str, items: list[Measured], scene: Scene) -> str:
         return _meant(next(filter(None, match.groups())), items).shape
     if match := re.search(r"How big is the (.+)\?|Is the (.+) small or large\?|What size is the (.+)\?", question):
         return _meant(next(filter(None, match.groups())), items).size
+    if match := re.search(r"Where is the (.+), seen from the (.+)\?", question):
+        one, two = _meant(match[1], items), _meant(match[2], items)
+        return f"{'above' if one.y < two.y else 'below'} it, to the {'left' if one.x < two.x else 'right'}"
     if match := re.search(r"Where is the (.+)\?", question):
         name = _meant(match[1], items).place
         return {"middle": "in the middle", "left": "on the left", "right": "on the right"}.get(name, f"at the {name}")

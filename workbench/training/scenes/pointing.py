@@ -82,7 +82,7 @@ class Pointer:
         queries = torch.nn.functional.linear(states, self.attention.q_proj.weight[:width])
         keys = torch.nn.functional.linear(states, self.attention.k_proj.weight[:width])
         split = [part.unflatten(-1, (HEADS, size)).transpose(1, 2) for part in (queries, keys)]
-        queries, keys = apply_rotary_pos_emb(*split, cos, sin)  # [B, heads, T, size]
+        queries, keys = apply_rotary_pos_emb(split[0], split[1], cos, sin)  # [B, heads, T, size]
         at = torch.tensor(rows), torch.tensor(heads)
         query, key = queries[at[0], at[1], torch.tensor(places)], keys[at[0], at[1], seen]
         scores = (key @ query[..., None])[..., 0].float() * size**-0.5  # [named, patches]

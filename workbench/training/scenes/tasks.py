@@ -211,6 +211,22 @@ def _relation(scene: Scene, rng: random.Random) -> Ask | None:
     return _short_answer("relation", question, "yes" if true else "no", "the answer", named)
 
 
+def _direction(scene: Scene, rng: random.Random) -> Ask | None:
+    pairs = [
+        (one, two)
+        for one in scene.items
+        for two in scene.items
+        if abs(one.x - two.x) >= _BESIDE and abs(one.y - two.y) >= _BESIDE
+    ]
+    if not pairs:
+        return None
+    one, two = rng.choice(pairs)
+    across, along = "left" if one.x < two.x else "right", "above" if one.y < two.y else "below"
+    question = f"Where is the {refer(scene, one, rng)}, seen from the {refer(scene, two, rng)}?"
+    named = (scene.items.index(one), scene.items.index(two))
+    return _short_answer("direction", question, f"{along} it, to the {across}", named=named)
+
+
 def _neighbour(scene: Scene, rng: random.Random) -> Ask | None:
     if not scene.items:
         return None
@@ -288,6 +304,7 @@ QUESTIONS: dict[str, Callable[[Scene, random.Random], Ask | None]] = {
     "size": _size,
     "place": _place,
     "relation": _relation,
+    "direction": _direction,
     "neighbour": _neighbour,
     "furthest": _furthest,
     "exists": _exists,
