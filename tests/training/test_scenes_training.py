@@ -16,6 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokeniz
 
 from workbench.training import recipes
 from workbench.training.generators import ASSISTANT, USER
+from workbench.training.scenes.cards import write_vision_cards
 from workbench.training.scenes.data import ASPECTS, normalised, patch_labels
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
@@ -311,6 +312,24 @@ def test_drafters_are_trained_on_the_targets_own_answers(folder: Path) -> None:
     train_text_drafter(dataclasses.replace(blind, begin=folder / "blind", out=folder / "blind2"), silent)
     assert not (folder / "base.pt").exists()
     assert acceptance(folder / "target", target, 2)["all"] == 1.0  # the target agrees with itself
+
+
+def test_a_run_from_a_finished_model_keeps_its_story_and_the_card_tells_it(folder: Path) -> None:
+    models = folder / "models"
+    options = dataclasses.asdict(dataclasses.replace(_target(folder), out=models / "first"))
+    recipes.run("vision-target", options, silent)
+    further = options | {"out": models / "vision-target", "begin": models / "first", "favoured": "count,list"}
+    recipes.run("vision-target", further, silent)
+    figures = json.loads((models / "vision-target" / "training.json").read_text())
+    assert figures["options"]["favoured"] == "count,list"
+    assert "favoured" not in figures["begun"]["options"]
+    scores = {"caption: colour": 0.2, "count": 0.95, "list": 0.5, "size": 0.8}
+    results = {"exact_match": {"rendered": scores, "sketch": scores | {"count": 0.4}}, "count": 9, "acceptance": {}}
+    write_vision_cards(models, results | {"parameters": {"vision-target": 5}}, "a machine")
+    card = (models / "vision-target" / "README.md").read_text()
+    assert card.count("- 3 steps") == 2
+    assert "`favoured=count,list`" in card
+    assert "worst: `count`, `list`, `size`." in card
 
 
 def test_an_unknown_option_is_named() -> None:
