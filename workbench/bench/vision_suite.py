@@ -78,7 +78,7 @@ def settings() -> list[Setting]:
             Setting(f"SpecVLM, {name} {r}×", "specvlm", {"compressor": name, "ratio": r}, line=name) for r in steps
         ]
     found += [Setting(f"SpecVLM, {name}", "specvlm", {"compressor": name}) for name in ("resample", "none")]
-    return found + [Setting(f"FLASH, {n} latents", "flash", {"latents": n}, line="latents") for n in (4, 2, 1)]
+    return found + [Setting(f"FLASH, {n} of 8", "flash", {"latents": n}, line="latents") for n in (4, 2, 1)]
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ _DATA = """
 
 Scenes drawn by `workbench/training/scenes`, with answers from their geometry. The tower learned first, from what every
 patch shows (colour, shape, size, place, rank from the left, relation to the shape before, writing, centre, pixels).
-Where a run has the option `pointing`, two heads of the language model's middle layer were also taught where to look: at
-the objects that a question names. A scene belongs to the held-out ones by a hash of its contents. No picture or text
-from elsewhere was used.
+With `pointing`, the default since the third run, two heads of the language model's middle layer were also taught where
+to look: at the objects that a question names or a caption describes. A scene belongs to the held-out ones by a hash of
+its contents. No picture or text from elsewhere was used.
 """
 
 _LIMITS = """
@@ -74,16 +74,18 @@ def _run(figures: Figures, hardware: str) -> str:
     title = (
         "## Training run" if len(runs) == 1 else "## Training runs\n\nEach went on from the weights of the one before."
     )
-    return f"\n{title}\n\n" + "".join(_one_run(run, hardware) for run in runs)
+    numbers = [""] if len(runs) == 1 else [f"**Run {n}**: " for n in range(1, len(runs) + 1)]
+    told = (_one_run(run, hardware, number) for run, number in zip(runs, numbers, strict=True))
+    return f"\n{title}\n\n" + "".join(told)
 
 
-def _one_run(figures: Figures, hardware: str) -> str:
+def _one_run(figures: Figures, hardware: str, number: str) -> str:
     losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
     chosen = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
     if machine := figures.get("machine"):
         hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
-        f"- {figures['steps']:,} steps, {figures['tokens']:,} tokens (vision tokens and padding included),"
+        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens (vision tokens and padding included),"
         f" {figures['seconds'] / 60:.0f} minutes by the clock on {hardware}.\n"
         f"- Training figures at the end (smoothed): {losses}.\n"
         + (f"- Options: {chosen}.\n" if chosen else "")

@@ -32,7 +32,7 @@ class VisionEvaluateOptions:
 
     models: Path = Path("assets/models")
     out: Path = Path(".cache/train/vision-evaluation.json")
-    count: int = 200
+    count: int = 600
     drafter_count: int = 50
     threads: int = 1
     hardware: str = "one core of an AMD EPYC processor (AVX-512 BF16), shared with other work"
