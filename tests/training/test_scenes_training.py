@@ -169,7 +169,9 @@ def test_the_tower_can_go_on_reading_its_patches(folder: Path) -> None:
 
 def test_pointing_is_what_the_heads_attend_to(folder: Path) -> None:
     """The loss is that of the attention which the model computes itself, on the patches of the objects named."""
-    options = dataclasses.replace(_target(folder), questions=6, chained=0.5, unseen=0.2, captioned=0.5)
+    options = dataclasses.replace(
+        _target(folder), questions=6, favoured=("relation",), chained=0.5, unseen=0.2, captioned=0.5
+    )
     model = build_vision_model(options).eval()
     model.set_attn_implementation("eager")
     drawn = held_scenes(5)

@@ -90,7 +90,8 @@ def save_vision_model(model: LlavaForConditionalGeneration, tokenizer: PreTraine
         out: Folder.
     """
     half = LlavaForConditionalGeneration(model.config)
-    for part in (half.config.text_config, half.config.vision_config):
+    config: Any = half.config
+    for part in (config.text_config, config.vision_config):
         part.dtype = "float16"  # a model that was loaded for training says float32
     save_half(half, model, tokenizer, out)
     make_processor(tokenizer).save_pretrained(out)

@@ -64,16 +64,18 @@ class Pointer:
             drawn: The scenes of the rows.
             shown: Their maps, uint8 [n, 64, 64].
         """
-        rows, places, heads, masks = [], [], [], []
+        looks, masks = [], []
         ranks = torch.from_numpy(patch_labels(drawn, shown).answers[..., list(ASPECTS).index("rank")])
         for row, questions in enumerate(named):
             for place, objects in self.looks(packed.labels[row].tolist(), questions, len(drawn[row].items)):
                 for head, index in enumerate(objects[:HEADS]):
                     mask = ranks[row] == index
                     if mask.any() and packed.image[row].any():  # else it is covered by others, or nothing is shown
-                        rows.append(row), places.append(place), heads.append(head), masks.append(mask)
-        if not rows:
+                        looks.append((row, place, head))
+                        masks.append(mask)
+        if not looks:
             return torch.zeros(())
+        rows, places, heads = torch.tensor(looks).T
         states, (cos, sin) = self._entered["hidden_states"], self._entered["position_embeddings"]
         size = self.attention.head_dim
         first = int(packed.image[rows[0]].nonzero()[0])
@@ -83,8 +85,7 @@ class Pointer:
         keys = torch.nn.functional.linear(states, self.attention.k_proj.weight[:width])
         split = [part.unflatten(-1, (HEADS, size)).transpose(1, 2) for part in (queries, keys)]
         queries, keys = apply_rotary_pos_emb(split[0], split[1], cos, sin)  # [B, heads, T, size]
-        at = torch.tensor(rows), torch.tensor(heads)
-        query, key = queries[at[0], at[1], torch.tensor(places)], keys[at[0], at[1], seen]
+        query, key = queries[rows, heads, places], keys[rows, heads, seen]
         scores = (key @ query[..., None])[..., 0].float() * size**-0.5  # [named, patches]
         found = scores.masked_fill(~torch.stack(masks), -torch.inf)
         return (scores.logsumexp(-1) - found.logsumexp(-1)).mean()
