@@ -272,6 +272,11 @@ def tau(name):
     return metrics.tau(traces[name].rounds)
 
 
+def drafting(name):
+    """Seconds of drafting in a recording."""
+    return sum(r.draft_s for r in traces[name].rounds)
+
+
 def busy(name):
     """Seconds of drafting and verifying in a recording."""
     return sum(r.draft_s + r.verify_s for r in traces[name].rounds)
@@ -285,7 +290,8 @@ unlucky = [r.index for r in traces["token-recycling"].rounds if len(r.nodes) and
 assert all(len(traces["token-recycling"].rounds[i].emitted) == 1 for i in unlucky)
 assert same_text("flash", "vlm-draft")
 assert rate("flash") < rate("vlm-draft")
-assert tau("flash") > tau("vlm-draft")
+assert tau("flash") >= tau("vlm-draft")
+assert drafting("flash") < drafting("vlm-draft")
 assert same_text("oracle", "autoregressive")
 assert tau("oracle") > 3
 assert busy("oracle") > busy("autoregressive")
@@ -303,8 +309,8 @@ beliefs = [
      f"{len(unlucky)} rounds of this one had drafts and accepted none. Each added one token, as a plain step does."),
     ("The higher acceptance rate is the better drafter.", "flash", None,
      f"vlm-draft: {rate('vlm-draft'):.0%} of the tested drafts, τ = {tau('vlm-draft'):.2f}. "
-     f"flash: {rate('flash'):.0%}, τ = {tau('flash'):.2f}. The same text. "
-     "Its drafts are longer, and a longer draft meets its first rejection more often."),
+     f"flash: {rate('flash'):.0%}, τ = {tau('flash'):.2f}. The same text, and no token less a pass, for "
+     f"{drafting('flash') / drafting('vlm-draft'):.0%} of the time spent on drafting when it was recorded."),
     ("τ = 3 means three times as fast.", "oracle", None,
      f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times "
      "as long as plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
