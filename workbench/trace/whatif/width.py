@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from workbench.trace.events import ACCEPTED, DISCARDED, Round
-from workbench.trace.whatif.predicted import tau_of
+from workbench.trace.whatif.predicted import depths, tau_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +116,5 @@ def _second_for_target(r: Round, place: int) -> bool:
 
 def widths(rounds: Sequence[Round], most: int = 5) -> list[Width]:
     """τ of trees with 1 … `most` siblings at every place: what a wider tree would have been worth."""
-    found = rescues(rounds)
-    return [Width(w, tau_of([entry.within(w) for entry in found], rounds)) for w in range(1, most + 1)]
+    found, levels = rescues(rounds), depths(rounds)
+    return [Width(w, tau_of([entry.within(w) for entry in found], levels)) for w in range(1, most + 1)]
