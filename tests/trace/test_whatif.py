@@ -194,13 +194,14 @@ def test_theory_beside_the_measurement() -> None:
 
 
 def test_a_tree_is_as_deep_as_its_draft_was_where_the_target_went() -> None:
-    short = chain(1, 3)  # two siblings: 0, which the target took and which has no child, and 1 above 2
-    short.nodes.parents, short.nodes.depth, short.nodes.status = [-1, -1, 1], [1, 1, 2], [ACCEPTED, DISCARDED, DISCARDED]
-    short.path, deep = [0], chain(3, 3)
+    short, deep = chain(1, 3), chain(3, 3)  # short: siblings 0, which the target took and has no child, and 1 above 2
+    short.nodes.parents, short.nodes.depth = [-1, -1, 1], [1, 1, 2]
+    short.nodes.status, short.path = [ACCEPTED, DISCARDED, DISCARDED], [0]
     found = whatif.laws([short, deep])
     assert found["rates"] == [1.0, 1.0, 1.0]
     assert found["tau_by_position"] == found["tau_iid"] == metrics.tau([short, deep]) == 3.0
-    assert whatif.laws([chain(1, 3)])["tau_iid"] == pytest.approx(theory.expected_tau(1 / 2, 3)), "a rejection ends none"
+    rejected = whatif.laws([chain(1, 3)])
+    assert rejected["tau_iid"] == pytest.approx(theory.expected_tau(1 / 2, 3)), "what was not reached was offered"
 
 
 def test_sampled_siblings_stay_under_the_transport_bound() -> None:

@@ -46,6 +46,13 @@ function verifyLine(rounds) {
   return slope > 0 ? { node: slope, verify: ms - slope * mn } : { node: 0, verify: ms };
 }
 
+/** Levels of the draft along the target's way: its path and what was drafted after its last node. A tree's other branches offered the target nothing. */
+function offered({ nodes, path }) {
+  const last = path.length ? path[path.length - 1] : -1, below = [];
+  nodes.parents.forEach((parent, i) => below.push(parent === last || (parent >= 0 && below[parent])));
+  return nodes.depth.reduce((deepest, depth, i) => (below[i] ? Math.max(deepest, depth) : deepest), path.length);
+}
+
 /** Everything the curves show beside the measurement.
  *  @param {object[]} rounds  @param {object[]|null} plain  rounds of plain decoding, if it was measured
  *  @param {{depth: number, tested: number, accepted: number}[]} byDepth  `figures.acceptanceByDepth(rounds)`
@@ -54,12 +61,12 @@ function verifyLine(rounds) {
 export function overlay(rounds, plain, byDepth) {
   const tested = sum(byDepth.map((d) => d.tested));
   if (!tested) return null;
-  const rate = sum(byDepth.map((d) => d.accepted)) / tested, rates = byDepth.map((d) => d.accepted / d.tested), depths = rounds.map(depthOf);
+  const rate = sum(byDepth.map((d) => d.accepted)) / tested, rates = byDepth.map((d) => d.accepted / d.tested), levels = rounds.map(offered);
   const counts = [];
-  for (const depth of depths) acceptedLaw(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
+  for (const depth of levels) acceptedLaw(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
   return {
-    tau: emitted(rounds) / rounds.length, rate, counts, tauIid: mean(depths.map((d) => expectedTau(rate, d))), tauByPosition: mean(depths.map((d) => tauByPosition(rates.slice(0, d)))),
-    best: best(rounds, plain, rates, rate, depths),
+    tau: emitted(rounds) / rounds.length, rate, counts, tauIid: mean(levels.map((d) => expectedTau(rate, d))), tauByPosition: mean(levels.map((d) => tauByPosition(rates.slice(0, d)))),
+    best: best(rounds, plain, rates, rate, rounds.map(depthOf)),
   };
 }
 

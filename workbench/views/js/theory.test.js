@@ -4,7 +4,7 @@ import { acceptedLaw, bestDepth, expectedTau, overlay, tauByPosition, words } fr
 
 const near = (a, b, tolerance = 5e-5) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 const round = (accepted, drafted) => ({
-  nodes: { depth: Array.from({ length: drafted }, (_, i) => i + 1) }, emitted: Array(accepted + 1).fill({}), seconds: 0.012 + 0.001 * drafted, draft_s: 0.0005 * drafted, verify_s: 0.01 + 0.0005 * drafted, overhead_s: 0.002,
+  nodes: { depth: Array.from({ length: drafted }, (_, i) => i + 1), parents: Array.from({ length: drafted }, (_, i) => i - 1) }, path: Array.from({ length: accepted }, (_, i) => i), emitted: Array(accepted + 1).fill({}), seconds: 0.012 + 0.001 * drafted, draft_s: 0.0005 * drafted, verify_s: 0.01 + 0.0005 * drafted, overhead_s: 0.002,
 });
 
 test("the geometric law and its distribution", () => {
