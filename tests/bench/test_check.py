@@ -58,6 +58,29 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     assert "total variation" in finding.detail
 
 
+@pytest.mark.parametrize(("sharpness", "warmest"), [(1.0, 1.0), (300.0, 16.0)])
+def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warmest: float) -> None:
+    made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
+    head = made.target.model.get_output_embeddings()
+    head.weight.data.mul_(sharpness)
+    chosen = check.given_law(made, PROMPTS[0], runs=300)
+    assert 1.0 <= chosen.sampling.temperature <= warmest
+    assert (chosen.sampling.temperature > 1.0) is (sharpness > 1.0)
+    assert f"temperature {chosen.sampling.temperature:g}" in chosen.name
+
+
+def test_a_law_of_one_outcome_is_no_proof() -> None:
+    made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
+    finding = check_law(
+        registry.get("draft-model"),
+        made,
+        check.Law("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
+        runs=10,
+    )
+    assert finding.verdict == SKIPPED
+    assert "no choice" in finding.detail
+
+
 def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
     @dataclasses.dataclass(frozen=True)
     class TakesEverything(Verifier):
