@@ -49,7 +49,10 @@ def check(
     chosen = [registry.get(name) for name in (names or registry.names())]
     if report and not fresh:
         known = {row["method"]: row["standing"] for row in board.exactness()}
-        chosen = [method for method in chosen if known.get(method.name) in (None, board.UNPROVEN)]
+        proven = [method.name for method in chosen if known.get(method.name) not in (None, board.UNPROVEN)]
+        chosen = [method for method in chosen if method.name not in proven]
+        if proven:
+            print(f"On the board already (--fresh checks them anew): {', '.join(proven)}.", file=sys.stderr)
     loaded: dict[tuple[str, str], Any] = {}
 
     def models_of(pair: tuple[str, str]) -> Any:
