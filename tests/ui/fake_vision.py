@@ -160,7 +160,7 @@ class FakeVision(FakeWorkbench):
 
     def targets(self) -> list[dict[str, Any]]:
         reads = {"name": "synthetic-vision", "title": "Synthetic vision", "kind": "bundled", "detail": "no model"}
-        return [*super().targets(), reads | {"pictures": True}]
+        return [*super().targets(), reads | {"pictures": True, "square": True}]
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         way = param("compressor", "choice", "prune", choices=["prune", "pool", "resample"])

@@ -228,6 +228,45 @@ def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: Opene
     says(other, ".wb-card-target em", "for “blue”")
 
 
+def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(vision_app: str, open_page: Opener) -> None:
+    open_page.allowed += ["signal is aborted", "Connection errored out"]  # Gradio's, of the page that is left
+    page = visit(open_page, vision_app, "&prompt=Describe.&scene=three")
+    says(page, ".wb-note", "From a link")
+    run(page)
+    page.reload()
+    page.wait_for_selector(f"{V}.wb-caption .wb-token")
+    assert page.input_value(f"{V}textarea") == "Describe."
+    assert page.get_attribute(f"{V}[data-scene=three]", "aria-pressed") == "true"
+    assert "From a link" not in page.inner_text(f"{V}.wb-note")
+    other = [
+        s
+        for s in page.locator(f"{V}[data-scene]").evaluate_all("all => all.map((e) => e.dataset.scene)")
+        if s != "three"
+    ]
+    page.goto(f"{vision_app}/?tab=vision&prompt=How+many&scene={other[0]}&method=vlm-text-only")
+    says(page, ".wb-note", "From a link")
+    assert page.input_value(f"{V}textarea") == "How many"
+    assert page.get_attribute(f"{V}[data-scene={other[0]}]", "aria-pressed") == "true"
+    assert page.input_value(f"{V}[data-what=method]") == "vlm-text-only"
+    assert page.locator(f"{V}.wb-caption .wb-token").count() == 0
+
+
+def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: str, open_page: Opener) -> None:
+    page = visit(open_page, vision_app)
+    given = page.get_attribute(f"{V}.wb-card-picture image", "href")
+    wide = {"name": "wide.png", "mimeType": "image/png", "buffer": png("red", (60, 20))}
+    page.locator(f"{V}.wb-picking input[type=file]").set_input_files(wide)
+    page.wait_for_function(
+        f"document.querySelector('{V}.wb-card-picture image').getAttribute('href') !== {json.dumps(given)}"
+    )
+    href = page.get_attribute(f"{V}.wb-card-picture image", "href") or ""
+    assert Image.open(io.BytesIO(base64.b64decode(href.partition(",")[2]))).size == (60, 60)
+    assert "with margins: this target reads squares" in page.inner_text(f"{V}.wb-picking")
+    page.click(f"{V}[data-value=hide]")
+    stroke(page, (1, 2), (6, 2))
+    says(page, ".wb-stage", "6 patches painted")
+
+
 def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: Opener, tmp_path: Path) -> None:
     trace = Trace.from_wire(finished(FakeVision(pace=0.0), "specvlm"))
     (tmp_path / "run.html").write_text(replay(trace))

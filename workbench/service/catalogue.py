@@ -15,7 +15,8 @@ from workbench.engine.models import bundled, known_targets, own_drafter
 def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
     """Models that can be verified: bundled ones that are not made for drafting, then those loaded from elsewhere.
 
-    `pictures` says whether one reads pictures; None where only loading it could tell.
+    `pictures` says whether one reads pictures; None where only loading it could tell. `square` says that one squeezes
+    every picture into a square.
     """
     found = []
     for name, folder, config in known_targets():
@@ -23,12 +24,12 @@ def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
             continue
         found.append(
             {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config}
+            | {"pictures": "vision_config" in config, "square": takes_squares(folder)}
         )
     names = {entry["name"] for entry in found}
     found += [
         {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": "loaded"}
-        | {"pictures": reads_pictures(name)}
+        | {"pictures": reads_pictures(name), "square": takes_squares(Path(name))}
         for name in loaded
         if name not in names
     ]
@@ -96,6 +97,16 @@ def reads_pictures(name: str) -> bool | None:
     """Whether a model reads pictures; None where only loading it could tell."""
     config = Path(_folder_of(name)) / "config.json"
     return "vision_config" in json.loads(config.read_text()) if config.is_file() else None
+
+
+def takes_squares(folder: Path) -> bool:
+    """Whether a model's processor squeezes every picture into a square, whatever its sides; False where unknown."""
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        if (folder / name).is_file():
+            read = json.loads((folder / name).read_text())
+            size = read.get("image_processor", read).get("size")
+            return isinstance(size, dict) and size.get("height", 0) == size.get("width", 1)
+    return False
 
 
 def _folder_of(name: str) -> str:

@@ -12,7 +12,8 @@ from workbench.views import scenes
 
 DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 """What the tab begins with: the first of them that can run."""
-DEFAULT_TOKENS = 96
+DEFAULT_TOKENS = 160
+"""Enough for what the bundled target writes about six shapes and a word."""
 
 
 def add(client: Any, kept: Kept) -> None:

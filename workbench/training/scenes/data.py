@@ -24,7 +24,7 @@ from workbench.training.scenes.scene import (
 )
 
 SHARD = 4096
-VERSION = 2  # of the scenes that a seed draws; pictures of another version are not used
+VERSION = 3  # of the scenes that a seed draws; pictures of another version are not used
 PATCH = 8
 GRID = SIDE // PATCH
 RELATIONS = ("first", "above", "below", "beside", "overlapping")

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from workbench.training.scenes.outline import item_points
-from workbench.training.scenes.scene import SIDE, Item, Scene, Writing
+from workbench.training.scenes.scene import SIDE, STROKES, Item, Scene, Writing
 
 _ZOOM = 3
 _BIG = SIDE * _ZOOM
@@ -67,6 +67,12 @@ def _paint_item(canvas: Image.Image, item: Item, ids: Image.Image, number: int) 
         if item.wobble and rng.random() < 0.3:  # a hand does not always close the line
             closed = corners[: len(corners) - 1]
         pen.line(closed, fill=edge, width=line, joint="curve")
+    if item.fill == STROKES:
+        arms = len(points) // 12  # the outline has twelve corners; opposite ends of the arms are six apart
+        ends = [(points[k * arms : (k + 1) * arms + 1].mean(0)) for k in (0, 6, 3, 9)]
+        for one, two in (ends[:2], ends[2:]):
+            bend = (one + two) / 2 + [rng.uniform(-1, 1) * item.wobble * item.extent * _ZOOM for _ in range(2)]
+            pen.line([tuple(one), tuple(bend), tuple(two)], fill=colour, width=width, joint="curve")
     ImageDraw.Draw(ids).polygon(corners, fill=number)
 
 

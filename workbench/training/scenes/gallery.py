@@ -74,7 +74,7 @@ def gallery_scenes() -> dict[str, Scene]:
     return {
         name: next(
             scene
-            for scene in scenes(GALLERY_SEED, held_out=True, sketch=wanted["sketch"], count=wanted["count"])
+            for scene in scenes(GALLERY_SEED, True, wanted["sketch"], wanted["count"], freehand=0.0)
             if _fits(name, scene, wanted)
         )
         for name, wanted in WANTED.items()

@@ -140,11 +140,11 @@ class Packer:
 
 
 def worded(question: str, rng: random.Random) -> str:
-    """Return a question as some people type it: on a new line, in small letters, without its mark."""
+    """Return a question as some people type it: on a new line, in small letters, in capitals, without its mark."""
     if rng.random() < 0.12:
         question = "\n" + question
     if rng.random() < 0.08:
         question = question.rstrip("?.")
     if rng.random() < 0.08:
         question = question[:1].lower() + question[1:]
-    return question
+    return question.upper() if rng.random() < 0.02 else question

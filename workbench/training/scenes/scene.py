@@ -11,7 +11,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 
 from workbench.training.scenes.outline import covered
@@ -24,6 +24,10 @@ SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
 SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
 """Longer side of an object's bounding box, by size."""
+_FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
+"""Longest side on a freehand sheet, by the number of shapes: with few of them people fill the sheet."""
+FREEHAND = 0.25
+"""Share of freehand sheets among the scenes."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
 POSITIONS = (
     ("top left", "top", "top right"),
@@ -31,6 +35,8 @@ POSITIONS = (
     ("bottom left", "bottom", "bottom right"),
 )
 FILLS = ("solid", "outline", "scribble", "bordered")
+STROKES = "strokes"
+"""Fill of a cross that is two strokes of a pen."""
 
 _MARGIN = 1.6  # no centre is nearer to a border between two positions
 _GAP = 2.5  # no two centres are nearer in x, so that the order from left to right is clear
@@ -50,7 +56,7 @@ class Item:
         extent: Longer side of the bounding box.
         aspect: Height by width.
         turn: Rotation in degrees.
-        fill: One of `FILLS`.
+        fill: One of `FILLS`, or `STROKES`.
         wobble: Unsteadiness of the outline, 0 for a ruler's; share of the radius.
         stroke: Width of the outline.
         shade: Seed of the exact colour and of the hand's unsteadiness.
@@ -160,26 +166,30 @@ def _reach(item: Item) -> float:
     return item.extent / 2 * {"square": 1.25, "circle": 1.0, "cross": 1.08}.get(item.shape, 1.05)
 
 
-def draw_scene(rng: random.Random, count: int | None = None, sketch: bool | None = None) -> Scene:
+def draw_scene(
+    rng: random.Random, count: int | None = None, sketch: bool | None = None, freehand: bool = False
+) -> Scene:
     """Draw a scene at random.
 
     Args:
         rng: Source of randomness.
         count: Number of shapes, 0 to 6; at random by default.
         sketch: Whether it is drawn by hand; at random by default.
+        freehand: As people draw on an empty sheet: one to four shapes, often larger, crosses of two strokes.
     """
     hand = rng.random() < 0.45 if sketch is None else sketch
-    count = rng.choices(range(7), (2, 12, 18, 24, 22, 14, 8))[0] if count is None else count
+    often = (0, 5, 5, 3, 1) if freehand else (2, 12, 18, 24, 22, 14, 8)
+    count = rng.choices(range(len(often)), often)[0] if count is None else count
     background = _background(rng, hand)
     dark = sum(background) < 330
     while True:
-        scene = _try_scene(rng, count, hand, background, dark)
+        scene = _try_scene(rng, count, hand, background, dark, freehand)
         if scene is not None:
             return scene
 
 
 def _try_scene(
-    rng: random.Random, count: int, hand: bool, background: tuple[int, int, int], dark: bool
+    rng: random.Random, count: int, hand: bool, background: tuple[int, int, int], dark: bool, freehand: bool
 ) -> Scene | None:
     colours = [colour for colour in COLOURS if not (dark and colour in {"black", "purple", "blue"})]
     writing = _writing(rng, colours) if rng.random() < (0.3 if count else 0.6) else None
@@ -197,6 +207,7 @@ def _try_scene(
             others = [item for item in items if item.colour != colour] if wants and not overlaps else []
             partner = rng.choice(others) if others else None
             item = _item(rng, colour, shape, hand, count, partner)
+            item = _freehand(rng, item, hand, count) if freehand else item
             if _fits(item, items, writing, partner):
                 items.append(item)
                 if partner:
@@ -263,6 +274,19 @@ def _item(rng: random.Random, colour: str, shape: str, hand: bool, count: int, p
     )
 
 
+def _freehand(rng: random.Random, item: Item, hand: bool, count: int) -> Item:
+    """Return the item as somebody with an empty sheet would have drawn it."""
+    fill = STROKES if hand and item.shape == "cross" and rng.random() < 0.5 else item.fill
+    if rng.random() < 0.4:
+        return replace(item, fill=fill)
+    low = EXTENTS["large"][1]
+    extent = rng.uniform(low, max(low, _FREEHAND_MOST[min(count, len(_FREEHAND_MOST) - 1)]))
+    half = extent / 2 + 1
+    x, y = (round(rng.uniform(half, SIDE - half), 2) for _ in range(2))
+    stroke = round(rng.uniform(1.0, 4.5), 2)
+    return replace(item, size="large", extent=round(extent, 2), x=x, y=y, stroke=stroke, fill=fill)
+
+
 def _fits(item: Item, items: list[Item], writing: Writing | None, partner: Item | None) -> bool:
     half = item.extent / 2
     if not (half + 0.5 <= item.x <= SIDE - half - 0.5 and half + 0.5 <= item.y <= SIDE - half - 0.5):
@@ -310,7 +334,9 @@ def _background(rng: random.Random, hand: bool) -> tuple[int, int, int]:
     return (grey, grey, grey + rng.randrange(0, 10))
 
 
-def scenes(seed: int, held_out: bool, sketch: bool | None = None, count: int | None = None) -> Iterator[Scene]:
+def scenes(
+    seed: int, held_out: bool, sketch: bool | None = None, count: int | None = None, freehand: float = FREEHAND
+) -> Iterator[Scene]:
     """Yield scenes without end, either those for training or those kept out of it.
 
     Args:
@@ -318,9 +344,11 @@ def scenes(seed: int, held_out: bool, sketch: bool | None = None, count: int | N
         held_out: Which of the two.
         sketch: Only scenes drawn by hand, or only others; both by default.
         count: Only scenes of so many shapes.
+        freehand: Share of freehand sheets; the other scenes are the same whatever it is.
     """
-    rng = random.Random(f"scenes/{seed}/{held_out}")
+    rng, other = random.Random(f"scenes/{seed}/{held_out}"), random.Random(f"freehand/{seed}/{held_out}")
     while True:
-        scene = draw_scene(rng, count, sketch)
+        free = other.random() < freehand
+        scene = draw_scene(other if free else rng, count, sketch, free)
         if scene.held_out == held_out:
             yield scene

@@ -281,7 +281,15 @@ def _overlap(scene: Scene, rng: random.Random) -> Ask | None:
 
 def _reading(scene: Scene, rng: random.Random) -> Ask:
     text = scene.writing
-    question = rng.choice(("What is written?", "What does the text say?", "Read the text."))
+    question = rng.choice(
+        (
+            "What is written?",
+            "What does the text say?",
+            "Read the text.",
+            "What is written in the picture?",
+            "What does it say?",
+        )
+    )
     if text and rng.random() < 0.5:
         question = f"What {text.kind} is written?"
     return _short_answer("reading", question, text.text if text else "nothing")

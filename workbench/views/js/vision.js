@@ -6,6 +6,7 @@
  */
 
 const ANNOUNCE_MS = 5000;
+const SCENE = "wb-scene"; // of the run that the tab showed last
 const OWN = ["tab", "scene", "beside", "beside_drafter"];
 /** The recordings that play before anything was run: a drafter that sees, and a blind one beside it. */
 export const EXAMPLE = ["specvlm", "vlm-text-only"];
@@ -91,7 +92,7 @@ async function arrive(page, trace, beside) {
   const query = new URLSearchParams(host.address?.read() ?? ""), rest = new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
   if (page.catalogue) await asked(page, query, rest);
   const names = query.get("recorded") ? [query.get("recorded"), query.get("beside")] : EXAMPLE;
-  if (!(await recall(page)) && !page.wished) await example(page, names);
+  if (!(await recall(page, query)) && !page.wished) await example(page, names);
   if (!vision.url && !page.run && vision.scenes.length) take(page, vision.scenes[0]);
 }
 
@@ -123,19 +124,30 @@ async function asked(page, query, rest) {
   if (page.wished) page.note = "From a link: press Run to decode it here.";
 }
 
-/** After a reload: the run that this tab last showed, as far as it came. */
-async function recall(page) {
+/** After a reload: the run that this tab last showed, as far as it came; not where the address asks for something else. */
+async function recall(page, query) {
   const { m, host } = page, id = host.remember?.getItem("wb-run"), answer = id && (await host.call("fetch_trace", { run: id, from: 0 }).catch(() => null));
   if (!answer || answer.error || !answer.header) {
     if (id) host.remember.removeItem("wb-run");
     return false;
   }
+  if (page.wished && !answers(page, query, answer)) return false;
+  page.note = "";
   const run = Object.assign(m.store.newRun("recalled"), { closed: true, from: "recorded", question: question(answer.header) });
   m.store.apply(run, answer);
   page.run = run;
   adopt(page, run.header);
+  const scene = page.vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
+  if (scene) Object.assign(page.vision, { scene: scene.name, alt: scene.alt });
+  if (page.catalogue) page.catalogue.presets = questions(page);
   explain(page, run);
   return true;
+}
+
+/** Whether a run is of the question, the picture and the method that the address names. */
+function answers({ host }, query, { header, rounds }) {
+  const asked = (name, ...found) => !query.has(name) || found.includes(query.get(name));
+  return asked("prompt", question(header)) && asked("method", header.method, rounds?.at(-1)?.method) && asked("scene", host.remember.getItem(SCENE));
 }
 
 /** Play a recording, and another one beside it; a missing one is no error, since a checkout may hold none yet. */
@@ -222,6 +234,7 @@ function take(page, { url, alt = "", name = "" }, keepsQuestion = false) {
     return void changed(page, "drafter");
   }
   Object.assign(vision, { source: url, url, alt, scene: known ? name : "", both: new Map(), drafter: new Map(), swapped: null, patch: null, note: known || !name ? "" : name });
+  if (m.store.isActive(page.run)) page.host.remember?.setItem(SCENE, vision.scene);
   if (page.catalogue) page.catalogue.presets = questions(page);
   if (page.choice && known && !keepsQuestion && !m.store.isActive(page.run)) page.choice.prompt = page.catalogue.presets[0]?.prompt ?? page.choice.prompt;
   changed(page, "both");
@@ -229,7 +242,7 @@ function take(page, { url, alt = "", name = "" }, keepsQuestion = false) {
 
 async function takeFile(page, file) {
   try {
-    take(page, await page.m.visionsource.read(file));
+    take(page, await page.m.visionsource.read(file, page.catalogue?.targets.find((t) => t.name === page.choice?.target)?.square));
   } catch (problem) {
     if (!problem.remedy) throw problem;
     page.m.backend.fail(page, problem);
@@ -285,6 +298,7 @@ async function start(page, paused) {
   if (!catalogue || running(page) || m.store.isActive(page.plain)) return;
   if (!vision.source) return m.backend.fail(page, { message: "There is no picture yet.", remedy: EMPTY_REMEDY });
   page.choice.images = [await composed(page, "both")];
+  page.host.remember?.setItem(SCENE, vision.scene);
   m.backend.start(page, paused);
   const runs = [begun(page, page.run)];
   vision.fresh = false;
@@ -556,6 +570,7 @@ function draw(page) {
   m.controls.render(parts.controls, panel);
   m.visionpanel.render(parts.controls, {
     scenes: vision.scenes, chosen: vision.scene, alt: vision.alt, tool: vision.tool, scope: vision.scope, painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0), active: running(page),
+    features: catalogue.methods.find((x) => x.name === page.choice.method)?.needs.some((need) => !["drafter", "pictures", "sight"].includes(need)) ?? false,
     note: running(page) ? "Another picture chosen now is swapped in with the next round." : vision.note,
     besides: catalogue.methods, beside: vision.besideMethod, drafters: catalogue.drafters, besideDrafter: besideMethod?.needs.includes("drafter") ? (vision.besideDrafter ?? page.choice.drafter) : null,
     besideNote: besideMethod?.teaches ?? "runs at the same time, over the same picture and question",

@@ -9,10 +9,11 @@ const SCOPES = [["both", "for both"], ["drafter", "only the drafter"]];
 const SOURCES = [["gallery", "gallery"], ["upload", "upload"], ["paste", "paste"], ["draw", "draw"]];
 
 /** What to do next with the brush. Pure. */
-export function hint({ tool, scope, painted, active }) {
+export function hint({ tool, scope, painted, active, features }) {
   if (tool === "restore") return "Drag over painted patches to bring them back.";
   if (tool && !painted) return `Now drag over an object in the first picture to ${tool} it.`;
   const when = active ? "From the next round on" : "Press Run:";
+  if (tool && scope === "drafter" && features) return `${when} only the drafter's patches are without it. This drafter also reads the target's features, which know it still; with “Draft model with vision” its word is rejected.`;
   if (tool && scope === "drafter") return `${when} only the drafter is without it; the target sees it still and rejects what is guessed wrong.`;
   if (tool) return `${when} both are without it. With “only the drafter” the target still sees it, and rejects what is guessed wrong.`;
   return active ? "Pause, choose hide, drag over an object that is not named yet, then Step: see what becomes of its word." : "Try it in mid-run: press Step twice, choose hide, drag over an object that is not named yet, and Step on.";
@@ -20,7 +21,7 @@ export function hint({ tool, scope, painted, active }) {
 
 /** Draw into `el`: the parts are put around those of the controls, which must have been drawn.
  *  @param {{scenes: object[], chosen: string, alt: string, tool: string, scope: string, painted: number, besides: object[], beside: string,
- *           besideNote: string, drafters: object[], besideDrafter: string, note: string, active: boolean}} data */
+ *           besideNote: string, features: boolean, drafters: object[], besideDrafter: string, note: string, active: boolean}} data */
 export function render(el, data, m) {
   const ui = (el._vision ??= build(el, m)), { kit } = m;
   gallery(ui, data, kit);

@@ -16,6 +16,12 @@ export function neighbour(patch, key, rows, cols) {
   return to ? Math.max(0, Math.min(rows - 1, to[0])) * cols + Math.max(0, Math.min(cols - 1, to[1])) : patch;
 }
 
+/** The patches on the way from one to another, both of them, for a stroke faster than the mouse reports. Pure. @returns {number[]} */
+export function between(from, to, cols) {
+  const [x, y, dx, dy] = [from % cols, Math.floor(from / cols), (to % cols) - (from % cols), Math.floor(to / cols) - Math.floor(from / cols)], n = Math.max(Math.abs(dx), Math.abs(dy));
+  return n ? Array.from({ length: n + 1 }, (_, i) => Math.round(y + (dy * i) / n) * cols + Math.round(x + (dx * i) / n)) : [to];
+}
+
 /** The outline of a set of patches, as the path of those of their edges that no other one of them shares. Pure. */
 export function outline(patches, cols, unit = UNIT) {
   const set = new Set(patches);
@@ -98,9 +104,9 @@ function wire(el, drawing, kit) {
   };
   const paint = (patch, begin) => patch !== null && el._paints && kit.tell(el, "wb:paint", { patch, begin });
   drawing.addEventListener("pointermove", (event) => {
-    const patch = under(event), moved = patch !== last;
+    const patch = under(event), before = last;
     point(patch);
-    if (moved && event.buttons === 1) paint(patch, false);
+    if (patch !== before && event.buttons === 1) for (const each of patch === null || before === null ? [patch] : between(before, patch, el._cols)) paint(each, false);
   });
   drawing.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -124,4 +130,4 @@ function wire(el, drawing, kit) {
   });
 }
 
-export default { render, neighbour, outline };
+export default { render, neighbour, between, outline };

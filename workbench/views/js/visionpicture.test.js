@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { layers, neighbour, outline } from "./visionpicture.js";
+import { between, layers, neighbour, outline } from "./visionpicture.js";
 
 test("the keys stay inside the picture", () => {
   assert.equal(neighbour(0, "ArrowLeft", 2, 3), 0);
@@ -8,6 +8,13 @@ test("the keys stay inside the picture", () => {
   assert.equal(neighbour(4, "End", 2, 3), 5);
   assert.equal(neighbour(5, "PageUp", 2, 3), 0);
   assert.equal(neighbour(2, "ArrowRight", 2, 3), 2);
+});
+
+test("a stroke faster than the mouse reports leaves no hole", () => {
+  assert.deepEqual(between(0, 3, 4), [0, 1, 2, 3]);
+  assert.deepEqual(between(0, 15, 4), [0, 5, 10, 15]);
+  assert.deepEqual(between(12, 1, 4).length, 4);
+  assert.deepEqual(between(5, 5, 4), [5]);
 });
 
 test("a block is outlined as one, without the lines inside it", () => {

@@ -13,13 +13,15 @@ export function refuse({ type, size, name = "The file" }) {
 }
 
 /** A file as a picture: bounded, turned upright, and redrawn, so that nothing but its pixels is sent.
+ *  @param {boolean} square  whether the target squeezes pictures into a square: margins keep the shapes in it what they are
  *  @returns {Promise<{url: string, alt: string, name: string}>}  @throws {{message: string, remedy: string}} */
-export async function read(file) {
+export async function read(file, square = false) {
   const wrong = refuse(file);
   if (wrong) throw wrong;
   const url = URL.createObjectURL(file);
   try {
-    return { url: redraw(await open(url)), alt: "", name: file.name || "a pasted picture" };
+    const image = await open(url), margins = square && image.naturalWidth !== image.naturalHeight;
+    return { url: redraw(image, square), alt: "", name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}` };
   } catch {
     throw { message: `${file.name || "The picture"} cannot be opened.`, remedy: "It may be damaged. Use PNG, JPEG, WebP or GIF." };
   } finally {
@@ -34,13 +36,18 @@ async function open(url) {
   return image;
 }
 
-function redraw(image) {
+function redraw(image, square) {
   const scale = Math.min(1, MAX_SIDE / Math.max(image.naturalWidth, image.naturalHeight));
-  const canvas = sheet(Math.max(1, Math.round(image.naturalWidth * scale)), Math.max(1, Math.round(image.naturalHeight * scale)));
-  const pen = canvas.getContext("2d");
-  pen.fillStyle = "white"; // what is transparent is paper
-  pen.fillRect(0, 0, canvas.width, canvas.height);
-  pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+  const [width, height] = [image.naturalWidth, image.naturalHeight].map((side) => Math.max(1, Math.round(side * scale)));
+  const canvas = square ? sheet(Math.max(width, height), Math.max(width, height)) : sheet(width, height);
+  const pen = canvas.getContext("2d", { willReadFrequently: true }), [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2].map(Math.floor);
+  const lay = (paper) => {
+    pen.fillStyle = paper;
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.drawImage(image, left, top, width, height);
+  };
+  lay("white"); // what is transparent is paper
+  if (width !== canvas.width || height !== canvas.height) lay(`rgb(${background(pen.getImageData(left, top, width, height).data, width, height).join(" ")})`);
   return canvas.toDataURL("image/png");
 }
 

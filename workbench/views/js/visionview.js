@@ -102,7 +102,8 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
 /** Why it is not known on which patches a model leans. Pure. @param {object|null} seen  what the drafter sees; null: the target */
 export function eyeless(seen) {
   if (!seen) return "not recorded";
-  return seen.since >= 0 && !seen.n_drafter ? "nothing: it sees no picture" : "not recorded for this drafter";
+  if (seen.since < 0 || seen.n_drafter) return "not recorded for this drafter";
+  return seen.compressor ? "no patch: the target's features tell it of the picture" : "nothing: it sees no picture";
 }
 
 /** The picture that the target saw last: what is painted, is painted on it. */
@@ -129,7 +130,7 @@ function painting(vision, page) {
 function pointed(page, { trace, seen }, maps, patch, whose) {
   const { vision, m } = page, d = m.visiondata;
   if (patch === null && vision.mode.drafter === "leans" && trace.attribution && !maps.drafter)
-    return seen.since >= 0 && !seen.n_drafter ? "A drafter without vision tokens leans on no patch: it guesses from the words alone." : "On which patches this drafter leans was not recorded with this run; the target's side says what a word rests on.";
+    return seen.since >= 0 && !seen.n_drafter ? `A drafter without vision tokens leans on no patch: ${seen.compressor ? "this one reads the target's features of the words, and they carry the picture" : "it guesses from the words alone"}.` : "On which patches this drafter leans was not recorded with this run; the target's side says what a word rests on.";
   if (patch === null) return "Point at a word for its patches, at a patch for its words.";
   const cols = seen.pictures[vision.picture]?.cols ?? vision.cols, there = d.place(vision.patch, cols).replace(/^r/, "R"), all = maps[whose] ?? maps.target;
   if (!all) return `${there}. Which words lean on it is known when the run has ended.`;

@@ -38,7 +38,8 @@ test("a kind that was never tested has no bar", () => {
 });
 
 test("a drafter that sees no picture leans on nothing, and that is said", () => {
-  assert.match(eyeless({ since: 0, n_drafter: 0 }), /sees no picture/);
+  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "" }), /sees no picture/);
+  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "none" }), /target's features/);
   assert.match(eyeless({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
   assert.match(eyeless(null), /not recorded/);
 });
