@@ -181,6 +181,30 @@ def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str,
     assert all(not r.vision for r in trace.rounds[1:3] + trace.rounds[4:]), "said only when it changes"
 
 
+def test_two_changes_before_one_round_both_count(models: Models) -> None:
+    """For both, then for the drafter alone: the target goes on from the first, the drafter from the second."""
+    engine = Engine(models)
+    asked = request(models, setting("chain"), noise_picture(3), max_new_tokens=16)
+    row: Row = engine.submit(asked)
+    assert row.trace is not None
+    while not engine.idle:
+        if len(row.trace.rounds) == 3 and not asked.swaps:
+            for picture, sees in ((7, "drafter"), (8, "both"), (9, "both"), (5, "drafter"), (6, "drafter")):
+                row.change(swap=swapped(models, asked, [noise_picture(picture, side=40)], sees))
+        engine.step()
+    alone, _ = run_with_swap(models, "chain", "both", noise_picture(9, side=40))
+    assert row.trace.token_ids == alone.token_ids
+    changed, other = row.trace.rounds[3], alone.rounds[3]
+    assert [(c.name, c.after) for c in changed.changes] == [
+        ("pictures", "changed for the drafter only"),
+        ("pictures", "changed for target and drafter"),
+    ]
+    assert changed.vision["sees"] == "drafter"
+    assert changed.vision["target_pictures"] == other.vision["pictures"]
+    assert changed.vision["pictures"] != other.vision["pictures"]
+    assert [swap.sees for _, swap in asked.swaps] == ["both", "drafter"]
+
+
 def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models: Models) -> None:
     plain = Engine(models).generate(request(models, setting("chain"), noise_picture(3), max_new_tokens=16))
     others = {seed: drafts(models, "chain", noise_picture(seed)) for seed in range(6)}

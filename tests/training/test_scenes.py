@@ -18,7 +18,7 @@ from workbench.training.scenes.draw import paint
 from workbench.training.scenes.evaluate import caption_scores
 from workbench.training.scenes.gallery import gallery_scenes
 from workbench.training.scenes.outline import item_points
-from workbench.training.scenes.scene import COLOURS, SHAPES, SIDE, Item, Scene, scenes
+from workbench.training.scenes.scene import COLOURS, SHAPES, SIDE, STROKES, Item, Scene, scenes
 from workbench.training.scenes.tasks import NUMBERS, QUESTIONS, STYLES, Ask, ask, ask_some, read_caption
 from workbench.training.scenes.tasks import plural as shapes_of
 
@@ -117,7 +117,7 @@ def _true_answer(question: str, items: list[Measured], scene: Scene) -> str:
     if match := re.search(r"furthest (\w+)", question):
         key = {"left": lambda i: i.x, "right": lambda i: -i.x, "up": lambda i: i.y, "down": lambda i: -i.y}[match[1]]
         return f"a {min(items, key=key).name}"
-    if match := re.search(r"(?:Is there|Do you see) a (\w+) (\w+)\?", question):
+    if match := re.search(r"(?:Is there|Do you see) an? (\w+) (\w+)\?", question):
         return "yes" if any((i.colour, i.shape) == (match[1], match[2]) for i in items) else "no"
     if question == "Do any shapes overlap?":
         return "yes" if any(a.overlaps(b) for a in items for b in items if a is not b) else "no"
@@ -127,7 +127,7 @@ def _true_answer(question: str, items: list[Measured], scene: Scene) -> str:
         return f"a {others[0].name}" if others else "nothing"
     if match := re.search(r"List the (\w+)s from", question):
         return ", ".join(getattr(i, match[1]) for i in sorted(items, key=lambda i: i.x))
-    assert re.search(r"written|text", question), question
+    assert re.search(r"written|text|say", question), question
     return scene.writing.text if scene.writing else "nothing"
 
 
@@ -136,6 +136,21 @@ def test_a_seed_draws_the_same_scenes_and_pixels() -> None:
     assert first == second
     assert all((paint(a)[0] == paint(b)[0]).all() for a, b in zip(first, second, strict=True))
     assert first != list(islice(scenes(4, held_out=False), 20))
+
+
+def test_a_freehand_sheet_is_filled_as_people_fill_it_and_leaves_the_other_scenes_alone() -> None:
+    sheets = list(islice(scenes(3, held_out=False, sketch=True, freehand=1.0), 60))
+    assert {len(sheet.items) for sheet in sheets} == {1, 2, 3, 4}
+    assert max(item.extent for sheet in sheets for item in sheet.items) > 45
+    bare = [(item, sheet) for sheet in sheets for item in sheet.items if item.fill == STROKES]
+    assert {item.shape for item, _ in bare} == {"cross"}
+    item = max((item for item, _ in bare), key=lambda item: item.extent)
+    inked = (paint(Scene((item,), order=(0,)))[0] < 200).any(-1)
+    assert inked[round(item.y), round(item.x)], "the strokes meet in the middle"
+    assert not inked[round(item.y - item.extent / 4), round(item.x - item.extent / 4)], "there is nothing between them"
+    plain, mixed = (list(islice(scenes(3, held_out=False, freehand=share), 40)) for share in (0.0, 0.5))
+    assert [s for s in mixed if s in plain] == plain[: sum(s in plain for s in mixed)]
+    assert 0 < sum(s in plain for s in mixed) < 40
 
 
 def test_no_scene_is_both_learned_and_held_out() -> None:

@@ -326,7 +326,8 @@ def test_a_run_from_a_finished_model_keeps_its_story_and_the_card_tells_it(folde
     assert figures["options"]["favoured"] == "count,list"
     assert "favoured" not in figures["begun"]["options"]
     scores = {"caption: colour": 0.2, "count": 0.95, "list": 0.5, "size": 0.8}
-    results = {"exact_match": {"rendered": scores, "sketch": scores | {"count": 0.4}}, "count": 9, "acceptance": {}}
+    found = {"rendered": scores, "sketch": scores | {"count": 0.4}, "freehand": scores}
+    results = {"exact_match": found, "count": 9, "acceptance": {}}
     write_vision_cards(models, results | {"parameters": {"vision-target": 5}}, "a machine")
     card = (models / "vision-target" / "README.md").read_text()
     assert card.count("**: 3 steps") == 2

@@ -438,20 +438,20 @@ def vision_news(row: Row) -> dict[str, Any]:
     target, pictured = row.models.target, row.place.pictured
     if pictured is None:
         return {}
-    n, swap = pictured.n_vision, row.swapped
+    n, swaps = pictured.n_vision, row.swapped
     sees_all = n if row.drafter.reads_target else 0
     now = {
         "drafter": _drafter_name(row), "compressor": None, "n_target": n, "n_drafter": sees_all,
         "target_bytes": n * position_bytes(target), "drafter_bytes": 0, "target_prefill_s": pictured.seconds,
         "drafter_prefill_s": 0.0, "kept": None, "blocks": None, "weights": None, "gate": None,
     } | row.vision  # fmt: skip
-    if now == row.vision_said and swap is None:
+    if now == row.vision_said and not swaps:
         return {}
-    row.vision_said, row.swapped = now, None
-    if swap is None:
+    row.vision_said, row.swapped = now, []
+    if not swaps:
         return dict(now)
-    pictures = [dataclasses.asdict(picture) for picture in shown(row.models, swap.images, swap.pictures)]
-    return now | {"pictures": pictures, "sees": swap.sees}
+    *targets, last = ([dataclasses.asdict(p) for p in shown(row.models, s.images, s.pictures)] for s in swaps)
+    return now | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
 
 
 def _drafter_name(row: Row) -> str | None:

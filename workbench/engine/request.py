@@ -95,7 +95,7 @@ class Row:
         self.pictures = request.pictures  # what the drafter is shown
         self.vision: dict[str, Any] = {}  # what the drafter says of what it sees; see `pictures.see`
         self.vision_said: dict[str, Any] = {}  # what of it is in the trace already
-        self.swapped: Swap | None = None  # pictures that the trace does not know yet
+        self.swapped: list[Swap] = []  # pictures that the trace does not know yet
         self.state: Any = None
         self.policy_state: Any = None
         self.plan = Plan(0)
@@ -247,7 +247,7 @@ class Settings:
     sampling: SamplingParams
     models: Models
     changes: list[Change]
-    swap: Swap | None = None
+    swaps: list[Swap] = field(default_factory=list)  # at most one for both, then one for the drafter alone
 
     def apply(
         self,
@@ -259,8 +259,10 @@ class Settings:
     ) -> None:
         """Take one request for change in. Parameters of the same name survive a change of method where they fit."""
         if swap is not None:
-            self.changes.append(Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}"))
-            self.swap = swap
+            change = Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}")
+            if change not in self.changes:  # several strokes before one round are one change
+                self.changes.append(change)
+            self.swaps = [*(old for old in self.swaps if swap.sees != BOTH and old.sees == BOTH), swap]
         if models is not None and models is not self.models:
             self.changes.append(Change("drafter", self.models.drafter_name, models.drafter_name))
             self.models = models

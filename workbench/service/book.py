@@ -18,7 +18,8 @@ def round_bytes(record: Round) -> int:
     """About how much memory a recorded round takes."""
     tops = len(record.top_p) + sum(top is not None for top in record.top_q)
     n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
-    return n_bytes + sum(len(picture["url"]) for picture in record.vision.get("pictures", ()))
+    names = ("pictures", "target_pictures")
+    return n_bytes + sum(len(picture["url"]) for name in names for picture in record.vision.get(name, ()))
 
 
 class Book:

@@ -171,7 +171,8 @@ class Round:
             `drafter_prefill_s`, `kept` (indices of the patches kept, or None), `blocks` (lists of patches that became
             one token, or None), `weights` (for each of the drafter's vision tokens one weight a patch, or None),
             `gate` (name → weight, or None), and `pictures` (`Picture`s as plain JSON) when they were changed in
-            mid-run, with `sees` ("both" or "drafter") for whom.
+            mid-run, with `sees` ("both" or "drafter") for whom; where they were changed for both and then again for
+            the drafter, `target_pictures` are those that the target sees.
     """
 
     index: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +95,19 @@ def _one_run(figures: Figures, hardware: str, number: str) -> str:
 
 
 def _target_table(results: Figures) -> str:
-    ruled, sketch = results["exact_match"]["rendered"], results["exact_match"]["sketch"]
+    columns = [results["exact_match"][name] for name in ("rendered", "sketch", "freehand")]
     rows = [
-        f"| {name} | {ruled.get(name, float('nan')):.1%} | {sketch.get(name, float('nan')):.1%} |"
+        f"| {name} |{''.join(f' {column.get(name, nan):.1%} |' for column in columns)}"
         f" {f'{AIMS[name]:.0%}' if name in AIMS else ''} |"
-        for name in sorted(ruled)
+        for name in sorted(columns[0])
     ]
     return (
-        f"\n## Measured on held-out scenes\n\nGreedy decoding, float32, {results['count']} ruled scenes and as many"
-        " sketches. Captions are compared object by object from the left (a missing object is wrong in everything);"
+        f"\n## Measured on held-out scenes\n\nGreedy decoding, float32, {results['count']} ruled scenes, as many"
+        " sketches, and as many freehand sheets: one to four shapes as people draw them on an empty sheet, up to seven"
+        " eighths of its width, crosses of two strokes. Captions are compared object by object from the left (a missing"
+        " object is wrong in everything);"
         " `caption: caption` is the whole text to the letter, `caption: objects` the number of objects; all other rows"
-        " are exact match of a short answer.\n\n| what | ruled | sketch | aim |\n|---|---:|---:|---:|\n"
+        " are exact match of a short answer.\n\n| what | ruled | sketch | freehand | aim |\n|---|---:|---:|---:|---:|\n"
         + "\n".join(rows)
         + "\n"
     )

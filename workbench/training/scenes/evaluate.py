@@ -15,7 +15,7 @@ from workbench.training.generators import ASSISTANT, END, USER
 from workbench.training.scenes.data import normalised
 from workbench.training.scenes.draw import paint
 from workbench.training.scenes.model import VISION_TOKENS
-from workbench.training.scenes.scene import Scene, scenes
+from workbench.training.scenes.scene import FREEHAND, Scene, scenes
 from workbench.training.scenes.tasks import QUESTIONS, Ask, ask, read_caption
 from workbench.training.tokenizer import IMAGE, PAD, token_id
 
@@ -108,9 +108,9 @@ def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float
     return {name: right[name] / total[name] for name in sorted(total)}
 
 
-def held_scenes(count: int, sketch: bool | None = None) -> list[Scene]:
-    """Return the first held-out scenes."""
-    return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch), count))
+def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
+    """Return the first held-out scenes; see `scenes` for the choice."""
+    return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))
 
 
 def ask_all(drawn: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:

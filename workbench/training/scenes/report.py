@@ -24,7 +24,7 @@ class VisionEvaluateOptions:
     Attributes:
         models: Folder with `vision-target` and its drafters; those that are missing are skipped.
         out: JSON file for the results.
-        count: Held-out scenes, half of them sketches.
+        count: Held-out scenes: ruled ones, sketches and freehand sheets, a third each.
         drafter_count: Held-out scenes on which drafters are measured.
         threads: CPU threads.
         hardware: Description of the machine on which the models were trained, for their cards.
@@ -32,7 +32,7 @@ class VisionEvaluateOptions:
 
     models: Path = Path("assets/models")
     out: Path = Path(".cache/train/vision-evaluation.json")
-    count: int = 600
+    count: int = 900
     drafter_count: int = 50
     threads: int = 1
     hardware: str = "one core of an AMD EPYC processor (AVX-512 BF16), shared with other work"
@@ -43,16 +43,16 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
     torch.set_num_threads(options.threads)
     folder = options.models / "vision-target"
     model, processor = load_vision_model(folder)
-    half = options.count // 2
+    third = options.count // 3
     results: dict[str, Any] = {
-        "count": half,
+        "count": third,
         "drafter_count": options.drafter_count,
         "parameters": {"vision-target": sum(p.numel() for p in model.parameters())},
         "exact_match": {},
         "acceptance": {},
     }
-    for name, sketch in (("rendered", False), ("sketch", True)):
-        found = evaluate_scenes(model, processor.tokenizer, held_scenes(half, sketch))
+    for name, sketch, freehand in (("rendered", False, 0.0), ("sketch", True, 0.0), ("freehand", True, 1.0)):
+        found = evaluate_scenes(model, processor.tokenizer, held_scenes(third, sketch, freehand))
         results["exact_match"][name] = found
         report(f"{name}: " + " · ".join(f"{key} {value:.1%}" for key, value in found.items()))
     for name in ("vision-text-drafter", "vision-drafter"):

@@ -260,7 +260,8 @@ def _exists(scene: Scene, rng: random.Random) -> Ask:
         name = f"{rng.choice(COLOURS)} {item.shape}" if rng.random() < 0.5 else f"{item.colour} {rng.choice(SHAPES)}"
     else:
         name = f"{rng.choice(COLOURS)} {rng.choice(SHAPES)}"
-    question = rng.choice((f"Is there a {name}?", f"Do you see a {name}?"))
+    article = "an" if name.startswith("o") else "a"
+    question = rng.choice((f"Is there {article} {name}?", f"Do you see {article} {name}?"))
     named = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
     return _short_answer("exists", question, "yes" if named else "no", "the answer", named)
 

@@ -88,7 +88,7 @@ function checked(round, index) {
   if (nodes.status.some((status) => !STATUSES.includes(status))) return "a node has an unknown status";
   if (nodes.text.some((t) => typeof t !== "string") || nodes.p.some((p) => typeof p !== "number")) return "a node has no text or no probability";
   if (path.some((i) => !Number.isInteger(i) || i < 0 || i >= n)) return "its path leaves the tree";
-  if (round.vision?.pictures && !(Array.isArray(round.vision.pictures) && round.vision.pictures.every(isPicture))) return "what it sees cannot be read";
+  if ([round.vision?.pictures, round.vision?.target_pictures].some((some) => some && !(Array.isArray(some) && some.every(isPicture)))) return "what it sees cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
   return "";
 }

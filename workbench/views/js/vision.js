@@ -307,6 +307,7 @@ async function start(page, paused) {
     page.beside.choice = { ...page.choice, method: vision.besideMethod, drafter: vision.besideDrafter ?? page.choice.drafter };
     m.backend.start(page.beside, paused);
     runs.push(begun(page, page.beside.run));
+    runs[0].pair = runs[1]; // shown together again, too
   }
   if (vision.drafter.size || vision.swapped) {
     const images = [await composed(page, "drafter")];
@@ -317,7 +318,8 @@ async function start(page, paused) {
 const EMPTY_REMEDY = "Choose one from the gallery, upload or paste one, or draw it.";
 
 function begun(page, run) {
-  page.vision.history.push(Object.assign(run, { question: page.choice.prompt }));
+  const { scene, alt } = page.vision;
+  page.vision.history.push(Object.assign(run, { question: page.choice.prompt, scene, alt }));
   return run;
 }
 
@@ -360,9 +362,11 @@ function again(page, id) {
   const keep = vision.history;
   page.fresh();
   Object.assign(page, { run: Object.assign(run, { closed: true }) });
-  page.beside.run = null;
+  page.beside.run = run.pair ? Object.assign(run.pair, { closed: true }) : null;
   vision.history = keep;
   if (run.header) adopt(page, run.header);
+  Object.assign(vision, { scene: run.scene ?? "", alt: run.alt ?? vision.alt });
+  if (page.catalogue) page.catalogue.presets = questions(page);
   m.backend.watch(page);
   page.draw();
 }

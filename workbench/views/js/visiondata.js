@@ -76,18 +76,19 @@ export function sight(header, rounds, upTo) {
   const seen = { pictures: header?.pictures ?? [], shown: header?.pictures ?? [], since: -1 };
   for (const { index, vision } of rounds.slice(0, upTo + 1)) {
     if (!vision || !Object.keys(vision).length) continue;
-    const { pictures, sees, ...said } = vision;
+    const { pictures, sees, target_pictures: forTarget, ...said } = vision;
     Object.assign(seen, said, { since: index });
     if (!pictures?.length) continue;
     seen.shown = pictures;
     if (sees !== "drafter") seen.pictures = pictures;
+    else if (forTarget?.length) seen.pictures = forTarget; // both were shown another picture, and then the drafter its own
   }
   return seen;
 }
 
 /** The rounds before which a picture was changed: {index, text}. */
 export function pictureMarks(rounds) {
-  return rounds.filter((r) => r.vision?.pictures?.length).map((r) => ({ index: r.index, text: r.vision.sees === "drafter" ? "drafter's picture" : "picture changed" }));
+  return rounds.filter((r) => r.vision?.pictures?.length).map((r) => ({ index: r.index, text: r.vision.sees === "drafter" && !r.vision.target_pictures?.length ? "drafter's picture" : "picture changed" }));
 }
 
 /** The vision tokens of one picture among all: [start, end) in the order of the prompt. */

@@ -38,6 +38,8 @@ test("what is seen holds until something else is said", () => {
   assert.equal(late.pictures, header.pictures, "only the drafter's changed");
   assert.notEqual(late.shown, header.pictures);
   assert.deepEqual(pictureMarks(rounds), [{ index: 2, text: "drafter's picture" }]);
+  const twice = sight(header, [...rounds, { index: 3, vision: { pictures: [{ url: "d" }], sees: "drafter", target_pictures: [{ url: "t" }] } }], 9);
+  assert.deepEqual([twice.shown[0].url, twice.pictures[0].url], ["d", "t"], "both were shown another picture, then the drafter its own");
 });
 
 test("every way of seeing has its words", () => {
