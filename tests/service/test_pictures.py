@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import random
 import struct
 import zlib
@@ -16,6 +17,7 @@ from PIL import Image
 
 from workbench.core.errors import PromptError
 from workbench.service import pictures
+from workbench.service.catalogue import takes_squares
 from workbench.service.pictures import decode, decode_all
 
 
@@ -178,3 +180,24 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for data, _, _ in ODD.values():
         decode(data)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "squeezed"),
+    [
+        ("processor_config.json", {"image_processor": {"size": {"height": 64, "width": 64}}}, True),
+        ("preprocessor_config.json", {"size": {"height": 224, "width": 224}}, True),
+        (
+            "preprocessor_config.json",
+            {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
+            False,
+        ),
+        ("preprocessor_config.json", {"size": 224}, False),
+        ("config.json", {}, False),
+    ],
+)
+def test_a_target_that_squeezes_pictures_into_squares_is_known(
+    tmp_path: Path, name: str, content: dict[str, Any], squeezed: bool
+) -> None:
+    (tmp_path / name).write_text(json.dumps(content))
+    assert takes_squares(tmp_path) is squeezed

@@ -68,7 +68,7 @@ register(
         title="SpecVLM, elastic compressor",
         promise=Promise.EXACT,
         source=Source(SPECVLM.title, SPECVLM.authors, SPECVLM.year, SPECVLM.url, "§3.2, §3.3"),
-        teaches="A drafter needs little of a picture, and how little depends on the question: watch the gate choose.",
+        teaches="A drafter needs little of a picture: a gate reads the question and chooses how little, even nothing.",
         idea=(
             "EagleVLM's drafter, but the picture is made smaller first: some patches are dropped, or blocks of them "
             "averaged or convolved, or two learned queries read them all, or nothing is left. A gate reads the "
