@@ -43,7 +43,12 @@ def depths(rounds: Sequence[Round]) -> list[int]:
 
 
 def _offered(r: Round) -> int:
-    """Levels of the draft below the root along the target's way: its path and what was drafted after its last node."""
+    """Levels of the draft below the root along the target's way: its path and what was drafted after its last node.
+
+    Where the text ended with a drafted token, nothing after it was offered, and there was no bonus.
+    """
+    if r.emitted and r.emitted[-1].node is not None:
+        return len(r.emitted) - 1
     below = [False] * len(r.nodes)
     last = r.path[-1] if r.path else -1
     for i, parent in enumerate(r.nodes.parents):  # a parent stands before its children
