@@ -148,7 +148,7 @@ def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
 
 @pytest.mark.parametrize("captioned", [0.0, 1.0])
 def test_rows_ask_for_the_caption_as_often_as_told(folder: Path, captioned: float) -> None:
-    options = dataclasses.replace(_target(folder), captioned=captioned)
+    options = dataclasses.replace(_target(folder), captioned=captioned, unseen=0.0)
     rows = scene_rows(held_scenes(8), options, "seed").turns
     captions = [
         answer for row in rows for _, answer in row if re.match(r"There (are|is one)", answer) or "shape:" in answer
