@@ -48,6 +48,8 @@ _LIMITS = """
 - Colours, shapes and words outside the lists above are called by the nearest one inside.
 - White, grey and brown shapes, thick frames, photographs and more than six shapes were never seen.
 - Answers have one style; questions in other words than the generators' are often answered as if they were others.
+- Asked where something is that the picture does not hold, or what colour it has, it answers all the same. Questions in
+  capitals confuse it.
 - {weak}
 - The last shapes of crowded scenes are sometimes forgotten; thin pens (under one pixel of the 64) mislead it.
 """
