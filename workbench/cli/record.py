@@ -17,8 +17,6 @@ from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
 from workbench.trace.events import Trace
 
 TOKENS = 56
-PICTURE_TOKENS = 160
-"""Captions come to their end: a visitor's next run takes this over from the recording."""
 SEEDS = 12
 """Tries at a sampled recording."""
 
@@ -92,7 +90,7 @@ def record_picture(name: str, take: Take) -> Trace:
     with Workbench(target=VISION_TARGET) as wb:
         prompt = wb.chat_prompt([{"role": "user", "content": parts}])
         wb.generate(prompt, "autoregressive", images=[url], max_new_tokens=TOKENS)  # the first run of a process is slow
-        options: dict[str, Any] = {"drafter": take.drafter, "images": [url], "max_new_tokens": PICTURE_TOKENS}
+        options: dict[str, Any] = {"drafter": take.drafter, "images": [url], "max_new_tokens": scenes.CAPTION_TOKENS}
         run = wb.start(prompt, name, params=dict(take.params), **options)
         made = run.wait()
         made.attribution = run.explain()

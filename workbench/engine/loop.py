@@ -279,12 +279,13 @@ class Engine:
         plan = row.policy.plan(row, row.policy_state)
         row.plan = Plan(max(0, min(plan.depth, row.remaining - 1)), plan.stop_below)
 
-    def _switch(self, row: Row, configured: Configured, models: Models, swaps: Sequence[Swap]) -> None:
+    def _switch(self, row: Row, configured: Configured, models: Models, swaps: list[Swap]) -> None:
         """Prime a new drafter from the committed tokens; these and, pictures apart, the target's cache stay."""
         before, models_before = row.configured, row.models
         if swaps or configured.drafter != before.drafter or models.drafter is not models_before.drafter:
             before.drafter.release(row, models_before)
             row.state, row.configured, row.models = None, configured, models
+            row.swapped = swaps or row.swapped
             for swap in swaps:
                 self._show(row, swap)
             row.vision = {}
@@ -297,7 +298,6 @@ class Engine:
         """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them."""
         target, slot, counts = self.models.target, row.place, tokens_of(self.models, swap.images, swap.pictures)
         row.pictures = swap.pictures
-        row.swapped = [*(old for old in row.swapped if swap.sees != BOTH and old.sees == BOTH), swap]
         swaps = row.request.swaps
         swaps[:] = [(n, old) for n, old in swaps if n < row.n_new or old.sees != swap.sees] + [(row.n_new, swap)]
         if swap.sees == BOTH:

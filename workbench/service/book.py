@@ -8,7 +8,7 @@ import time
 from workbench.core.errors import UnknownNameError
 from workbench.service.limits import Limits
 from workbench.service.run import Run
-from workbench.trace.events import Round
+from workbench.trace.events import Round, pictures_of
 
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 2500, 190, 280, 650
 """What the parts of a recorded round take in memory, in bytes; a test keeps them near the truth."""
@@ -18,8 +18,7 @@ def round_bytes(record: Round) -> int:
     """About how much memory a recorded round takes."""
     tops = len(record.top_p) + sum(top is not None for top in record.top_q)
     n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
-    names = ("pictures", "target_pictures")
-    return n_bytes + sum(len(picture["url"]) for name in names for picture in record.vision.get(name, ()))
+    return n_bytes + sum(len(picture["url"]) for picture in pictures_of(record.vision))
 
 
 class Book:

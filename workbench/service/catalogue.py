@@ -63,6 +63,7 @@ def describe(method: Method, reason: str) -> dict[str, Any]:
         "source": {"title": source.title, "authors": source.authors, "year": source.year, "url": source.url,
                    "where": source.where},
         "needs": list(method.needs),
+        "reads_target": method.drafter.reads_target,
         "available": not reason,
         "reason": reason,
         "params": [spec.to_wire() for spec in method.params.values()],

@@ -7,6 +7,7 @@ export is computed from these and from nothing else.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +137,11 @@ class Picture:
     cols: int
     start: int
     end: int
+
+
+def pictures_of(vision: Mapping[str, Any]) -> list[Any]:
+    """The pictures that a round's `vision` names, the drafter's and the target's, as plain JSON."""
+    return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from workbench.trace.events import (
     SCHEMA_VERSION,
     Round,
     Trace,
+    pictures_of,
 )
 
 MAX_BYTES = 64 * 2**20
@@ -189,9 +190,7 @@ def _what_is_wrong(r: Round, i: int) -> str:
     numbers += [x for p in r.phases for x in (p.start_s, p.end_s)] + [e.p for e in r.emitted]
     if not all(isinstance(x, (int, float)) for x in numbers):
         return "what should be a number is none"
-    if not isinstance(r.vision, dict) or not all(
-        _is_picture(p) for name in ("pictures", "target_pictures") for p in r.vision.get(name) or ()
-    ):
+    if not isinstance(r.vision, dict) or not all(_is_picture(p) for p in pictures_of(r.vision)):
         return "what it sees cannot be read"
     return ""
 

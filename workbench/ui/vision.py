@@ -12,8 +12,6 @@ from workbench.views import scenes
 
 DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 """What the tab begins with: the first of them that can run."""
-DEFAULT_TOKENS = 160
-"""Enough for what the bundled target writes about six shapes and a word."""
 
 
 def add(client: Any, kept: Kept) -> None:
@@ -38,7 +36,7 @@ class VisionSession(Session):
         found = super().catalogue(request | {"target": wanted})
         usable = {m["name"] for m in found["methods"] if m.get("available", True)}
         method = next((name for name in DEFAULT_METHODS if name in usable), found["chosen"]["method"])
-        chosen = found["chosen"] | {"method": method, "max_new_tokens": DEFAULT_TOKENS}
+        chosen = found["chosen"] | {"method": method, "max_new_tokens": scenes.CAPTION_TOKENS}
         return found | {"targets": targets, "presets": [], "chosen": chosen}
 
     def gallery(self, request: dict[str, Any]) -> dict[str, Any]:

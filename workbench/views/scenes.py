@@ -16,6 +16,9 @@ from typing import Any
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 GROUP = "captions"
 """The group of the suite's questions that the curve is drawn from."""
+CAPTION_TOKENS = 160
+"""Enough for what the bundled target writes about six shapes and a word: of a run in the tab, and of a recording, from
+which a visitor's next run takes it over."""
 
 
 def folder() -> Path:

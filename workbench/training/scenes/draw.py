@@ -69,7 +69,7 @@ def _paint_item(canvas: Image.Image, item: Item, ids: Image.Image, number: int) 
         pen.line(closed, fill=edge, width=line, joint="curve")
     if item.fill == STROKES:
         arms = len(points) // 12  # the outline has twelve corners; opposite ends of the arms are six apart
-        ends = [(points[k * arms : (k + 1) * arms + 1].mean(0)) for k in (0, 6, 3, 9)]
+        ends = [points[k * arms : (k + 1) * arms + 1].mean(0) for k in (0, 6, 3, 9)]
         for one, two in (ends[:2], ends[2:]):
             bend = (one + two) / 2 + [rng.uniform(-1, 1) * item.wobble * item.extent * _ZOOM for _ in range(2)]
             pen.line([tuple(one), tuple(bend), tuple(two)], fill=colour, width=width, joint="curve")

@@ -279,8 +279,7 @@ def _freehand(rng: random.Random, item: Item, hand: bool, count: int) -> Item:
     fill = STROKES if hand and item.shape == "cross" and rng.random() < 0.5 else item.fill
     if rng.random() < 0.4:
         return replace(item, fill=fill)
-    low = EXTENTS["large"][1]
-    extent = rng.uniform(low, max(low, _FREEHAND_MOST[min(count, len(_FREEHAND_MOST) - 1)]))
+    extent = rng.uniform(EXTENTS["large"][1], _FREEHAND_MOST[min(count, len(_FREEHAND_MOST) - 1)])
     half = extent / 2 + 1
     x, y = (round(rng.uniform(half, SIDE - half), 2) for _ in range(2))
     stroke = round(rng.uniform(1.0, 4.5), 2)

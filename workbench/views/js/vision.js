@@ -136,10 +136,8 @@ async function recall(page, query) {
   const run = Object.assign(m.store.newRun("recalled"), { closed: true, from: "recorded", question: question(answer.header) });
   m.store.apply(run, answer);
   page.run = run;
-  adopt(page, run.header);
   const scene = page.vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
-  if (scene) Object.assign(page.vision, { scene: scene.name, alt: scene.alt });
-  if (page.catalogue) page.catalogue.presets = questions(page);
+  adopt(page, run.header, { scene: scene?.name, alt: scene?.alt });
   explain(page, run);
   return true;
 }
@@ -195,11 +193,12 @@ function feed(page, run) {
   page.feeding.stop = m.player.feed({ rounds, speed, still: false, arrive: upTo });
 }
 
-/** Take a trace's picture and settings over, so that Run asks the same again. */
-function adopt(page, header) {
+/** Take a trace's picture and settings over, so that Run asks the same again; `known`: the scene it was made with. */
+function adopt(page, header, known = {}) {
   const { vision } = page, picture = header.pictures?.[0];
   if (page.catalogue) page.choice = { ...page.m.choice.adopt(page.choice, header, page.catalogue), prompt: question(header) };
-  if (picture) Object.assign(vision, { url: picture.url, source: picture.url, rows: picture.rows, cols: picture.cols, fresh: false, scene: "", alt: altOf(page, picture.url) });
+  if (picture) Object.assign(vision, { url: picture.url, source: picture.url, rows: picture.rows, cols: picture.cols, fresh: false, scene: known.scene ?? "", alt: known.alt ?? altOf(page, picture.url) });
+  if (page.catalogue) page.catalogue.presets = questions(page);
 }
 
 function altOf({ vision }, url) {
@@ -364,9 +363,7 @@ function again(page, id) {
   Object.assign(page, { run: Object.assign(run, { closed: true }) });
   page.beside.run = run.pair ? Object.assign(run.pair, { closed: true }) : null;
   vision.history = keep;
-  if (run.header) adopt(page, run.header);
-  Object.assign(vision, { scene: run.scene ?? "", alt: run.alt ?? vision.alt });
-  if (page.catalogue) page.catalogue.presets = questions(page);
+  if (run.header) adopt(page, run.header, run);
   m.backend.watch(page);
   page.draw();
 }
@@ -574,7 +571,7 @@ function draw(page) {
   m.controls.render(parts.controls, panel);
   m.visionpanel.render(parts.controls, {
     scenes: vision.scenes, chosen: vision.scene, alt: vision.alt, tool: vision.tool, scope: vision.scope, painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0), active: running(page),
-    features: catalogue.methods.find((x) => x.name === page.choice.method)?.needs.some((need) => !["drafter", "pictures", "sight"].includes(need)) ?? false,
+    features: catalogue.methods.find((x) => x.name === page.choice.method)?.reads_target ?? false,
     note: running(page) ? "Another picture chosen now is swapped in with the next round." : vision.note,
     besides: catalogue.methods, beside: vision.besideMethod, drafters: catalogue.drafters, besideDrafter: besideMethod?.needs.includes("drafter") ? (vision.besideDrafter ?? page.choice.drafter) : null,
     besideNote: besideMethod?.teaches ?? "runs at the same time, over the same picture and question",

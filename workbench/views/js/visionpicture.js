@@ -130,4 +130,4 @@ function wire(el, drawing, kit) {
   });
 }
 
-export default { render, neighbour, between, outline };
+export default { render, neighbour, outline };

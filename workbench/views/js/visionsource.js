@@ -21,7 +21,7 @@ export async function read(file, square = false) {
   const url = URL.createObjectURL(file);
   try {
     const image = await open(url), margins = square && image.naturalWidth !== image.naturalHeight;
-    return { url: redraw(image, square), alt: "", name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}` };
+    return { url: redraw(image, margins), alt: "", name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}` };
   } catch {
     throw { message: `${file.name || "The picture"} cannot be opened.`, remedy: "It may be damaged. Use PNG, JPEG, WebP or GIF." };
   } finally {
@@ -36,18 +36,20 @@ async function open(url) {
   return image;
 }
 
-function redraw(image, square) {
+function redraw(image, margins) {
   const scale = Math.min(1, MAX_SIDE / Math.max(image.naturalWidth, image.naturalHeight));
   const [width, height] = [image.naturalWidth, image.naturalHeight].map((side) => Math.max(1, Math.round(side * scale)));
-  const canvas = square ? sheet(Math.max(width, height), Math.max(width, height)) : sheet(width, height);
+  const side = Math.max(width, height), canvas = margins ? sheet(side, side) : sheet(width, height);
   const pen = canvas.getContext("2d", { willReadFrequently: true }), [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2].map(Math.floor);
-  const lay = (paper) => {
-    pen.fillStyle = paper;
+  pen.fillStyle = "white"; // what is transparent is paper
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(image, left, top, width, height);
+  if (margins) {
+    const drawn = pen.getImageData(left, top, width, height);
+    pen.fillStyle = `rgb(${background(drawn.data, width, height).join(" ")})`;
     pen.fillRect(0, 0, canvas.width, canvas.height);
-    pen.drawImage(image, left, top, width, height);
-  };
-  lay("white"); // what is transparent is paper
-  if (width !== canvas.width || height !== canvas.height) lay(`rgb(${background(pen.getImageData(left, top, width, height).data, width, height).join(" ")})`);
+    pen.putImageData(drawn, left, top);
+  }
   return canvas.toDataURL("image/png");
 }
 
