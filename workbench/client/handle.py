@@ -56,10 +56,12 @@ class RunHandle(Protocol):
         drafter: str | None = None,
         images: Sequence[Any] = (),
         sees: str = "both",
+        pace: float | None = None,
     ) -> None:
         """Switch method, parameters (of method and sampling alike), draft model or pictures, from the next round on.
 
-        `images` are as many as the prompt has; with sees="drafter" the target goes on with those it has read.
+        `images` are as many as the prompt has; with sees="drafter" the target goes on with those it has read. `pace` is
+        in tokens a second: rounds are held back, so that people can follow, and the waiting is in no figure; 0: off.
 
         Raises:
             UnknownNameError, ParameterError, MethodUnavailableError: at once; the run goes on as it was.

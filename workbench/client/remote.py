@@ -118,10 +118,11 @@ class Remote:
         paused: bool = False,
         *,
         images: Sequence[Any] = (),
+        pace: float = 0.0,
     ) -> RemoteRun:
         """Start a generation there and follow it. It ends there when this process goes away."""
         pictures = [wire.data_url(image) for image in images]
-        asked = (prompt, method, params, target, drafter, max_new_tokens, seed, list(stop), paused, pictures)
+        asked = (prompt, method, params, target, drafter, max_new_tokens, seed, list(stop), paused, pictures, pace)
         return self._follow("stream", asked)
 
     def run(self, run_id: str) -> RemoteRun:
@@ -300,9 +301,10 @@ class RemoteRun:
         drafter: str | None = None,
         images: Sequence[Any] = (),
         sees: str = "both",
+        pace: float | None = None,
     ) -> None:
         pictures = [wire.data_url(image) for image in images]
-        self._remote._call("change", self.id, method, params, drafter, pictures, sees)
+        self._remote._call("change", self.id, method, params, drafter, pictures, sees, pace)
 
     def explain(self) -> dict[str, Any]:
         found = self._remote._call("explain", self.id)["attribution"]

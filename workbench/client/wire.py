@@ -268,7 +268,12 @@ def start_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
         "seed": whole("seed", asked.get("seed", 0)),
         "stop": stops(asked.get("stop")),
         "paused": asked.get("paused") is True,
-    } | ({"images": pictures} if (pictures := images(asked.get("images"))) else {})
+    } | _only_given(images=images(asked.get("images")), pace=asked.get("pace"))
+
+
+def _only_given(**options: Any) -> dict[str, Any]:
+    """Those that were asked for: a client need not know what nobody wants of it."""
+    return {name: value for name, value in options.items() if value}
 
 
 def compare_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -326,7 +331,7 @@ def lane(client: Any, value: Any) -> dict[str, Any]:
 
 
 def change_options(
-    client: Any, method: Any, values: Any, drafter: Any, pictures: Any = None, sees: Any = "both"
+    client: Any, method: Any, values: Any, drafter: Any, pictures: Any = None, sees: Any = "both", pace: Any = None
 ) -> dict[str, Any]:
     """A request for a change, checked: keywords of `Run.change`.
 
@@ -339,7 +344,7 @@ def change_options(
         "drafter": models(client, None, drafter)[1],
         "images": images(pictures),
         "sees": text("sees", sees),
-    }
+    } | ({} if pace is None else {"pace": pace})
 
 
 def action(value: Any) -> str:

@@ -462,6 +462,7 @@ class Engine:
             row, judged, kept, spans_text, changes, spans, self._params_of(row), self.token_text, self.record, t_round
         )
         row.trace.rounds.append(record)
+        row.pace.emitted(kept)
         for warning in warnings_for(row, row.models):
             if warning not in row.trace.footer.warnings:
                 row.trace.footer.warnings.append(warning)
@@ -514,6 +515,6 @@ class Engine:
             if row.cut_text_at is not None:
                 footer.text = footer.text[: row.cut_text_at]
         if row.origin_s is not None:
-            footer.seconds = time.perf_counter() - row.origin_s
+            footer.seconds = time.perf_counter() - row.origin_s - row.pace.still_s
         row.state, row.status = None, status
         row.ended.set()

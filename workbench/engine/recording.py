@@ -119,9 +119,11 @@ def record_round(
             p = judged.p_stop[path[-1] + 1 if path else 0]
             emitted.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
     now = time.perf_counter()
-    origin = row.origin.seconds
+    still_s = row.pace.still_s  # a run that is held back or paused is where it would have been
+    origin = row.origin.seconds + still_s
     seconds = now - t_round
-    begin = t_round - row.origin_s
+    origin_s = row.origin_s + still_s
+    begin = t_round - origin_s
     record = Round(
         index=len(row.trace.rounds),
         method=row.configured.name,
@@ -136,7 +138,7 @@ def record_round(
             Phase("draft", spans.draft.seconds - origin, spans.verify.seconds - origin),
             Phase("verify", spans.verify.seconds - origin, spans.judge.seconds - origin),
             Phase("judge", spans.judge.seconds - origin, spans.commit.seconds - origin),
-            Phase("commit", spans.commit.seconds - origin, now - row.origin_s),
+            Phase("commit", spans.commit.seconds - origin, now - origin_s),
         ],
         started_s=begin,
         seconds=seconds,

@@ -17,6 +17,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine.clock import Mark
 from workbench.engine.detokenise import Detokeniser
 from workbench.engine.method import Configured, Method
+from workbench.engine.pace import Pace
 from workbench.engine.parts import Drafter, Plan, Policy, Verifier
 from workbench.engine.runner import Slot
 from workbench.trace.events import Change, Round, Trace
@@ -53,6 +54,7 @@ class Request:
         pictures: the pictures themselves, RGB, for the trace and for such drafters; see `pictures.read`.
         on_round: called in the engine's thread after every round; must return at once.
         paused: start paused, after prefill.
+        pace: tokens a second at which rounds are held back so that people can follow; 0: they are not. See `Pace`.
         models: another drafter or other heads for the engine's target; the engine's own by default.
         swaps: pictures that were changed in mid-run, each with the number of tokens generated before; the engine
             writes it, whoever explains the text reads it.
@@ -70,6 +72,7 @@ class Request:
     pictures: tuple[Image, ...] = ()
     on_round: Callable[[Round], None] | None = None
     paused: bool = False
+    pace: float = 0.0
     models: Models | None = None
     swaps: list[tuple[int, Swap]] = field(default_factory=list)
 
@@ -121,6 +124,7 @@ class Row:
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
+        self.pace = Pace(request.pace)
         self.held = False  # stands still while another row has the device to itself
 
     @property
@@ -195,15 +199,24 @@ class Row:
         return self._cancelled
 
     def may_run(self) -> bool:
-        """Whether a round may start now; uses up one step when paused."""
+        """Whether a round may start now; uses up one step when paused. A step is not held back by the run's pace."""
         with self._lock:
             may = not self._paused or self._steps > 0
             self.status = RUNNING if may else PAUSED
-            if self.held or not may:
+            if not may or (not self._paused and self.pace.left_s > 0):
+                self.pace.stand(True)
                 return False
+            if self.held:
+                return False
+            self.pace.stand(False)
             if self._paused:
                 self._steps -= 1
             return True
+
+    @property
+    def due_s(self) -> float | None:
+        """Seconds until the row's pace lets it go on; None where it is not that which keeps it."""
+        return self.pace.left_s if self.primed and self.status == RUNNING and not self.held else None
 
     def take_changes(self) -> Settings:
         """The settings asked for from the coming round on, and what changes with them."""

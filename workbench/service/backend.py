@@ -30,7 +30,7 @@ from workbench.service.chat import chat_ids
 from workbench.service.limits import LOCAL, Limits
 from workbench.service.logs import alias
 from workbench.service.names import Names, Pair
-from workbench.service.params import check_request, split_params
+from workbench.service.params import check_pace, check_request, split_params
 from workbench.service.pictures import decode_all, picture_bytes
 from workbench.service.presets import presets
 from workbench.service.progress import Progress
@@ -209,6 +209,7 @@ class Backend:
         paused: bool = False,
         *,
         images: Sequence[Any] = (),
+        pace: float = 0.0,
         user: str = LOCAL,
         lease_s: float | None = None,
         alone: bool = False,
@@ -227,6 +228,9 @@ class Backend:
             paused: wait for `resume` or `step` before the first round.
             images: pictures for a target that reads them: bytes of files, data-URLs, paths or PIL images. Each takes
                 the place of one placeholder of the prompt; where there is none, they come first.
+            pace: tokens a second at which rounds are held back so that people can follow, and steer; 0: they are not.
+                The waiting is in no figure. A timed run (`alone`) is never held back, and none while others wait for
+                its row.
             user: opaque key for limits and fairness; "local" has no limit of runs.
             lease_s: cancel the run when nobody followed it for so many seconds; None: never.
             alone: it is timed: all other runs stand still while it has a row.
@@ -242,11 +246,11 @@ class Backend:
                 raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")
             run = Run(self, user, configured.method.name, lease_s)
             run.planned = (configured, sampling, pair)
-            run.alone = alone
+            run.alone, run.pace = alone, check_pace(0.0 if alone else pace)
             run.holds.add(pair)
             request = Request(
                 prompt, configured, sampling, max_new_tokens, seed, tuple(stop),
-                paused=paused, on_round=lambda record: self._on_round(run, record), pictures=pictures,
+                paused=paused, pace=run.pace, on_round=lambda record: self._on_round(run, record), pictures=pictures,
             )  # fmt: skip
             run.request = request
             run.trace_bytes += picture_bytes(pictures)

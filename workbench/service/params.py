@@ -14,6 +14,20 @@ from workbench.engine.method import Configured
 from workbench.methods import registry
 from workbench.service.limits import Limits
 
+FASTEST_PACE = 1000
+"""Tokens a second; what is faster than that nobody can follow."""
+
+
+def check_pace(pace: Any) -> float:
+    """Tokens a second at which the rounds of a run are to be held back; 0: not at all.
+
+    Raises:
+        ParameterError: not such a number.
+    """
+    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= FASTEST_PACE:
+        raise ParameterError(f"pace={pace!r} is not a number of tokens a second.", f"Use 0 to {FASTEST_PACE}; 0: off.")
+    return float(pace)
+
 
 def check_request(
     limits: Limits,

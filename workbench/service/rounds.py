@@ -117,7 +117,13 @@ class Rounds:
             if not worked:
                 for run in self._book.active():
                     run.notify()
-                self._wake.wait(IDLE_S if any(desk.runs for desk in self._shelf.desks()) else SWEEP_S)
+                self._wake.wait(self._idle_s())
+
+    def _idle_s(self) -> float:
+        """How long to sleep when no row may run now: until the first that is held back by its pace may, at most."""
+        rows = [run.row for desk in self._shelf.desks() for run in desk.runs]
+        due = [s for row in rows if row is not None and (s := row.due_s) is not None]
+        return min([IDLE_S if rows else SWEEP_S, *due])
 
     def _turn(self) -> bool:
         self.beat = time.monotonic()
@@ -125,6 +131,7 @@ class Rounds:
         worked = False
         for desk in self._shelf.desks():
             self._admit(desk)
+            self._waive(desk)
             worked |= self._step(desk)
             self._close_ended(desk)
         return worked
@@ -194,6 +201,12 @@ class Rounds:
                     if run.row.status != PAUSED:
                         run.still_s += seconds
                         self._others_until = now + seconds
+
+    def _waive(self, desk: Desk) -> None:
+        """While others wait for a row, none is kept from them for the sake of a slow picture."""
+        for run in desk.runs:
+            if run.row is not None:
+                run.row.pace.waived = len(desk.queue) > 0
 
     def _fits(self, desk: Desk, models: Models) -> bool:
         """Whether one more row fits into memory beside those that are there."""

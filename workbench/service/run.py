@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
 from workbench.engine.request import BOTH, CANCELLED, ENDED, QUEUED, RUNNING, Row
+from workbench.service.params import check_pace
 from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
 
@@ -68,6 +69,7 @@ class Run:
         request: what its row was made from, with its pictures.
         alone: it has the device to itself while it runs, because it is timed.
         still_s: seconds it stood still because another run had the device to itself.
+        pace: tokens a second at which its rounds are held back so that people can follow; 0: they are not.
     """
 
     def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:
@@ -81,12 +83,14 @@ class Run:
         self.request: Any = None
         self.trace_bytes = 0
         self.alone, self.still_s = False, 0.0
+        self.pace = 0.0
         self._host = host
         self._progress: Progress | None = None
         self._message = ""
         self._state = LOADING
         self._problem: WorkbenchError | None = None
         self._row: Row | None = None
+        self._stood_s = 0.0
         self._trace: Trace | None = None
         self._pending: list[Callable[[Row], None]] = []
         self._news = threading.Condition()
@@ -128,7 +132,8 @@ class Run:
         Returns:
             run, state, message; seq (rounds so far); header, rounds from `n` on, footer (once it has ended);
             problem {"kind", "message", "remedy"} of a run that failed; warnings; queue {"position", "of"} while it
-            waits for a row; loading {"stage", "done", "total"} while models load (bytes).
+            waits for a row; loading {"stage", "done", "total"} while models load (bytes); pace (tokens a second at
+            which rounds are held back, or 0).
         """
         self.followed = time.monotonic()
         state, trace = self.state, self.trace
@@ -150,6 +155,7 @@ class Run:
             "warnings": list(footer.warnings),
             "queue": {"position": place[0], "of": place[1]} if place is not None else None,
             "loading": progress.to_wire() if progress is not None and state == LOADING else None,
+            "pace": self.pace,
         }
 
     def _footer(self, trace: Trace | None) -> Footer:
@@ -203,6 +209,7 @@ class Run:
         drafter: str | None = None,
         images: Sequence[Any] = (),
         sees: str = BOTH,
+        pace: float | None = None,
     ) -> None:
         """Switch method, parameters (of method and sampling alike), draft model or pictures, from the next round on.
 
@@ -213,11 +220,16 @@ class Run:
             images: as many pictures as the prompt has, as in `start`. The target reads them in place of the old ones
                 and goes on with the text as it is; or, with sees="drafter", the drafter alone sees them.
             sees: "both" or "drafter".
+            pace: tokens a second at which rounds are held back so that people can follow, at once; 0: they are not.
 
         Raises:
             UnknownNameError, ParameterError, MethodUnavailableError: at once; the run goes on as it was.
         """
-        self._host.change(self, method, params, drafter, images, sees)
+        if pace is not None:
+            self.pace = check_pace(0.0 if self.alone else pace)
+            self.tell(lambda row: row.pace.follow(self.pace))
+        if pace is None or method or params or drafter or images:
+            self._host.change(self, method, params, drafter, images, sees)
 
     def explain(self) -> dict[str, Any]:
         """On which parts of the picture the text so far leans: `Trace.attribution`, which is filled in.
@@ -300,6 +312,11 @@ class Run:
             self._message = str(error)
 
     @property
+    def stood_s(self) -> float:
+        """Seconds it stood still because it was paused or held back."""
+        return self._stood_s if self._row is None else self._row.pace.still_s
+
+    @property
     def row(self) -> Row | None:
         """The row it has, if any."""
         return self._row
@@ -313,6 +330,7 @@ class Run:
         with self._news:
             if self.ended:
                 return False
+            self._stood_s = self.stood_s
             self._state, self._problem, self._row = state, problem, None
             self.ended_at = time.monotonic()
             self._pending.clear()

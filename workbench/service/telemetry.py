@@ -63,7 +63,7 @@ class Telemetry(Collector):
         self._run_s, self._queue_s, self._load_s = (
             Histogram(f"workbench_{name}_seconds", doc, buckets=SECONDS, registry=self._registry)
             for name, doc in (
-                ("run", "From the start of a run to its end."),
+                ("run", "From the start of a run to its end, pauses not counted."),
                 ("queue", "From the start of a run to its row, loading of models included."),
                 ("load", "Loading of models, downloads included."),
             )
@@ -93,7 +93,7 @@ class Telemetry(Collector):
         """A run has ended."""
         self._ended[run.method, run.state] += 1
         if run.ended_at is not None:
-            self._run_s.observe(run.ended_at - run.created)
+            self._run_s.observe(run.ended_at - run.created - run.stood_s)
 
     def shelf(self, event: str, seconds: float) -> None:
         """Models were loaded ("load"), given up ("evict")."""

@@ -107,6 +107,10 @@ class Costs:
 class ZeroRun(Run):
     """A run whose rounds arrive from another process."""
 
+    def change(self, *asked: Any, **named: Any) -> None:
+        """Not here. Raises MethodUnavailableError."""
+        self._host.change(self, None, None, None)
+
     def pause(self) -> None:
         """Not here. Raises MethodUnavailableError."""
         raise MethodUnavailableError("The run cannot be paused.", REASON)
@@ -236,7 +240,7 @@ class ZeroClient:
 
     def barred(self) -> dict[str, str]:
         """What cannot be done with a run here, and why."""
-        return dict.fromkeys(("pause", "step", "change"), REASON)
+        return dict.fromkeys(("pause", "step", "change", "pace"), REASON)
 
     def estimate(self, request: dict[str, Any]) -> str:
         """How much GPU time a run will ask for, before it is started.
@@ -299,6 +303,7 @@ class ZeroClient:
         paused: bool = False,
         *,
         images: Sequence[Any] = (),
+        pace: float = 0.0,
         user: str = LOCAL,
         lease_s: float | None = None,
         alone: bool = True,
@@ -313,6 +318,8 @@ class ZeroClient:
         try:
             if paused:
                 raise MethodUnavailableError("The run cannot start paused.", REASON)
+            if pace:
+                raise MethodUnavailableError("The run cannot be held back.", REASON)
             job = self._checked(prompt, method, params or {}, target, drafter, max_new_tokens, seed, stop, images)
             run = ZeroRun(self, user, method, lease_s)
             self._book.add(run)

@@ -98,7 +98,7 @@ class Emitted:
 
 @dataclass(slots=True)
 class Phase:
-    """A stretch of wall-clock time on a named lane. Seconds since the start of the generation."""
+    """A stretch of wall-clock time on a named lane. Seconds since the start of the generation, pauses not counted."""
 
     name: str
     start_s: float
@@ -161,7 +161,7 @@ class Round:
         top_q: the same for the drafter where it has a law; None entries where it has none.
         entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
         phases: draft, verify, judge, commit with start and end.
-        started_s: start of the round, seconds since the start of the generation.
+        started_s: start of the round, seconds since the start of the generation, pauses not counted.
         seconds: length of the round in wall time.
         draft_s: time in drafting.
         verify_s: time in the target's verification forward.
@@ -270,6 +270,7 @@ class Header:
 class Footer:
     """How the generation ended.
 
+    `seconds`: wall time from the end of the prefill, without that in which the run was paused or held back for people.
     `reason`: "eos", "length", "stop-string", "criterion", "cancelled", "error" or "" while it runs. `error` holds the
     message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to plain
     decoding).

@@ -223,6 +223,7 @@ class Endpoints:
         stop: list[str] | None = None,
         paused: bool = False,
         images: list[str] | None = None,
+        pace: float = 0.0,
     ) -> dict[str, Any]:
         """Start a generation and return the id of its run. Ask `since` for its rounds; it ends when nobody asks.
 
@@ -237,6 +238,7 @@ class Endpoints:
             stop: strings that end the text
             paused: wait for `control` before the first round
             images: pictures as data-URLs, for a target that reads them
+            pace: tokens a second at which rounds are held back so that people can follow; 0: they are not
         """
         run = await self._start(_asked(locals()), request, LEASE_S)
         return {"run": run.id, "lease_s": LEASE_S}
@@ -273,6 +275,7 @@ class Endpoints:
         drafter: str | None = None,
         images: list[str] | None = None,
         sees: str = "both",
+        pace: float | None = None,
     ) -> dict[str, Any]:
         """Switch the method, parameters, the draft model or the pictures of a run from its next round on.
 
@@ -283,11 +286,12 @@ class Endpoints:
             drafter: name of a draft model; empty: as it is
             images: other pictures as data-URLs, as many as the prompt has; empty: as they are
             sees: who sees them, "both" or "drafter"
+            pace: tokens a second at which rounds are held back from now on; empty: as it is
         """
 
         def work() -> Any:
             found = self._run(run)
-            found.change(**wire.change_options(self._client, method, params, drafter, images, sees))
+            found.change(**wire.change_options(self._client, method, params, drafter, images, sees, pace))
             return {"run": found.id, "state": found.state}
 
         return await self._do(work)
@@ -329,6 +333,7 @@ class Endpoints:
         seed: int = 0,
         stop: list[str] | None = None,
         images: list[str] | None = None,
+        pace: float = 0.0,
     ) -> AsyncIterator[dict[str, Any]]:
         """Generate a text and return the whole trace: every token drafted, accepted or rejected, and the figures.
 
@@ -344,6 +349,7 @@ class Endpoints:
             seed: decides every random number of the run
             stop: strings that end the text
             images: pictures as data-URLs, for a target that reads them
+            pace: tokens a second at which rounds are held back so that people can follow; 0: they are not
         """
         try:
             run = await self._start(_asked(locals()), request)
@@ -449,6 +455,7 @@ class Endpoints:
         stop: list[str] | None = None,
         paused: bool = False,
         images: list[str] | None = None,
+        pace: float = 0.0,
     ) -> AsyncIterator[str]:
         """Start a generation and stream its rounds as they are made; it is cancelled when nobody listens.
 
@@ -465,6 +472,7 @@ class Endpoints:
             stop: strings that end the text
             paused: wait for `control` before the first round
             images: pictures as data-URLs, for a target that reads them
+            pace: tokens a second at which rounds are held back so that people can follow; 0: they are not
         """
         run = None
         try:

@@ -86,9 +86,9 @@ class Session:
         return {}
 
     def change(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Another method, drafter or other parameters from the next round on."""
+        """Another method, drafter or other parameters from the next round on, or another pace."""
         wanted = [request.get(name) for name in ("method", "params", "drafter")]
-        self._run(request).change(**wire.change_options(self.client, *wanted))
+        self._run(request).change(**wire.change_options(self.client, *wanted, pace=request.get("pace")))
         return {}
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
