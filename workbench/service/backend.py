@@ -92,8 +92,10 @@ class Backend:
     # -- what there is -------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """Bundled targets, and those loaded from elsewhere."""
-        return catalogue.targets([desk.name for desk in self._shelf.desks()])
+        """The default target, then bundled ones, and those loaded from elsewhere."""
+        names = [self._names.target, *(desk.name for desk in self._shelf.desks())]
+        found = catalogue.targets(list(dict.fromkeys(names)))
+        return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Draft models with, for each, whether it fits the target and why not."""

@@ -12,8 +12,8 @@ from workbench.engine.method import Method
 from workbench.engine.models import bundled, known_targets, own_drafter
 
 
-def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
-    """Models that can be verified: bundled ones that are not made for drafting, then those loaded from elsewhere.
+def targets(others: Sequence[str]) -> list[dict[str, Any]]:
+    """Models that can be verified: bundled ones that are not made for drafting, then `others`, loaded from elsewhere.
 
     `pictures` says whether one reads pictures; None where only loading it could tell. `square` says that one squeezes
     every picture into a square.
@@ -28,9 +28,9 @@ def targets(loaded: Sequence[str]) -> list[dict[str, Any]]:
         )
     names = {entry["name"] for entry in found}
     found += [
-        {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": "loaded"}
+        {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": ""}
         | {"pictures": reads_pictures(name), "square": takes_squares(Path(name))}
-        for name in loaded
+        for name in others
         if name not in names
     ]
     return found

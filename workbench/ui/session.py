@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.client import wire
 from workbench.client.follow import follow
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import ModelError, WorkbenchError
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.kept import Kept
@@ -52,9 +52,16 @@ class Session:
         ]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Everything the side panel is made from, for a target and a drafter (None: the first that can be used)."""
-        targets = self.client.targets()
-        target = request.get("target") or _first(targets)
+        """Everything the side panel is made from, for a target and a drafter (None: the first that can be used).
+
+        A target that is not there is a `problem` of the answer; the rest is then for the first one, so that a method
+        that was asked for is not judged by models that nobody has.
+        """
+        targets = self._targets()
+        target, problem = request.get("target") or _first(targets), None
+        if target is not None and not any(t["name"] == target and t.get("available", True) for t in targets):
+            problem = _no_target(target, targets, self.kept.allowed)
+            target = _first(targets)
         drafters = self.client.drafters(target)
         drafter = request.get("drafter")
         if not any(d["name"] == drafter and d.get("available", True) for d in drafters):
@@ -72,6 +79,7 @@ class Session:
             "barred": self.client.barred() if hasattr(self.client, "barred") else {},
             "keeps": self.kept.allowed,
             "estimates": hasattr(self.client, "estimate"),
+            "problem": problem,
             "chosen": {
                 "target": target,
                 "drafter": drafter,
@@ -79,6 +87,10 @@ class Session:
                 "max_new_tokens": DEFAULT_TOKENS,
             },
         }
+
+    def _targets(self) -> list[dict[str, Any]]:
+        """The targets that this view offers."""
+        return self.client.targets()
 
     def control(self, request: dict[str, Any]) -> dict[str, Any]:
         """Pause, resume, step or cancel a run."""
@@ -148,6 +160,15 @@ class Session:
 
     def _run(self, request: dict[str, Any]) -> Any:
         return self.client.run(wire.text("run", request.get("run")))
+
+
+def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
+    """What to say of a target that is not offered. `here`: the visitor is who started the app."""
+    there = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
+    other = " Another model: start the app with --target." if here else ""
+    return wire.error_to_wire(
+        ModelError(f"There is no target {str(name)[:80]!r} in this view.", f"Choose one of: {there}.{other}")
+    )
 
 
 def _first(entries: list[dict[str, Any]]) -> str | None:

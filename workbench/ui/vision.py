@@ -29,15 +29,14 @@ class VisionSession(Session):
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from, for the targets that read pictures; none of them: an empty list."""
-        targets = [t for t in self.client.targets() if t.get("pictures")]
-        wanted = request.get("target")
-        if wanted is None and targets:
-            wanted = targets[0]["name"]
-        found = super().catalogue(request | {"target": wanted})
+        found = super().catalogue(request)
         usable = {m["name"] for m in found["methods"] if m.get("available", True)}
         method = next((name for name in DEFAULT_METHODS if name in usable), found["chosen"]["method"])
         chosen = found["chosen"] | {"method": method, "max_new_tokens": scenes.CAPTION_TOKENS}
-        return found | {"targets": targets, "presets": [], "chosen": chosen}
+        return found | {"presets": [], "chosen": chosen}
+
+    def _targets(self) -> list[dict[str, Any]]:
+        return [t for t in self.client.targets() if t.get("pictures")]
 
     def gallery(self, request: dict[str, Any]) -> dict[str, Any]:
         """The bundled pictures with their questions, the list of words by kind, and the measured curves."""

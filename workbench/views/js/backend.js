@@ -29,6 +29,7 @@ export async function look(page, target, drafter) {
   if (!catalogue) return;
   page.catalogue = catalogue;
   page.choice = page.choice ? page.m.choice.revise(page.choice, catalogue) : page.m.choice.first(catalogue);
+  if (catalogue.problem) fail(page, catalogue.problem);
   page.draw();
 }
 
@@ -113,7 +114,8 @@ export function startPlain(page) {
   page.draw();
 }
 
-function newRun(page, kind) {
+/** A record of a run under a name that no other has. */
+export function newRun(page, kind) {
   const channel = `${kind}-${(page.channels += 1)}-${Math.random().toString(36).slice(2, 8)}`;
   return Object.assign(page.m.store.newRun(channel), { heard: performance.now() });
 }

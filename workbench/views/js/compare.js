@@ -19,9 +19,8 @@ export async function mount(el, { modules: m, host }) {
 
 /** Ask again what there is, for another target. */
 async function look(page) {
-  const found = await page.m.jobs.ask(page, "catalogue", { target: page.choice.target });
+  const found = await page.m.jobs.look(page);
   if (!found) return;
-  page.catalogue = found;
   page.choice = page.m.comparechoice.revise(page.choice, found);
   page.draw();
 }
@@ -110,7 +109,7 @@ function pinned(host) {
 function measure(page) {
   const { m, choice, catalogue } = page, request = m.comparechoice.request(choice, catalogue, m.form.clamp);
   const problem = m.comparechoice.problem(choice);
-  page.errors = problem ? [{ kind: "error", ...problem }] : [];
+  page.errors = problem ? [{ ...problem, kind: "error" }] : [];
   if (problem || !catalogue) return;
   m.comparerace.stop(page);
   page.channel = m.jobs.channel("compare");
@@ -124,7 +123,7 @@ function hear(page, message) {
   Object.assign(page, { heard: performance.now(), silent: 0 });
   page.job = message.job ?? page.job;
   if (message.error) {
-    page.errors.push({ kind: "error", ...message.error });
+    page.errors.push({ ...message.error, kind: "error" });
     page.channel = null;
     page.parts.live.textContent = message.error.message;
   }

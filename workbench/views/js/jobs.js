@@ -46,9 +46,19 @@ export function giveUp(page, what, remedy) {
 export async function ask(page, name, request = {}) {
   const answer = await page.host.call(name, request).catch(() => LOST);
   if (!answer?.error) return answer;
-  page.errors.push({ kind: "error", ...answer.error });
+  page.errors.push({ ...answer.error, kind: "error" });
   page.draw();
   return null;
+}
+
+/** Ask again what there is for the target that was chosen; one that is not there is named, and left. */
+export async function look(page) {
+  const found = await ask(page, "catalogue", { target: page.choice.target });
+  if (!found) return null;
+  if (found.problem) page.errors.push({ ...found.problem, kind: "error" });
+  Object.assign(page, { catalogue: found, choice: { ...page.choice, target: found.chosen.target } });
+  page.draw();
+  return found;
 }
 
 /** A name for a job, by which its messages are known. */
@@ -126,4 +136,4 @@ export function left(seconds) {
   return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} to go`;
 }
 
-export default { begin, ask, giveUp, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };
+export default { begin, ask, look, giveUp, channel, copyLink, exportMenu, menu, wireMenu, saveTable, openRun, progress, left };

@@ -41,8 +41,7 @@ export function fromQuery(search, catalogue, clamp) {
       const entry = lists[name].find((e) => e.name === text);
       if (entry && entry.available !== false) choice[name] = text;
       else if (entry) bad(name, entry.reason || "cannot be used");
-      else if (name === "method") bad(name, "no such method");
-      else choice[name] = text; // a model from elsewhere: the catalogue is asked again with it, and the backend decides
+      else if (!(name === "target" && catalogue.problem)) bad(name, `there is no such ${name} here`); // of a target, the backend has said so
     } else if (name in NUMBERS) {
       const value = Number(text), [low, high] = NUMBERS[name];
       if (/^\d+$/.test(text) && value >= low && value <= high) choice[name] = value;

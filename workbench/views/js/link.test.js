@@ -32,6 +32,13 @@ test("bad values are left out and said, one sentence each", () => {
   assert.match(read.problems.find((p) => p.startsWith("drafter")), /another vocabulary/);
 });
 
+test("models that are not there are named; a target of which the backend has said so is not named twice", () => {
+  const read = fromQuery("target=nope&drafter=none-such&method=b", catalogue, clamp);
+  assert.deepEqual(read.choice, { method: "b" });
+  assert.deepEqual(read.problems, ["target=nope: there is no such target here", "drafter=none-such: there is no such drafter here"]);
+  assert.deepEqual(fromQuery("target=nope&method=b", { ...catalogue, problem: { message: "There is no target 'nope'." } }, clamp).problems, []);
+});
+
 test("a parameter is checked with the range of the method it is for", () => {
   assert.deepEqual(fromQuery("method=b&depth=20", catalogue, clamp).params, { depth: 20 });
   assert.equal(fromQuery("method=a&depth=20", catalogue, clamp).problems.length, 1);

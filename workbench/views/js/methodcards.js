@@ -42,7 +42,7 @@ export async function mount(el, { modules: m, host }) {
   const found = await pagehead.ask(main, { kit, host }, "methods");
   wait.remove();
   if (found) {
-    const list = h("nav", { className: "wb-contents" }, ...found.methods.map((x) => h("a", { href: `#${x.name}` }, x.title)), h("a", { href: "#runs" }, "What runs on what"), h("a", { href: "#figures" }, "Figures"));
+    const list = h("nav", { className: "wb-contents" }, ...found.methods.map((x) => h("a", { href: pagehead.place(x.name) }, x.title)), h("a", { href: pagehead.place("runs") }, "What runs on what"), h("a", { href: pagehead.place("figures") }, "Figures"));
     list.setAttribute("aria-label", "On this page");
     const body = h("div", { className: "wb-methods" }, ...found.methods.map((x) => card(x, page)), matrix(), definitions(found.definitions, h));
     main.append(h("div", { className: "wb-withcontents" }, list, body));
@@ -67,7 +67,7 @@ function card(method, { m, host }) {
   const { kit: { h }, pagehead } = m;
   const promise = h("span", { className: "wb-promised" }, method.promise), meaning = m.controls.PROMISES[method.promise]?.split(": ")[1];
   promise.dataset.promise = method.promise;
-  const source = h("a", { className: "wb-paper", href: safe(method.source.url), target: "_blank", rel: "noopener" }, paper(method.source));
+  const source = h("a", { className: "wb-paper", ...safe(method.source.url), target: "_blank", rel: "noopener" }, paper(method.source));
   const run = h("a", { className: "wb-button is-main", href: pagehead.liveLink(host.base, { method: method.name }) }, "Run it");
   const watch = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: true }, "Watch the recording");
   run.setAttribute("aria-label", `Run ${method.title}`);
@@ -85,7 +85,7 @@ function card(method, { m, host }) {
 
 /** Only addresses of the web become links. */
 function safe(url) {
-  return /^https?:\/\//.test(url) ? url : "#";
+  return /^https?:\/\//.test(url) ? { href: url } : {};
 }
 
 function paper({ title, authors, year, where }) {

@@ -33,7 +33,7 @@ export async function add(page, body, contents) {
   const { m, host, main } = page, { h } = m.kit;
   const found = await m.pagehead.ask(main, { kit: m.kit, host }, "boards");
   if (!found) return;
-  const anchors = [["exactness", "Exactness"], ["claims", "Claims"]].map(([id, word]) => h("a", { href: `#${id}` }, word));
+  const anchors = [["exactness", "Exactness"], ["claims", "Claims"]].map(([id, word]) => h("a", { href: m.pagehead.place(id) }, word));
   contents.append(...anchors);
   body.append(exactness(found.exactness, m.kit), claims(found.claims, m.kit));
   for (const row of found.exactness) mark(body, row, h);

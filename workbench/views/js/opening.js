@@ -7,36 +7,47 @@ export const EXAMPLE = "draft-tree";
 
 /** Play the example while the backend is still starting, where nothing else is to be shown. */
 export function greet(page) {
-  const { host } = page;
+  const { host, m } = page;
+  page.earlier = m.recall.last(host); // asked for early: a run that goes on is freed when nobody follows it
   if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run")) page.greeting = example(page, EXAMPLE, null);
 }
 
 /** A given trace, else what the address asks for, else the run of this tab before a reload, else the example. */
 export async function arrive(page, trace) {
-  const { m, host, catalogue } = page;
+  const { m, host } = page;
   if (trace) return show(page, m.store.fromTrace("given", trace, "recorded"));
-  if (!catalogue) return;
-  const asked = m.link.fromQuery(host.address?.read() ?? "", catalogue, m.form.clamp);
-  if ((asked.choice.target ?? page.choice.target) !== page.choice.target || (asked.choice.drafter ?? page.choice.drafter) !== page.choice.drafter) {
-    Object.assign(page.choice, asked.choice);
-    await m.backend.look(page, asked.choice.target ?? null, asked.choice.drafter ?? null);
-  }
-  page.choice = m.choice.revise({ ...page.choice, ...asked.choice, params: { ...page.choice.params, ...asked.params } }, page.catalogue);
-  for (const name of ["target", "drafter"]) {
-    if (asked.choice[name] && page.choice[name] !== asked.choice[name]) asked.problems.push(`${name}=${asked.choice[name]}: not available here`);
-  }
-  if ("prompt" in asked.choice) page.choice.preset = page.catalogue.presets.find((p) => p.prompt === page.choice.prompt)?.name ?? null;
+  if (!page.catalogue) return;
+  const query = host.address?.read() ?? "", earlier = await (page.earlier ?? m.recall.last(host));
+  await models(page, new URLSearchParams(query));
+  const asked = m.link.fromQuery(query, page.catalogue, m.form.clamp);
+  const again = !asked.run && !asked.recorded && earlier && (m.recall.reloaded() || m.recall.fits(asked, m.recall.inForce(earlier)));
+  if (again) await recall(page, earlier);
+  settle(page, asked);
   page.embed ||= asked.embed;
   page.shownView = asked.view;
-  if (asked.problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: asked.problems.join(" · ") });
-  if (asked.run) follow(page, asked.run, asked.pin);
-  else if (asked.recorded) {
-    await example(page, asked.recorded, asked.pin);
-  } else if (!(await recall(page, asked.pin))) {
+  if (again) page.selection.pin = asked.pin;
+  else if (asked.run) follow(page, asked.run, asked.pin);
+  else if (asked.recorded) await example(page, asked.recorded, asked.pin);
+  else {
     page.wish = asked.settings ? asked.pin : null;
     if (asked.settings && !page.embed) page.note = "From a link: press Run to decode it here.";
     await (page.greeting ?? example(page, EXAMPLE, null));
   }
+}
+
+/** The panel for the models that an address names. */
+async function models(page, query) {
+  const { choice, m } = page, [target, drafter] = ["target", "drafter"].map((name) => query.get(name));
+  if ((target ?? choice.target) === choice.target && (drafter ?? choice.drafter) === choice.drafter) return;
+  Object.assign(choice, { ...(target && { target }), ...(drafter && { drafter }) });
+  await m.backend.look(page, target, drafter);
+}
+
+/** What an address asks for, in the panel; what it names wrongly is said. */
+function settle(page, { choice, params, problems }) {
+  page.choice = page.m.choice.revise({ ...page.choice, ...choice, params: { ...page.choice.params, ...params } }, page.catalogue);
+  if ("prompt" in choice) page.choice.preset = page.catalogue.presets.find((p) => p.prompt === choice.prompt)?.name ?? null;
+  if (problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
 }
 
 /** Show a run that somebody else started: asked after every second or so, and steered like one's own. */
@@ -46,21 +57,14 @@ export function follow(page, id, wanted = null) {
   page.m.backend.watch(page); // all that was recorded until now
 }
 
-/** After a reload: the run that this tab last showed, as far as it came. */
-async function recall(page, wanted) {
-  const { m, host } = page, id = host.remember?.getItem("wb-run");
-  if (!id) return false;
-  const answer = await host.call("fetch_trace", { run: id, from: 0 }).catch(() => null);
-  if (!answer || answer.error || !answer.header) {
-    host.remember.removeItem("wb-run");
-    return false;
-  }
+/** Show the run that this tab showed last, as far as it came, and its settings. */
+async function recall(page, answer) {
+  const { m } = page, header = m.recall.inForce(answer);
   const run = Object.assign(m.store.newRun("recalled"), { heard: performance.now(), closed: true, from: "recorded" });
   m.store.apply(run, answer);
-  page.choice = m.choice.adopt(page.choice, answer.header, page.catalogue);
-  page.selection.pin = wanted;
+  if (header.target !== page.choice.target) await m.backend.look(page, header.target, header.drafter);
+  page.choice = m.choice.adopt(page.choice, header, page.catalogue);
   page.run = run;
-  return true;
 }
 
 /** Play a recording of the gallery. */

@@ -26,6 +26,12 @@ export function liveLink(base, state) {
   return `${base}/?${query}`;
 }
 
+/** An address of a place on this page. Gradio's pages have a base of their own, so `#id` alone would leave them. Pure.
+ *  @param {string} id  of an element  @param {{pathname: string, search: string}} at */
+export function place(id, at = location) {
+  return `${at.pathname}${at.search}#${encodeURIComponent(id)}`;
+}
+
 /** The state of the Live page that would make a recording again. Pure. */
 export function settingsOf(entry) {
   const { target, drafter, method, seed, max_new_tokens, prompt, params } = entry;
@@ -66,4 +72,4 @@ export function when(created) {
   return found ? `${found[1]} ${found[2]}` : created ?? "";
 }
 
-export default { build, fill, ask, problem, liveLink, settingsOf, when };
+export default { build, fill, ask, problem, liveLink, place, settingsOf, when };

@@ -5,13 +5,7 @@
 export async function mount(el, { modules: m, host }) {
   const parts = m.sweepstage.build(el, m, host);
   const page = { el, parts, m, host, catalogue: null, choice: null, sweep: null, cells: new Map(), job: null, channel: null, errors: [], note: "", metric: "speedup", chosen: null, heard: 0, silent: 0 };
-  return m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.sweepchoice.fromQuery });
-}
-
-async function look(page) {
-  const found = await page.m.jobs.ask(page, "catalogue", { target: page.choice.target });
-  if (found) page.catalogue = found;
-  page.draw();
+  return m.jobs.begin(page, { wire, hear, draw, look: m.jobs.look, fromQuery: m.sweepchoice.fromQuery });
 }
 
 function wire(page) {
@@ -25,7 +19,7 @@ function wire(page) {
   on("wb:choose", (change) => {
     const target = "target" in change && change.target !== page.choice.target;
     choose(change);
-    if (target) look(page);
+    if (target) m.jobs.look(page);
   });
   on("wb:param", ({ name, value, note }) => {
     page.note = note;
@@ -77,7 +71,7 @@ function hear(page, message) {
   Object.assign(page, { heard: performance.now(), silent: 0 });
   page.job = message.job ?? page.job;
   if (message.error) {
-    page.errors.push({ kind: "error", ...message.error });
+    page.errors.push({ ...message.error, kind: "error" });
     page.channel = null;
     page.parts.live.textContent = message.error.message;
   }

@@ -90,9 +90,14 @@ async function arrive(page, trace, beside) {
   if (found) Object.assign(vision, found);
   await look(page, null, null);
   const query = new URLSearchParams(host.address?.read() ?? ""), rest = new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
-  if (page.catalogue) await asked(page, query, rest);
   const names = query.get("recorded") ? [query.get("recorded"), query.get("beside")] : EXAMPLE;
-  if (!(await recall(page, query)) && !page.wished) await example(page, names);
+  if (page.catalogue) {
+    const wanted = await asked(page, query, rest), again = !wanted.recorded && (await recall(page, wanted));
+    settle(page, wanted);
+    if (again) page.selection.pin = page.wish;
+    else if (page.wished) page.note = "From a link: press Run to decode it here.";
+    else await example(page, names);
+  } else await example(page, names);
   if (!vision.url && !page.run && vision.scenes.length) take(page, vision.scenes[0]);
 }
 
@@ -109,43 +114,51 @@ async function look(page, target, drafter) {
 
 /** What the address asks for. */
 async function asked(page, query, rest) {
-  const { m, vision } = page, found = m.link.fromQuery(rest.toString(), page.catalogue, m.form.clamp), { problems } = found;
-  if ("target" in found.choice || "drafter" in found.choice) await look(page, found.choice.target ?? null, found.choice.drafter ?? null);
-  page.choice = m.choice.revise({ ...page.choice, ...found.choice, params: { ...page.choice.params, ...found.params } }, page.catalogue);
-  const scene = vision.scenes.find((s) => s.name === query.get("scene"));
-  if (scene) take(page, scene, "prompt" in found.choice);
-  else if (query.get("scene")) problems.push(`scene=${query.get("scene").slice(0, 40)}: no such picture in the gallery`);
-  if (query.has("beside") && !found.recorded) vision.besideMethod = page.catalogue.methods.some((x) => x.name === query.get("beside")) ? query.get("beside") : "";
-  if (query.get("beside_drafter")) vision.besideDrafter = query.get("beside_drafter");
-  if (problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+  const { m, vision } = page, [target, drafter] = ["target", "drafter"].map((name) => query.get(name));
+  if (target || drafter) {
+    Object.assign(page.choice, { ...(target && { target }), ...(drafter && { drafter }) });
+    await look(page, target, drafter);
+  }
+  const found = m.link.fromQuery(rest.toString(), page.catalogue, m.form.clamp), { problems } = found;
+  const scene = vision.scenes.find((s) => s.name === query.get("scene")), beside = query.get("beside");
+  if (query.get("scene") && !scene) problems.push(`scene=${query.get("scene").slice(0, 40)}: no such picture in the gallery`);
+  const known = page.catalogue.methods.some((x) => x.name === beside);
+  if (beside && !found.recorded && !known) problems.push(`beside=${beside.slice(0, 40)}: there is no such method here`);
   page.embed ||= found.embed;
   page.wish = found.pin;
   page.wished = Boolean(scene || (found.settings && !found.recorded));
-  if (page.wished) page.note = "From a link: press Run to decode it here.";
+  return { ...found, scene, beside: query.has("beside") && !found.recorded ? (known ? beside : "") : null, besideDrafter: query.get("beside_drafter") };
 }
 
-/** After a reload: the run that this tab last showed, as far as it came; not where the address asks for something else. */
-async function recall(page, query) {
-  const { m, host } = page, id = host.remember?.getItem("wb-run"), answer = id && (await host.call("fetch_trace", { run: id, from: 0 }).catch(() => null));
-  if (!answer || answer.error || !answer.header) {
-    if (id) host.remember.removeItem("wb-run");
-    return false;
-  }
-  if (page.wished && !answers(page, query, answer)) return false;
-  page.note = "";
-  const run = Object.assign(m.store.newRun("recalled"), { closed: true, from: "recorded", question: question(answer.header) });
+/** What an address asks for, in the panel; it goes before the settings of a run that is shown again. */
+function settle(page, { choice, params, scene, beside, besideDrafter, problems }) {
+  const { m, vision } = page;
+  page.choice = m.choice.revise({ ...page.choice, ...choice, params: { ...page.choice.params, ...params } }, page.catalogue);
+  if (scene && scene.name !== vision.scene) take(page, scene, "prompt" in choice);
+  if (beside !== null) vision.besideMethod = beside;
+  if (besideDrafter) vision.besideDrafter = besideDrafter;
+  if (problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+}
+
+/** After a reload: the run that this tab last showed, as far as it came; not where a link asks for something else. */
+async function recall(page, wanted) {
+  const { m, host } = page, answer = await m.recall.last(host);
+  if (!answer || !(m.recall.reloaded() || answers(page, wanted, answer))) return false;
+  const header = m.recall.inForce(answer);
+  const run = Object.assign(m.store.newRun("recalled"), { closed: true, from: "recorded", question: question(header) });
   m.store.apply(run, answer);
+  if (header.target !== page.choice.target) await look(page, header.target, header.drafter);
   page.run = run;
   const scene = page.vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
-  adopt(page, run.header, { scene: scene?.name, alt: scene?.alt });
+  adopt(page, header, { scene: scene?.name, alt: scene?.alt });
   explain(page, run);
   return true;
 }
 
-/** Whether a run is of the question, the picture and the method that the address names. */
-function answers({ host }, query, { header, rounds }) {
-  const asked = (name, ...found) => !query.has(name) || found.includes(query.get(name));
-  return asked("prompt", question(header)) && asked("method", header.method, rounds?.at(-1)?.method) && asked("scene", host.remember.getItem(SCENE));
+/** Whether a run is of the settings, the question and the picture that the address names. */
+function answers({ m, host }, wanted, answer) {
+  const now = { ...m.recall.inForce(answer), prompt: question(answer.header) };
+  return m.recall.fits(wanted, now) && (!wanted.scene || wanted.scene.name === host.remember.getItem(SCENE));
 }
 
 /** Play a recording, and another one beside it; a missing one is no error, since a checkout may hold none yet. */
@@ -160,7 +173,9 @@ async function example(page, names) {
   }
   if (page.run) return; // the visitor was faster
   page.recorded = names[0];
+  const { errors, notices } = page;
   show(page, first, second, "recorded", page.wish === null);
+  Object.assign(page, { errors, notices }); // what is wrong with the link stays said
 }
 
 /** Show traces that are complete; `plays`: let them arrive round by round. */

@@ -1,0 +1,112 @@
+"""Addresses: what a link asks for is what the page shows, whatever the tab did before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ui.conftest import READY, Opener
+from ui.fake_client import FakeWorkbench
+from ui.test_page import says, short, state
+
+from workbench.ui.compare import CompareView
+from workbench.ui.kept import Kept
+from workbench.ui.session import Session
+from workbench.ui.vision import VisionSession
+
+
+def in_browser(test: Any) -> Any:
+    """Mark a test that needs chromium."""
+    return pytest.mark.browser(pytest.mark.slow(test))
+
+
+# -- Models that are not there ----------------------------------------------------------------------------------------
+
+
+class Picky(FakeWorkbench):
+    """Only plain decoding runs with a target that is unknown, as the backend says of models it has no files of."""
+
+    def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
+        found = super().methods(target, drafter)
+        if target != "synthetic-target":
+            for method in found[1:]:
+                method |= {"available": False, "reason": f"No draft model is chosen for {target}."}
+        return found
+
+
+@pytest.mark.parametrize("view", [Session, CompareView, VisionSession])
+def test_an_unknown_target_is_named_and_turns_no_method_off(view: Any) -> None:
+    client = Picky()
+    client.targets = lambda: [{"name": "synthetic-target", "pictures": True}]  # type: ignore[method-assign]
+    known, unknown = view(client).catalogue({}), view(client).catalogue({"target": "no/such"})
+    assert known["problem"] is None
+    assert "'no/such'" in unknown["problem"]["message"]
+    assert "synthetic-target" in unknown["problem"]["remedy"], "what there is instead"
+    assert [m["available"] for m in unknown["methods"]] == [m["available"] for m in known["methods"]]
+    assert unknown["chosen"] == known["chosen"]
+
+
+def test_a_target_without_eyes_is_none_of_the_vision_tab() -> None:
+    client = FakeWorkbench()
+    client.targets = lambda: [{"name": "sees", "pictures": True}, {"name": "reads"}]  # type: ignore[method-assign]
+    problem = VisionSession(client, Kept(allowed=True)).catalogue({"target": "reads"})["problem"]
+    assert "'reads'" in problem["message"]
+    assert problem["remedy"] == "Choose one of: sees. Another model: start the app with --target."
+    assert "--target" not in VisionSession(client, Kept()).catalogue({"target": "reads"})["problem"]["remedy"]
+
+
+# -- In the browser ---------------------------------------------------------------------------------------------------
+
+
+@in_browser
+def test_the_address_goes_before_what_the_tab_ran(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    method, prompt = page.locator("[data-what=method]"), page.locator("textarea")
+    prompt.fill("A prompt of before")
+    short(page, 16)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    # from the methods page
+    page.goto(f"{fake_app}/methods")
+    page.click("[data-method=draft-tree] a:text-is('Run it')")
+    page.wait_for_selector(READY)
+    says(page, ".wb-note", "From a link")
+    assert method.input_value() == "draft-tree"
+    assert "A prompt of before" not in page.inner_text(".wb-prompt"), "the old run is not what the link asks for"
+    # a link pasted into the same tab, with what the old run had under another method
+    page.goto(f"{fake_app}/?method=oracle&prompt=A+prompt+of+before&alpha=0.6&seed=3")
+    page.wait_for_selector(READY)
+    assert [method.input_value(), prompt.input_value()] == ["oracle", "A prompt of before"]
+    assert page.get_by_label("Seed").input_value() == "3"
+    assert page.locator("[data-param=alpha] input[type=number]").input_value() == "0.6"
+    # back without a wish, the run is there again, and a reload of what was chosen since keeps both
+    page.goto(fake_app)
+    page.wait_for_selector(".wb[data-ready=true] .wb-prompt:has-text('A prompt of before')")
+    method.select_option("draft-tree")
+    page.wait_for_url("**method=draft-tree**")
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true] .wb-prompt:has-text('A prompt of before')")
+    assert method.input_value() == "draft-tree"
+
+
+@in_browser
+def test_an_unknown_target_in_a_link_is_an_error_and_the_method_stays(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/?target=no/such&method=draft-tree")
+    says(page, ".wb-alert.is-error", "no/such")
+    assert page.locator("[data-what=method]").input_value() == "draft-tree"
+    assert page.locator("[data-what=target]").input_value() == "synthetic-target"
+    compare = open_page(f"{fake_app}/?tab=compare&target=no/such&lane=draft-tree", ready=f"#wb-compare {READY}")
+    says(compare, "#wb-compare .wb-alert.is-error", "no/such")
+
+
+@in_browser
+def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/methods")
+    page.wait_for_selector(".wb[data-drawn=true]")
+    away = page.evaluate("""[...document.querySelectorAll('.wb a[href]')].map((a) => new URL(a.href))
+      .filter((url) => url.hash && url.pathname !== '/methods').map(String)""")
+    assert away == []
+    page.locator(".wb-contents a[href$='#medusa']").click()
+    page.wait_for_url("**/methods#medusa")
+    page.wait_for_function("Math.abs(document.getElementById('medusa').getBoundingClientRect().top) < innerHeight / 2")
+    assert page.locator(".wb-method").count() > 1, "nothing was loaded anew"
