@@ -19,6 +19,7 @@ from workbench.views import recorded
 
 anywidget = pytest.importorskip("anywidget")
 from workbench import widgets as w  # noqa: E402
+from workbench.site.page import to_page  # noqa: E402
 from workbench.widgets import snapshot, sources  # noqa: E402
 
 HTML, VIEW = "text/html", "application/vnd.jupyter.widget-view+json"
@@ -129,6 +130,27 @@ def test_every_output_holds_the_widget_and_a_picture(trace: Trace) -> None:
         stored = bundle(widget)
         assert stored[VIEW]["model_id"]
         assert len(stored[HTML]) > 100
+
+
+def test_a_plain_export_shows_every_picture(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a bundle that holds a widget and a picture, stock nbconvert takes the widget and draws nothing."""
+    nbconvert, nbformat = pytest.importorskip("nbconvert"), pytest.importorskip("nbformat.v4")
+    outputs: list[Any] = []
+    published = "workbench.widgets.view.publish"
+    monkeypatch.setattr(published, lambda data, **_: outputs.append(nbformat.new_output("display_data", data=data)))
+    cells = []
+    for widget in every(trace):
+        widget._ipython_display_()
+        assert [VIEW in output.data for output in outputs] == [True, False]
+        cells.append(nbformat.new_code_cell("widget", outputs=list(outputs)))
+        outputs.clear()
+    state = {cell.outputs[0].data[VIEW]["model_id"]: {} for cell in cells}  # as it is stored where a notebook is run
+    kept = {"application/vnd.jupyter.widget-state+json": {"state": state, "version_major": 2, "version_minor": 0}}
+    book = nbformat.new_notebook(cells=cells, metadata={"widgets": kept})
+    page, _ = nbconvert.HTMLExporter().from_notebook_node(book)
+    assert page.count('class="wb-still wb-still-') == len(cells)
+    assert page.count('class="wb-snapshot"') >= len(cells)
+    assert "run the notebook" not in to_page(book).body, "nor does the site speak of controls"
 
 
 def test_hostile_texts_stay_text_in_every_output() -> None:

@@ -25,6 +25,8 @@ from pygments.util import ClassNotFound
 _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
 """Kinds of output that need no program, the richest first."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+_STILL = 'class="wb-still'
+"""What the picture of a widget begins with, where it is an output of its own (`workbench.widgets.view.STILL`)."""
 _BAR = re.compile(r"\d%\|.*\| \d+/")
 """A bar that moved while models loaded."""
 _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')
@@ -65,7 +67,7 @@ def _cell(cell: NotebookNode, words: _Words) -> str:
         return words.read(cell.source)
     if cell.cell_type != "code" or not cell.source:
         return ""
-    outputs = "".join(_output(output, words) for output in _joined(cell.outputs))
+    outputs = "".join(_output(output, words) for output in _drawable(_joined(cell.outputs)))
     outputs = f'<div class="outputs" data-search-exclude>{outputs}</div>' if outputs else ""
     code, tags = code_block(cell.source), cell.metadata.get("tags", [])
     if "solution" in tags:
@@ -86,6 +88,16 @@ def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
         else:
             found.append(output)
     return found
+
+
+def _drawable(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """Without the widgets whose picture is the next output."""
+    stills = [_STILL in output.get("data", {}).get("text/html", "") for output in outputs]
+    return [
+        output
+        for output, still_follows in zip(outputs, [*stills, False][1:], strict=True)
+        if not (still_follows and _WIDGET in output.get("data", {}))
+    ]
 
 
 def _output(output: NotebookNode, words: _Words) -> str:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 if find_spec("anywidget") is None:
     raise ImportError('Widgets need more: pip install "speculative-decoding-workbench[notebooks]"')
 
+from workbench.widgets.exercises import check
 from workbench.widgets.links import app_link
 from workbench.widgets.live import Live, live
 from workbench.widgets.panel import Panel, panel
@@ -21,6 +22,7 @@ __all__ = [
     "Panel",
     "View",
     "app_link",
+    "check",
     "curves",
     "figure",
     "lane",

@@ -24,6 +24,13 @@ async function hearing(model) {
   if (base?._handle_comm_msg) own.comm?.on_msg?.((message) => base._handle_comm_msg.call(own, message));
 }
 
+/** The picture below a widget is for those who cannot draw the widget. @returns {() => void} shows it again */
+function hideStill(own) {
+  const rule = Object.assign(document.createElement("style"), { textContent: `.wb-still-${own} { display: none }` });
+  document.head.append(rule);
+  return () => rule.remove();
+}
+
 export default {
   async render({ model, el }) {
     await hearing(model).catch(() => {}); // other managers have other ways
@@ -33,7 +40,8 @@ export default {
     if (!pages.has(version)) pages.set(version, load(shared.get("modules")));
     try {
       const modules = await pages.get(version);
-      return await modules.widget.mount(el, { model, modules, shared });
+      const end = await modules.widget.mount(el, { model, modules, shared }), show = hideStill(model.get("_own"));
+      return () => (show(), end?.());
     } catch (problem) {
       pages.delete(version);
       throw problem;

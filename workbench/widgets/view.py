@@ -10,6 +10,7 @@ from typing import Any
 import anywidget
 import ipywidgets
 import traitlets
+from IPython.display import display as publish
 
 from workbench.trace.events import Trace
 from workbench.widgets import snapshot
@@ -17,6 +18,9 @@ from workbench.widgets.sources import Sources, shared
 
 PARTS = ("round", "node", "token", "patch", "trace")
 """What can be selected, each counted from 0: `node` may be "target" as well, the target's own token."""
+
+
+VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Widget(anywidget.AnyWidget):
@@ -37,6 +41,9 @@ class Widget(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         return with_snapshot(super()._repr_mimebundle_(**kwargs), self.snapshot())
+
+    def _ipython_display_(self) -> None:
+        show_with_still(super()._repr_mimebundle_(), self.snapshot(), self._own)
 
 
 class View(Widget):
@@ -108,6 +115,32 @@ def with_snapshot(bundle: Any, html: str) -> Any:
     return {**data, "text/html": html}, metadata
 
 
+STILL = "wb-still"
+"""Class of the picture that stands below a widget wherever the widget does not: `boot.js` hides it by its number."""
+
+
+FOLLOWS = "<!-- the picture of this widget is the next output -->"
+
+
+def show_with_still(bundle: Any, html: str, number: str) -> None:
+    """Display a widget and, as an output of its own, its picture, which the widget hides once it is drawn.
+
+    In one bundle the picture would be lost: nbconvert, and JupyterLab after a restart of the kernel, take the widget's
+    part of a bundle, which they cannot draw, and never look at the rest.
+
+    Args:
+        bundle: the widget's own mime bundle.
+        html: its picture.
+        number: what tells this widget's picture from those of others.
+    """
+    data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
+    if live := {kind: value for kind, value in data.items() if kind == VIEW}:
+        publish(live | {"text/html": FOLLOWS}, metadata=metadata, raw=True)
+    if html:
+        still = f'<div class="{STILL} {STILL}-{number}">{html}</div>'
+        publish({"text/html": still, "text/plain": data.get("text/plain", "")}, raw=True)
+
+
 def stage(trace: Trace, beside: Trace | None = None) -> View:
     """The whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
     return View("stage", {"trace": trace, "beside": beside}, lambda v: snapshot.stage(v.trace, v._held["beside"]))
@@ -174,6 +207,13 @@ def link(*views: Any) -> list[Any]:
 class Show(ipywidgets.VBox):
     """Widgets below each other, with their pictures."""
 
+    def __init__(self, children: Sequence[Any]) -> None:
+        self._own = uuid.uuid4().hex
+        # a style is all it takes to hide the still while this box is drawn; it goes when the box goes
+        veil = ipywidgets.HTML(f"<style>.{STILL}-{self._own} {{ display: none }}</style>")
+        veil.layout.display = "none"
+        super().__init__([*children, veil])
+
     def snapshot(self) -> str:
         """The pictures below each other; controls have none."""
         return "".join(child.snapshot() for child in self.children if hasattr(child, "snapshot"))
@@ -181,6 +221,9 @@ class Show(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle, html = super()._repr_mimebundle_(**kwargs), self.snapshot()
         return with_snapshot(bundle, html) if html else bundle
+
+    def _ipython_display_(self) -> None:
+        show_with_still(super()._repr_mimebundle_(), self.snapshot(), self._own)
 
 
 def show(*widgets: Any) -> Show:

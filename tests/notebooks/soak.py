@@ -1,0 +1,117 @@
+"""Run lessons again and again, as different executors do, on a machine as busy as asked for: a table of what happened.
+
+    python tests/notebooks/soak.py --runs 10 --load 2            # all lessons, both executors in turn
+    python tests/notebooks/soak.py 01 08 --executor stock        # some lessons, as papermill and nbconvert run them
+
+No test: it takes an hour. A lesson that fails here leans on timing or on luck; the traceback is under `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.site import execution, pairs
+
+EXECUTORS = {
+    "stock": ["-m", "jupyter", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout={limit}"],
+    "nbmake": ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--nbmake", "--nbmake-timeout={limit}"],
+}
+"""`stock` is nbclient as it comes; `nbmake` is pytest with the patient client of `workbench.site.execution`."""
+BURN = "while True: sum(range(10000))"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One lesson, once. `cpu_s` is processor time of executor and kernel, `seconds` what a clock on the wall says."""
+
+    lesson: str
+    run: int
+    executor: str
+    seconds: float
+    cpu_s: float
+    ok: bool
+
+    def row(self) -> str:
+        """As a row of the table."""
+        ok = "ok" if self.ok else "FAILED"
+        return f"| {self.lesson} | {self.run} | {self.executor} | {self.seconds:.0f} | {self.cpu_s:.0f} | {ok} |"
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes that do nothing but use a core each."""
+    burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+def execute(lesson: str, run: int, executor: str, out: Path, limit_s: int) -> Result:
+    """Run one lesson in a process of its own; what the process says is kept under `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, *(part.format(limit=limit_s) for part in EXECUTORS[executor])]
+    command.append(str(pairs.FOLDER / f"{lesson}.ipynb"))
+    if executor == "stock":
+        command += ["--output-dir", str(out), "--output", f"{lesson}-{run}"]
+    log = out / f"{lesson}-{run}-{executor}.log"
+    began = time.perf_counter()
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=pairs.FOLDER, env=execution.environment()
+        )
+        _, status, used = os.wait4(process.pid, 0)  # of it and of the kernel that it waited for
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - began
+    return Result(lesson, run, executor, seconds, used.ru_utime + used.ru_stime, process.returncode == 0)
+
+
+def summary(results: list[Result]) -> str:
+    """A line a lesson and executor: how often it ran, how often well, and what it took."""
+    lines = ["| lesson | executor | runs | ok | median s | longest s | median CPU s |", "|---|---|--:|--:|--:|--:|--:|"]
+    for lesson, executor in dict.fromkeys((r.lesson, r.executor) for r in results):
+        mine = [r for r in results if (r.lesson, r.executor) == (lesson, executor)]
+        seconds = [r.seconds for r in mine]
+        lines.append(
+            f"| {lesson} | {executor} | {len(mine)} | {sum(r.ok for r in mine)} | {statistics.median(seconds):.0f} | "
+            f"{max(seconds):.0f} | {statistics.median(r.cpu_s for r in mine):.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run what the command line names; 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lessons", nargs="*", help="names or their beginnings; all by default")
+    parser.add_argument("--runs", type=int, default=10, help="how often each is run (default 10)")
+    parser.add_argument("--load", type=int, default=0, help="processes that keep a core busy each (default 0)")
+    parser.add_argument("--executor", choices=[*EXECUTORS, "both"], default="both", help="both: they take turns")
+    parser.add_argument("--limit", type=int, default=execution.LIMIT_S, help="seconds for one cell")
+    parser.add_argument("--out", type=Path, default=pairs.ROOT / "dist" / "soak", help="outputs and logs")
+    given = parser.parse_args()
+    chosen = [name for name in pairs.names() if not given.lessons or name.startswith(tuple(given.lessons))]
+    executors = list(EXECUTORS) if given.executor == "both" else [given.executor]
+    print("| lesson | run | executor | seconds | CPU s | |\n|---|--:|---|--:|--:|---|", flush=True)
+    results: list[Result] = []
+    with busy(given.load):
+        for run in range(given.runs):
+            for lesson in chosen:
+                results.append(execute(lesson, run, executors[run % len(executors)], given.out, given.limit))
+                print(results[-1].row(), flush=True)
+    print("\n" + summary(results))
+    return 0 if all(r.ok for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Checks of exercises: they say of a reader's own answer whether it is missing, right, or what is wrong with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.widgets.snapshot import escape
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check says. `right` is None where there is no answer yet."""
+
+    right: bool | None
+    words: str
+
+    def __repr__(self) -> str:
+        return f"{'·' if self.right is None else '✓' if self.right else '✕'} {self.words}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(repr(self))}</b></p>"
+
+
+def check(test: Callable[..., Any]) -> Callable[..., Verdict]:
+    """Make a check of a function that asserts what is true of a right answer.
+
+    An answer is missing while one of those given is None or `...`, or is a function that raises NotImplementedError.
+    A failed assertion's message is what the reader is told; other errors are told as they are. Nothing is raised, so
+    that a notebook with open exercises runs to its end.
+
+    Args:
+        test: takes the answers in order; asserts, with a hint as the message.
+
+    Example:
+        >>> @check
+        ... def first(answer):
+        ...     assert answer == 4, "count the target's own token, too"
+        >>> first(3), first(4)
+        (✕ count the target's own token, too, ✓ right)
+    """
+
+    @functools.wraps(test)
+    def judge(*answers: Any) -> Verdict:
+        missing = Verdict(None, "no answer yet: write yours in the cell above, run it and this one")
+        if any(answer is None or answer is ... for answer in answers):
+            return missing
+        try:
+            test(*answers)
+        except NotImplementedError:
+            return missing
+        except AssertionError as wrong:
+            return Verdict(False, str(wrong) or "not yet")
+        except Exception as problem:  # whatever an answer may do
+            return Verdict(False, f"{type(problem).__name__}: {problem}")
+        return Verdict(True, "right")
+
+    return judge
