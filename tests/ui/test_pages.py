@@ -12,6 +12,7 @@ from traces import HOSTILE, hostile
 from ui.conftest import Opener
 
 from workbench.methods import registry
+from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page
@@ -39,7 +40,7 @@ def test_a_method_without_words_goes_by_its_drafter_s_docstring() -> None:
     import dataclasses
 
     bare = dataclasses.replace(registry.get("prompt-lookup"), idea="")
-    assert methods_page.idea(bare).startswith("Look the newest `ngram` committed tokens up")
+    assert Known.of(bare).idea.startswith("Look the newest `ngram` committed tokens up")
 
 
 class TwoTargets:

@@ -90,7 +90,7 @@ def check(
 
 def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
     """The bundled targets, each with the draft model that suits a method, in the order in which they are tried."""
-    from workbench.engine.models import bundled, own_drafter
+    from workbench.engine.bundle import bundled, own_drafter
 
     names = [name for name in (DEFAULT_TARGET, VISION_TARGET) if name in bundled()]
     return [(name, own_drafter(name, method.drafter.blind) or "none") for name in names]

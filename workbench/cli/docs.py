@@ -22,7 +22,14 @@ def docs(
     readme: Annotated[Path, typer.Option(help="The file whose marked parts are generated.")] = Path("README.md"),
     debug: Debug = False,
 ) -> None:
-    """Bring the generated tables of the README up to date (for developers)."""
+    """Bring up to date what is generated from the registry: the README's tables, the catalogue (for developers)."""
+    from workbench.methods import known
+
+    catalogue = known.text()
+    if catalogue != known.FILE.read_text(encoding="utf-8"):
+        if check:
+            raise WorkbenchError(f"{known.FILE.name} is stale: a method or parameter changed.", "Run `workbench docs`.")
+        known.FILE.write_text(catalogue, encoding="utf-8")
     before = readme.read_text(encoding="utf-8")
     after = before
     for marker, text in generated().items():

@@ -7,10 +7,11 @@ tests.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.core.errors import ParameterError
+from workbench.core.errors import ParameterError, UnknownNameError
 
 _KEY = "workbench.param"
 
@@ -120,3 +121,27 @@ def params_of(part: Any) -> dict[str, ParamSpec]:
         if spec is not None:
             found[field.name] = dataclasses.replace(spec, name=field.name, default=getattr(part, field.name))
     return found
+
+
+def split_values(
+    kind: str, own: Mapping[str, ParamSpec], shared: Mapping[str, ParamSpec], values: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate values given in one dict into those of `own` and of `shared` parameters, each in its type.
+
+    Args:
+        kind: what an unknown name would have been, for the message: "parameter of medusa".
+        own: parameters by name; where a name is in both, `shared` has it.
+        shared: the same.
+        values: by name; as text or in their types.
+
+    Raises:
+        UnknownNameError: a name that neither has.
+        ParameterError: not a dict, or a value of the wrong type or out of range.
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise ParameterError("The parameters are not given by name.", 'Give a dict such as {"depth": 4}.')
+    for name in values:
+        if name not in own and name not in shared:
+            raise UnknownNameError.of(kind, name, [*own, *shared])
+    mine = {name: own[name].parse(value) for name, value in values.items() if name not in shared}
+    return mine, {name: shared[name].parse(value) for name, value in values.items() if name in shared}

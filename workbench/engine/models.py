@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,55 +12,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 
 from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError, is_out_of_memory
+from workbench.engine import devices
+from workbench.engine.bundle import DEFAULT_TARGET, bundled, locate, own_drafter
+from workbench.engine.bundle import bundled_folder as bundled_folder  # where notebooks ask for it
 from workbench.engine.clock import Meter
 from workbench.engine.packed import pack
 from workbench.engine.pictures import why_no_pictures
 from workbench.engine.runner import Runner
-
-DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
-VISION_TARGET = "vision-target"
-OWN_DRAFTERS: dict[str, tuple[str, ...]] = {
-    DEFAULT_TARGET: (DEFAULT_DRAFTER,),
-    VISION_TARGET: ("vision-drafter", "vision-text-drafter"),
-}
-"""Bundled draft models by bundled target, the one that is taken when none is named first."""
-_ROOT = Path(__file__).resolve().parents[2]
-
-
-def bundled_folder() -> Path:
-    """Folder of the bundled models; `WORKBENCH_MODELS` names another."""
-    return Path(os.environ.get("WORKBENCH_MODELS", _ROOT / "assets" / "models"))
-
-
-def bundled() -> dict[str, Path]:
-    """Bundled models and heads by name."""
-    folder = bundled_folder()
-    if not folder.is_dir():
-        return {}
-    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json"))}
-
-
-def locate(name: str) -> str:
-    """What `from_pretrained` should be given for a name: a bundled folder, a local folder, or a Hub id.
-
-    Raises:
-        ModelError: neither a bundled name, nor a folder with a model in it, nor the form of a Hub id.
-    """
-    known = bundled()
-    if name in known:
-        return str(known[name])
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
-        return str(path)
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
-    if looks_local:
-        hint = f"Bundled: {', '.join(n for n in known)}." if known else "No bundled models were found."
-        raise ModelError(
-            f"There is no model {name!r}.", f"Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
-        )
-    return name
 
 
 def resolve_device(device: str) -> torch.device:
@@ -77,11 +33,8 @@ def resolve_device(device: str) -> torch.device:
         found = torch.device(device)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise ModelError(f"Device {device!r} is not available here.", "Use cpu, cuda, or auto.") from error
+        raise ModelError(f"Device {device!r} is not available here.", devices.remedy()) from error
     return found
-
-
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
@@ -90,11 +43,10 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     Raises:
         ModelError: unknown name.
     """
+    devices.check_dtype(dtype, device.type)
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if dtype not in DTYPES:
-        raise ModelError(f"There is no dtype {dtype!r}.", f"Use one of: auto, {', '.join(DTYPES)}.")
-    return DTYPES[dtype]
+    return getattr(torch, dtype)
 
 
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -320,20 +272,6 @@ def load_models(
     return models
 
 
-def own_drafter(target: str, blind: bool = False) -> str | None:
-    """The bundled draft model that belongs to a target, where there is one.
-
-    Args:
-        target: its name.
-        blind: the method leaves pictures out: one that was trained without them is taken first.
-    """
-    known = bundled()
-    fitting = [name for name in OWN_DRAFTERS.get(target, ()) if name in known]
-    if blind:
-        fitting.sort(key=lambda name: "text" not in name)
-    return fitting[0] if fitting else None
-
-
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     """Load a draft model for a loaded target.
 
@@ -355,11 +293,3 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     models.drafter = Runner(model, models.target.context)
     models.drafter_processor = load_processor(name, model)
     models.drafter_name, models.drafter_problem = name, ""
-
-
-def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Bundled models that can be targets: (name, folder, configuration)."""
-    for name, folder in bundled().items():
-        config = json.loads((folder / "config.json").read_text())
-        if "workbench_head" not in config:
-            yield name, folder, config

@@ -34,8 +34,9 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.bundle import bundled
 from workbench.engine.method import Configured
-from workbench.engine.models import bundled, find_heads, load_model
+from workbench.engine.models import find_heads, load_model
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.methods import registry
 from workbench.trace import metrics

@@ -13,9 +13,7 @@ from pathlib import Path
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.engine.method import Method
-
-OWN_METHODS = "WORKBENCH_METHODS"
-"""Variable of the environment: files (or names of modules) with methods of one's own, set apart as in PATH."""
+from workbench.methods.known import GROUP, OWN_METHODS
 
 _methods: dict[str, Method] = {}
 _places: dict[str, str] = {}
@@ -41,15 +39,20 @@ def register(entry: Method, replace: bool = False) -> Method:
     return entry
 
 
-def _load_catalogue() -> None:
+@cache
+def _load_catalogue() -> tuple[str, ...]:
+    """Names of the methods that come with the workbench."""
+    before = set(_methods)
     import workbench.methods.catalogue
     import workbench.methods.catalogue_vision  # noqa: F401
+
+    return tuple(name for name in _methods if name not in before)
 
 
 @cache
 def _load() -> None:
     _load_catalogue()
-    for point in entry_points(group="workbench.methods"):
+    for point in entry_points(group=GROUP):
         point.load()
     for place in os.environ.get(OWN_METHODS, "").split(os.pathsep):
         if place.strip():
@@ -115,3 +118,8 @@ def methods() -> Iterator[Method]:
     """All methods, in the order of the catalogue."""
     _load()
     yield from _methods.values()
+
+
+def of_catalogue() -> Iterator[Method]:
+    """The methods that come with the workbench."""
+    yield from (_methods[name] for name in _load_catalogue())

@@ -1,7 +1,28 @@
-"""The shared backend: models loaded once, one engine thread, runs of many users."""
+"""The shared backend: models loaded once, one engine thread, runs of many users.
 
-from workbench.service.backend import Backend
+The backend itself is imported when it is asked for: what only checks requests needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from workbench.service.limits import Limits
-from workbench.service.run import Run
+
+if TYPE_CHECKING:
+    from workbench.service.backend import Backend
+    from workbench.service.run import Run
 
 __all__ = ["Backend", "Limits", "Run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Backend":
+        from workbench.service.backend import Backend
+
+        return Backend
+    if name == "Run":
+        from workbench.service.run import Run
+
+        return Run
+    raise AttributeError(f"module 'workbench.service' has no attribute {name!r}")

@@ -19,11 +19,13 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Models, Request
 from workbench.engine.attribution import explain
+from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.method import Configured
-from workbench.engine.models import DEFAULT_TARGET, resolve_device, resolve_dtype
+from workbench.engine.models import resolve_device, resolve_dtype
 from workbench.engine.pictures import read, swapped
 from workbench.engine.request import BOTH, ERROR, PAUSED, PREFILL, QUEUED, RUNNING, Row
 from workbench.methods import registry
+from workbench.methods.known import Known
 from workbench.service import catalogue
 from workbench.service.book import Book, round_bytes
 from workbench.service.chat import chat_ids
@@ -106,7 +108,7 @@ class Backend:
         pair = self._names.pair(target, drafter)
         models = self._shelf.get(pair)
         reason = models.why_not if models is not None else catalogue.static_reasons(*pair)
-        return [catalogue.describe(method, reason(method.needs)) for method in registry.methods()]
+        return [catalogue.describe(Known.of(method), reason(method.needs)) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
         """Parameters of sampling, which every method shares."""

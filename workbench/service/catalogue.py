@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from workbench.engine.method import Method
-from workbench.engine.models import bundled, known_targets, own_drafter
+from workbench.engine.bundle import bundled, known_targets, own_drafter
+from workbench.methods.known import Known
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
@@ -51,23 +51,10 @@ def drafters(target: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda d: d["name"] != own_drafter(target))
 
 
-def describe(method: Method, reason: str) -> dict[str, Any]:
+def describe(method: Known, reason: str) -> dict[str, Any]:
     """A method with its parameters, and why it cannot run (empty when it can)."""
-    source = method.source
-    return {
-        "name": method.name,
-        "title": method.title,
-        "promise": method.promise.value,
-        "simulation": method.promise.value == "simulation",
-        "teaches": method.teaches,
-        "source": {"title": source.title, "authors": source.authors, "year": source.year, "url": source.url,
-                   "where": source.where},
-        "needs": list(method.needs),
-        "reads_target": method.drafter.reads_target,
-        "available": not reason,
-        "reason": reason,
-        "params": [spec.to_wire() for spec in method.params.values()],
-    }  # fmt: skip
+    told = {name: value for name, value in method.to_wire().items() if name not in ("blind", "idea", "formula")}
+    return told | {"simulation": method.promise == "simulation", "available": not reason, "reason": reason}
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:

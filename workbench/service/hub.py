@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, ModelInfo, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
 
 from workbench.core.errors import CapacityError, ModelError
-from workbench.engine.models import bundled, locate
+from workbench.engine.bundle import locate
 from workbench.service.memory import megabytes
+from workbench.service.names import check_name, offer
 from workbench.service.progress import DOWNLOADING, Progress
 
 PATIENCE_S = 5.0
@@ -22,21 +23,6 @@ FILES: dict[str, Any] = {
     "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
 }
 """Files a model needs. Pickles and code are never fetched."""
-
-
-def check_name(name: str) -> None:
-    """Refuse what can be neither a bundled name, nor a folder, nor a Hub id. Opens no connection.
-
-    Raises:
-        ModelError: with the form a name has.
-    """
-    if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
-        raise ModelError("This is not the name of a model.", _offer())
-    try:
-        if not _is_local(name):
-            validate_repo_id(name)
-    except (HFValidationError, OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
-        raise ModelError(f"{name!r} is not the name of a model.", f"A Hub id is owner/name. {_offer()}") from error
 
 
 def fetch(name: str, progress: Progress, most_bytes: int) -> str:
@@ -62,7 +48,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
     weights = sum(size for file, size in files.items() if file.endswith(".safetensors"))
     if not any(file.endswith(".safetensors") for file in files):
-        raise ModelError(f"{name} has no safetensors files.", f"Only these are opened here. {_offer()}")
+        raise ModelError(f"{name} has no safetensors files.", f"Only these are opened here. {offer()}")
     if weights > most_bytes:
         raise CapacityError(
             f"{name} has {megabytes(weights)} of weights; {megabytes(most_bytes)} may be used.", "Use a smaller model."
@@ -71,7 +57,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     try:
         return snapshot_download(name, etag_timeout=PATIENCE_S, tqdm_class=_bar(progress), **FILES)
     except (OSError, HfHubHTTPError, ValueError) as error:
-        raise ModelError(f"{name} could not be fetched from the Hub.", f"Try again. {_offer()}") from error
+        raise ModelError(f"{name} could not be fetched from the Hub.", f"Try again. {offer()}") from error
 
 
 def _ask(name: str) -> ModelInfo | None:
@@ -81,12 +67,12 @@ def _ask(name: str) -> ModelInfo | None:
     except GatedRepoError as error:
         raise ModelError(
             f"{name} is open only to those its owners let in.",
-            f"Ask for access on its page and set HF_TOKEN where the backend runs. {_offer()}",
+            f"Ask for access on its page and set HF_TOKEN where the backend runs. {offer()}",
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"The Hub has no model {name}, or it is private.",
-            f"Check the spelling; for a private one set HF_TOKEN where the backend runs. {_offer()}",
+            f"Check the spelling; for a private one set HF_TOKEN where the backend runs. {offer()}",
         ) from error
     except Exception:  # the HTTP library's own errors, timeouts, HF_HUB_OFFLINE: the Hub is out of reach
         return None
@@ -98,17 +84,8 @@ def _kept(name: str) -> str:
         return snapshot_download(name, local_files_only=True, **FILES)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{name} is not on this machine, and the Hugging Face Hub cannot be reached.", _offer()
+            f"{name} is not on this machine, and the Hugging Face Hub cannot be reached.", offer()
         ) from error
-
-
-def _is_local(name: str) -> bool:
-    return name in bundled() or Path(name).expanduser().is_dir() or name.startswith((".", "/", "~"))
-
-
-def _offer() -> str:
-    names = ", ".join(bundled())
-    return f"These need no network: {names}." if names else "A local folder needs no network."
 
 
 def _bar(progress: Progress) -> Any:

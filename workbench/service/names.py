@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from workbench.core.errors import ModelError
-from workbench.engine.models import bundled, own_drafter
-from workbench.service import hub
+from workbench.engine.bundle import bundled, own_drafter
 
 Pair = tuple[str, str | None]
 """A target and the draft model beside it."""
@@ -51,4 +51,37 @@ class Names:
         """Before anything is looked up: a name that is not allowed must not reach the file system."""
         if self._allow is not None and name not in self._allow and name not in bundled():
             raise ModelError("This model may not be used here.", f"Use one of: {', '.join(bundled()) or 'none'}.")
-        hub.check_name(name)
+        check_name(name)
+
+
+def check_name(name: str) -> None:
+    """Refuse what can be neither a bundled name, nor a folder, nor a Hub id. Opens no connection.
+
+    Raises:
+        ModelError: with the form a name has.
+    """
+    if not isinstance(name, str) or not name or "\0" in name or len(name) > 400:
+        raise ModelError("This is not the name of a model.", offer())
+    problem = f"{name!r} is not the name of a model."
+    try:
+        if _is_local(name):
+            return
+    except (OSError, RuntimeError) as error:  # a path may be too long, or of an unknown user
+        raise ModelError(problem, f"A Hub id is owner/name. {offer()}") from error
+    from huggingface_hub.errors import HFValidationError  # half a second that local names need not wait for
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ModelError(problem, f"A Hub id is owner/name. {offer()}") from error
+
+
+def _is_local(name: str) -> bool:
+    return name in bundled() or Path(name).expanduser().is_dir() or name.startswith((".", "/", "~"))
+
+
+def offer() -> str:
+    """Models that can be had without a network, in a sentence."""
+    names = ", ".join(bundled())
+    return f"These need no network: {names}." if names else "A local folder needs no network."

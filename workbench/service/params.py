@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.core.errors import ParameterError, UnknownNameError
-from workbench.core.params import ParamSpec, params_of
+from workbench.core.errors import ParameterError
+from workbench.core.params import params_of, split_values
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Method
 from workbench.engine.method import Configured
@@ -62,13 +62,6 @@ def split_params(
         UnknownNameError: a name that neither has.
         ParameterError: not a dict, or a sampling value out of range.
     """
-    if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):
-        raise ParameterError("The parameters are not given by name.", 'Give a dict such as {"depth": 4}.')
     base = sampling or SamplingParams()
-    specs: dict[str, ParamSpec] = params_of(base)
-    mine = {name: value for name, value in params.items() if name not in specs}
-    for name in mine:
-        if name not in method.params:
-            raise UnknownNameError.of(f"parameter of {method.name}", name, [*method.params, *specs])
-    shared = {name: specs[name].parse(value) for name, value in params.items() if name in specs}
+    mine, shared = split_values(f"parameter of {method.name}", method.params, params_of(base), params)
     return mine, dataclasses.replace(base, **shared)

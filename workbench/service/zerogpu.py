@@ -31,15 +31,12 @@ from workbench.core.errors import (
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.bundle import DEFAULT_DRAFTER, DEFAULT_TARGET, known_targets, own_drafter
 from workbench.engine.models import (
-    DEFAULT_DRAFTER,
-    DEFAULT_TARGET,
     find_heads,
-    known_targets,
     load_model,
     load_processor,
     load_tokenizer,
-    own_drafter,
     resolve_device,
     resolve_dtype,
     same_vocabulary,
@@ -47,6 +44,7 @@ from workbench.engine.models import (
 from workbench.engine.pictures import read
 from workbench.engine.request import ENDED, ERROR, QUEUED, RUNNING
 from workbench.methods import registry
+from workbench.methods.known import Known
 from workbench.service import catalogue
 from workbench.service.book import Book
 from workbench.service.chat import chat_ids
@@ -220,7 +218,7 @@ class ZeroClient:
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """Methods, with whether each can run with these models and why not."""
         reason = catalogue.static_reasons(*self._pair(target, drafter))
-        return [catalogue.describe(method, reason(method.needs)) for method in registry.methods()]
+        return [catalogue.describe(Known.of(method), reason(method.needs)) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
         """Parameters of sampling, shared by all methods."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import gradio as gr
 
+from workbench.methods import known
+from workbench.service.catalogue import describe
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.pages import add_page
 from workbench.views import recorded
@@ -34,15 +35,7 @@ def add(demo: gr.Blocks, client: Any) -> None:
 
 def catalogue() -> list[dict[str, Any]]:
     """Every registered method as its card shows it; all of it comes from the registry."""
-    from workbench.methods import registry  # imports PyTorch: not before somebody looks
-    from workbench.service.catalogue import describe
-
-    return [describe(m, "") | {"idea": idea(m), "formula": m.formula} for m in registry.methods()]
-
-
-def idea(method: Any) -> str:
-    """How a method works: its registry entry's words, else the first ones of its drafter's docstring."""
-    return method.idea or (inspect.getdoc(method.drafter) or "").split("\n\n")[0].replace("\n", " ")
+    return [describe(m, "") | {"idea": m.idea, "formula": m.formula} for m in known.methods()]
 
 
 def definitions() -> list[dict[str, str]]:

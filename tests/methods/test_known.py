@@ -1,0 +1,57 @@
+"""What is known of methods without PyTorch is what the registry says, and gives way to it where it cannot know."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench.methods import known, registry
+
+from .test_registry import TEXT
+
+
+def test_the_file_says_what_the_registry_says() -> None:
+    """When this fails: run `workbench docs`."""
+    assert known.FILE.read_text(encoding="utf-8") == known.text()
+    assert [known.Known.from_wire(m.to_wire()) for m in known.methods()] == list(known.methods())
+    assert set(known._written()[0]) == {method.name for method in registry.of_catalogue()}
+
+
+def run(code: str, **env: str) -> str:
+    """What a program prints in a process of its own; it ends with whether PyTorch was imported."""
+    whole = f"import sys\nfrom workbench.methods import known\n{code}\nprint('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, check=True, env={**os.environ, **env}
+    )
+    return done.stdout.strip()
+
+
+def test_a_request_is_checked_without_pytorch() -> None:
+    code = """
+from workbench.core.errors import WorkbenchError
+assert known.check("draft-model", {"depth": "3", "temperature": "0.5"}).needs == ("drafter",)
+for name, values in (("draft-modle", {}), ("draft-model", {"dept": 3}), ("medusa", {"top_p": 2})):
+    try:
+        known.check(name, values)
+    except WorkbenchError as error:
+        print(error.remedy.split(".")[0])
+"""
+    assert run(code).splitlines()[-1] == "False"
+    assert "Did you mean 'draft-model'" in run(code)
+
+
+def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text(TEXT, encoding="utf-8")
+    assert run("known.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
+    grown = "known.fingerprint = lambda: 'another'\nmethod = known._written()[0]['draft-model']\n"
+    assert run(grown + "method.params.pop('depth')\nknown.check('draft-model', {'depth': 2})") == "True"
+
+
+def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._methods, "mine", registry.get("draft-model"))
+    assert '"mine"' not in known.text()

@@ -1,0 +1,78 @@
+"""Models by their names: what can be known of them from their files, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import ModelError
+
+DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
+VISION_TARGET = "vision-target"
+OWN_DRAFTERS: dict[str, tuple[str, ...]] = {
+    DEFAULT_TARGET: (DEFAULT_DRAFTER,),
+    VISION_TARGET: ("vision-drafter", "vision-text-drafter"),
+}
+"""Bundled draft models by bundled target, the one that is taken when none is named first."""
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def bundled_folder() -> Path:
+    """Folder of the bundled models; `WORKBENCH_MODELS` names another."""
+    return Path(os.environ.get("WORKBENCH_MODELS", _ROOT / "assets" / "models"))
+
+
+def bundled() -> dict[str, Path]:
+    """Bundled models and heads by name."""
+    folder = bundled_folder()
+    if not folder.is_dir():
+        return {}
+    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json"))}
+
+
+def locate(name: str) -> str:
+    """What `from_pretrained` should be given for a name: a bundled folder, a local folder, or a Hub id.
+
+    Raises:
+        ModelError: neither a bundled name, nor a folder with a model in it, nor the form of a Hub id.
+    """
+    known = bundled()
+    if name in known:
+        return str(known[name])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
+        return str(path)
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
+    if looks_local:
+        hint = f"Bundled: {', '.join(n for n in known)}." if known else "No bundled models were found."
+        raise ModelError(
+            f"There is no model {name!r}.", f"Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
+        )
+    return name
+
+
+def own_drafter(target: str, blind: bool = False) -> str | None:
+    """The bundled draft model that belongs to a target, where there is one.
+
+    Args:
+        target: its name.
+        blind: the method leaves pictures out: one that was trained without them is taken first.
+    """
+    known = bundled()
+    fitting = [name for name in OWN_DRAFTERS.get(target, ()) if name in known]
+    if blind:
+        fitting.sort(key=lambda name: "text" not in name)
+    return fitting[0] if fitting else None
+
+
+def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """Bundled models that can be targets: (name, folder, configuration)."""
+    for name, folder in bundled().items():
+        config = json.loads((folder / "config.json").read_text())
+        if "workbench_head" not in config:
+            yield name, folder, config

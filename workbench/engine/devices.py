@@ -1,0 +1,74 @@
+"""Devices and number formats by their names: what can be ruled out before PyTorch is imported.
+
+What is refused here cannot work on this machine; what is let through, PyTorch has the last word on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import re
+from functools import cache
+from importlib import metadata
+
+from workbench.core.errors import ModelError
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+"""Number formats that models can be run in."""
+_CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
+
+
+@cache
+def kinds() -> tuple[str, ...]:
+    """Kinds of device that this machine may have: "cpu" always, "cuda" and "mps" where nothing rules them out.
+
+    A PyTorch built for CPUs rules CUDA out, and so does a machine without its driver. The driver is only looked for,
+    not started: a process that has started it cannot be forked.
+    """
+    try:
+        build = metadata.version("torch").partition("+")[2]
+    except metadata.PackageNotFoundError:
+        build = ""
+    system = platform.system()
+    found = ["cpu"]
+    if build.startswith("rocm") or (build != "cpu" and _has_library(_CUDA_LIBRARIES.get(system, ""))):
+        found.append("cuda")
+    if system == "Darwin" and platform.machine() == "arm64":
+        found.append("mps")
+    return tuple(found)
+
+
+def _has_library(name: str) -> bool:
+    try:
+        return bool(name) and ctypes.CDLL(name) is not None
+    except OSError:
+        return False
+
+
+def remedy() -> str:
+    """Which devices to use instead, of those that there are."""
+    return f"Use {', '.join(('auto', *kinds()[:-1]))} or {kinds()[-1]}."
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is none, or that this machine cannot have.
+
+    Raises:
+        ModelError: with those that it has.
+    """
+    kind = device.partition(":")[0]
+    if device == "auto" or (kind in kinds() and re.fullmatch(r"[a-z]+(:\d{1,3})?", device)):
+        return
+    raise ModelError(f"Device {device!r} is not available here.", remedy())
+
+
+def check_dtype(dtype: str, device: str = "auto") -> None:
+    """Refuse a number format that is none, or that the device cannot compute in.
+
+    Raises:
+        ModelError: with those that there are.
+    """
+    if dtype not in ("auto", *DTYPES):
+        raise ModelError(f"There is no dtype {dtype!r}.", f"Use one of: auto, {', '.join(DTYPES)}.")
+    if dtype == "float64" and device.startswith("mps"):
+        raise ModelError("mps does not compute in float64.", "Use float32, or the device cpu.")

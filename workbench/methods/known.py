@@ -1,0 +1,219 @@
+"""What is known of the methods without PyTorch: names, promises, needs and parameters, to check a request by.
+
+`catalogue.json` beside this file says it; `workbench docs` writes it from the registry, which stays the one place where
+a method is declared. Where the registry has been imported already it is asked itself, and so it is where the file
+cannot know: for methods of one's own, and for declarations that have changed since it was written.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.params import ParamSpec, params_of, split_values
+
+if TYPE_CHECKING:
+    from workbench.engine.method import Method
+
+FILE = Path(__file__).with_name("catalogue.json")
+OWN_METHODS = "WORKBENCH_METHODS"
+"""Variable of the environment: files (or names of modules) with methods of one's own, set apart as in PATH."""
+GROUP = "workbench.methods"
+"""Entry-point group through which other packages add methods."""
+_REGISTRY = "workbench.methods.registry"
+_SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A method as data.
+
+    Attributes:
+        name: registry name.
+        title: for people.
+        promise: value of `workbench.engine.method.Promise`.
+        teaches: one sentence for the learner.
+        source: title, authors, year, url, where.
+        needs: what it takes besides the target.
+        reads_target: whether the drafter reads the target's own states.
+        blind: whether the drafter leaves pictures out.
+        idea: how it works, in a sentence or two; where the registry says nothing, the drafter's docstring does.
+        formula: the rule it stands on; may be empty.
+        params: its parameters by name.
+    """
+
+    name: str
+    title: str
+    promise: str
+    teaches: str
+    source: dict[str, Any]
+    needs: tuple[str, ...]
+    reads_target: bool
+    blind: bool
+    idea: str
+    formula: str
+    params: Mapping[str, ParamSpec]
+
+    @classmethod
+    def of(cls, method: Method) -> Known:
+        """What is known of a registered method."""
+        s = method.source
+        source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
+        drafter = method.drafter
+        idea = method.idea or (inspect.getdoc(drafter) or "").split("\n\n")[0].replace("\n", " ")
+        return cls(
+            method.name, method.title, method.promise.value, method.teaches, source, method.needs,
+            drafter.reads_target, drafter.blind, idea, method.formula, method.params,
+        )  # fmt: skip
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> Known:
+        """The inverse of `to_wire`."""
+        params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
+        return cls(**wire | {"needs": tuple(wire["needs"]), "params": {spec.name: spec for spec in params}})
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        wire = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return wire | {"needs": list(self.needs), "params": [spec.to_wire() for spec in self.params.values()]}
+
+    @property
+    def draws_on_pictures(self) -> bool:
+        """Whether it is made for prompts with pictures."""
+        return "pictures" in self.needs
+
+    def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values of this method's parameters and of sampling's, checked and in their types.
+
+        Raises:
+            UnknownNameError: a name that neither has.
+            ParameterError: a value of the wrong type or out of range.
+        """
+        return split_values(f"parameter of {self.name}", self.params, sampling(), values)
+
+
+def methods() -> list[Known]:
+    """All methods, in the order of the catalogue."""
+    if _has_registry() or _has_others() or is_stale():
+        return list(_of_registry())
+    return list(_written()[0].values())
+
+
+def get(name: str) -> Known:
+    """A method by name. The registry is imported only where the file does not know the name and may be incomplete.
+
+    Raises:
+        UnknownNameError: with the nearest known names.
+    """
+    found = {} if _has_registry() else _written()[0]
+    if name not in found:
+        found = {method.name: method for method in methods()}
+    if name not in found:
+        raise UnknownNameError.of("method", name, found)
+    return found[name]
+
+
+def check(name: str, values: Mapping[str, Any]) -> Known:
+    """A method by name, its parameters and sampling's checked.
+
+    Raises:
+        UnknownNameError: there is no such method or parameter.
+        ParameterError: a value of the wrong type or out of range.
+    """
+    method = get(name)
+    try:
+        method.split(values)
+    except WorkbenchError:
+        if _has_registry() or not is_stale():
+            raise
+        method = next(m for m in _of_registry() if m.name == name)
+        method.split(values)
+    return method
+
+
+def sampling() -> Mapping[str, ParamSpec]:
+    """Parameters of sampling, which all methods share."""
+    if _has_registry():
+        from workbench.core.sampling import SamplingParams
+
+        return params_of(SamplingParams())
+    return _written()[1]
+
+
+def is_stale() -> bool:
+    """Whether a declaration has changed since the file was written; `workbench docs` writes it anew."""
+    return _written()[2] != fingerprint()
+
+
+def text() -> str:
+    """What the file should hold now, from the registry."""
+    from workbench.core.sampling import SamplingParams
+    from workbench.methods import registry
+
+    wire = {
+        "about": "Written by `workbench docs` from the registry.",
+        "fingerprint": fingerprint(),
+        "sampling": [spec.to_wire() for spec in params_of(SamplingParams()).values()],
+        "methods": [Known.of(method).to_wire() for method in registry.of_catalogue()],
+    }
+    return json.dumps(wire, ensure_ascii=False, indent=1) + "\n"
+
+
+@cache
+def fingerprint() -> str:
+    """Of the declarations of methods and parameters: catalogues in whole, and the fields of every class of parts."""
+    found = hashlib.sha256()
+    folder = Path(__file__).parent
+    for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
+        if path.name not in (Path(__file__).name, "registry.py"):
+            for line in _declarations(path):
+                found.update(line.encode())
+    return found.hexdigest()[:16]
+
+
+def _declarations(path: Path) -> Iterator[str]:
+    source = path.read_text(encoding="utf-8")
+    if path.name.startswith("catalogue"):
+        yield source
+        return
+    lines = source.splitlines()
+    for top in ast.parse(source).body:
+        if isinstance(top, ast.ClassDef):
+            yield f"class {top.name}"
+            for node in top.body:
+                if isinstance(node, ast.AnnAssign | ast.Assign):
+                    yield "\n".join(lines[node.lineno - 1 : node.end_lineno])
+
+
+@cache
+def _written() -> tuple[dict[str, Known], dict[str, ParamSpec], str]:
+    wire = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    found = [Known.from_wire(method) for method in wire.get("methods", ())]
+    shared = [ParamSpec.from_wire(spec) for spec in wire.get("sampling", ())]
+    return {m.name: m for m in found}, {s.name: s for s in shared}, wire.get("fingerprint", "")
+
+
+def _has_registry() -> bool:
+    return _REGISTRY in sys.modules
+
+
+def _has_others() -> bool:
+    """Whether there may be methods besides those of the catalogue."""
+    return bool(os.environ.get(OWN_METHODS, "").strip()) or bool(entry_points(group=GROUP))
+
+
+def _of_registry() -> Iterator[Known]:
+    from workbench.methods import registry
+
+    return map(Known.of, registry.methods())
