@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from workbench.client import wire
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-UPDATES_PER_SECOND = min(15.0, 2.0 * CORES)
-"""An update takes time from the cores that decode: some milliseconds here, and tens in a browser on the same machine.
-Where there are few, they come less often, and hold more rounds each."""
+UPDATES_PER_SECOND = 15.0
+"""What people see as one movement needs ten a second or more. An update takes some milliseconds from the cores that
+decode, and tens in a browser on the same machine: whoever measures looks at the times of the rounds, which say how long
+each took, or at a run that nobody watches."""
 SIGN_OF_LIFE_S = 0.5
 """Something is said at least this often: Gradio notices that nobody listens any more only when something is said."""
 

@@ -46,7 +46,7 @@ class Pace:
         return max(0.0, self._round_end + self._tokens / rate - self._now())
 
     def stand(self, still: bool) -> None:
-        """Whether the run stands still from now on, by its pace or a pause. Time counts from the end of its last round."""
+        """Whether the run stands still from now on, by its pace or a pause: counted from the end of its last round."""
         if still and self._still_since is None:
             self._still_since = self._now() if self._round_end is None else self._round_end
         elif not still and self._still_since is not None:
