@@ -76,6 +76,7 @@ class FakeRun:
         seed: int,
         paused: bool,
         pace: float,
+        rate: float = 0.0,
     ) -> None:
         self.id = secrets.token_urlsafe(16)
         self.state, self.message = "loading", "synthetic models"
@@ -90,6 +91,7 @@ class FakeRun:
             prompt = ""
         self.rounds: list[dict[str, Any]] = []
         self.footer: dict[str, Any] | None = None
+        self.rate = rate
         self.pace, self.steps, self.paused, self.stopped = pace, 0, paused, False
         self.changes: list[Change] = []
         self.lock = threading.Condition()
@@ -153,7 +155,17 @@ class FakeRun:
                 self.steps = max(0, self.steps - 1)
                 changes, self.changes = self.changes, []
                 self.rounds.append(self.writer.round(self.method, self.params, changes).to_wire())
-            time.sleep(self.pace)
+                tokens = len(self.rounds[-1]["emitted"])
+            self._hold(tokens)
+
+    def _hold(self, tokens: int) -> None:
+        """Until the next round may be made."""
+        began = time.monotonic()
+        while not self.stopped and not self.steps:
+            wait = max(self.pace, tokens / self.rate if self.rate else 0.0) - (time.monotonic() - began)
+            if wait <= 0:
+                return
+            time.sleep(min(0.02, wait))
 
     def since(self, n: int) -> dict[str, Any]:
         with self.lock:
@@ -161,6 +173,7 @@ class FakeRun:
                 "run": self.id, "state": self.state, "message": self.message, "seq": len(self.rounds),
                 "header": None if self.state == "loading" else self.header, "rounds": self.rounds[n:],
                 "footer": self.footer, "warnings": self.warnings, "queue": self.queue, "loading": self.loading,
+                "pace": self.rate,
             }  # fmt: skip
 
     def change(
@@ -171,8 +184,10 @@ class FakeRun:
         images: Any = (),
         lease_s: float | None = None,
         sees: str = "both",
+        pace: float | None = None,
     ) -> None:
         with self.lock:
+            self.rate = self.rate if pace is None else pace
             if method and method != self.method:
                 self.changes.append(Change("method", self.method, method))
                 self.method = method
@@ -271,10 +286,11 @@ class FakeWorkbench:
         user: str = "local",
         images: Any = (),
         lease_s: float | None = None,
+        pace: float = 0.0,
     ) -> FakeRun:
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
-        run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace)
+        run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace, pace)
         self.runs[run.id] = run
         return run
 

@@ -109,6 +109,38 @@ def test_pause_step_resume_and_stop_act_at_once(fake_app: str, open_page: Opener
     page.wait_for_selector("[data-press=run]:enabled")
 
 
+STAGES = """() => {
+  window.stages = [];
+  const look = () => {
+    const kinds = [...document.querySelectorAll('.wb-guess')].map((e) => e.className.split(' is-')[1]);
+    if (kinds.length) stages.push([document.querySelectorAll('.wb-round:not(.is-coming)').length, ...kinds].join(' '));
+  };
+    if (kinds.length) stages.push([document.querySelectorAll(".wb-round:not(.is-coming)").length, ...kinds].join(" "));
+}"""
+
+
+def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app + "/?pace=4&method=draft-model")
+    short(page, 48)
+    page.evaluate(STAGES)
+    page.click("[data-press=run]")
+    wait_rounds(page, 1)
+    says(page, ".wb-card-ribbon em", "shown at 4 tokens/s; times are the engine's own")
+    page.select_option("[data-what=method]", "draft-tree")
+    says(page, ".wb-note", "draft-model → draft-tree")
+    stages = [stage.split(" ") for stage in page.evaluate("stages")]
+    for n in {stage[0] for stage in stages}:
+        pending = [stage.count("pending") for stage in stages if stage[0] == n]
+        assert pending == sorted(pending, reverse=True), "verdicts come one after the other and are not taken back"
+    assert any("pending" in stage and "accepted" in stage for stage in stages)
+    rate = page.inner_text("[data-figure=rate] .wb-value")
+    assert float(rate) > 8, f"{rate} tokens a second are the engine's own"
+    page.select_option(".wb-pace select", "0")
+    state(page, "finished")
+    assert page.evaluate(ROUNDS) == list(range(count(page)))
+    assert page.evaluate("location.search").count("pace=0") == 1
+
+
 def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=step]")

@@ -11,12 +11,16 @@ from typing import Any
 from workbench.engine.bundle import bundled, known_targets, own_drafter
 from workbench.methods.known import Known
 
+SHOWN_PACE = 8
+"""Tokens a second that people can follow: a round of three tokens takes as long as reading them."""
+
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
     """Models that can be verified: bundled ones that are not made for drafting, then `others`, loaded from elsewhere.
 
     `pictures` says whether one reads pictures; None where only loading it could tell. `square` says that one squeezes
-    every picture into a square.
+    every picture into a square. `pace`, of models so small that a run is over before a hand can act: tokens a second at
+    which a page may hold their runs back, so that people see what is drafted, judged and accepted.
     """
     found = []
     for name, folder, config in known_targets():
@@ -24,7 +28,7 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
             continue
         found.append(
             {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
-            | {"pictures": "vision_config" in config, "square": takes_squares(folder)}
+            | {"pictures": "vision_config" in config, "square": takes_squares(folder), "pace": SHOWN_PACE}
         )
     names = {entry["name"] for entry in found}
     found += [

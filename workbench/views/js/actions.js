@@ -93,11 +93,13 @@ export function choose(page, what, value) {
     const preset = page.catalogue.presets.find((p) => p.name === value);
     Object.assign(choice, { preset: value, prompt: preset?.prompt ?? choice.prompt });
   } else choice[what] = value;
+  if (what === "pace") m.pace.remember(value);
   if (what === "prompt") choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
   if (["prompt", "preset", "prompt_tokens", "target"].includes(what)) Object.assign(choice, { prompt_tokens: null, origin: null });
   if (active && page.catalogue.barred?.change) page.note = page.catalogue.barred.change;
   else if (what === "method" && active) m.backend.change(page, { method: value, params: m.choice.parameters(choice, page.catalogue, value, m.form.clamp) });
   else if (what === "drafter" && active) m.backend.change(page, { drafter: value });
+  else if (what === "pace" && active) m.backend.change(page, { pace: value });
   else if (active) page.note = "This takes effect with the next run.";
   if (what === "target" || what === "drafter") m.backend.look(page, choice.target, choice.drafter);
   page.wish = null;

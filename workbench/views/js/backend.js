@@ -95,7 +95,7 @@ export function start(page, paused) {
   page.run = newRun(page, "run");
   page.run.key = m.choice.pairing(choice, catalogue, m.form.clamp);
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
-  page.host.decode(m.choice.request(choice, catalogue, page.run.channel, m.form.clamp, paused));
+  page.host.decode({ ...m.choice.request(choice, catalogue, page.run.channel, m.form.clamp, paused), pace: m.pace.rate(choice, catalogue) });
   page.draw();
 }
 

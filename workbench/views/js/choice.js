@@ -7,7 +7,7 @@ export function first(catalogue) {
   return {
     target: usable(catalogue.targets, catalogue.chosen.target), drafter: usable(catalogue.drafters, catalogue.chosen.drafter),
     method: usable(catalogue.methods, catalogue.chosen.method), params: {}, preset: preset?.name ?? null, prompt: preset?.prompt ?? "",
-    max_new_tokens: catalogue.chosen.max_new_tokens, seed: 0, prompt_tokens: null, origin: null,
+    max_new_tokens: catalogue.chosen.max_new_tokens, seed: 0, prompt_tokens: null, origin: null, pace: null,
   };
 }
 

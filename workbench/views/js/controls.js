@@ -34,7 +34,7 @@ export const PROMISES = {
 };
 
 /** Draw into `el`.
- *  @param {{catalogue: object, choice: object, form: {value: object}, run: object, note: string, theme: string,
+ *  @param {{catalogue: object, choice: object, form: {value: object}, run: object, note: string, pace: number, paces: object[], theme: string,
  *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
 export function render(el, data) {
   const ui = (el._controls ??= build(el));
@@ -70,6 +70,8 @@ export function render(el, data) {
     button.disabled = Boolean(off);
     button.title = off;
   }
+  ui.pace.parentElement.hidden = !data.paces || Boolean(data.run.barred?.pace);
+  if (data.paces) select(ui.pace, data.paces, String(data.pace));
   write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
 }
@@ -103,8 +105,10 @@ function build(el) {
   const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);
   const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: choose("prompt") });
   const presets = h("div", { className: "wb-chips", onclick: (event) => event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }) });
+  const pace = h("select", { id: `${uid}-pace`, onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }) });
+  pace.title = "Holds rounds back, so that you can follow, pause and change them. Times stay the engine's own; Baseline, Compare and Sweep are never held back.";
   const ui = {
-    target, method, drafter, max, seed, prompt, presets, targetNote: note(), drafterNote: note(),
+    pace, target, method, drafter, max, seed, prompt, presets, targetNote: note(), drafterNote: note(),
     promise: h("small", { className: "wb-promise" }), teaches: h("p", { className: "wb-teaches" }), source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
     branchWords: h("span"), estimate: h("p", { className: "wb-estimate" }), barred: h("p", { className: "wb-estimate" }),
     params: h("div", { className: "wb-form" }), sampling: h("div", { className: "wb-form" }), sampling2: h("div", { className: "wb-form" }),
@@ -129,7 +133,8 @@ function build(el) {
     h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
   el.append(settings,
     h("div", { className: "wb-ask" }, h("label", { htmlFor: prompt.id }, "Prompt"), presets, prompt, ui.branch),
-    h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""), ui.barred, ui.note));
+    h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""),
+      h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace), ui.barred, ui.note));
   return ui;
 }
 

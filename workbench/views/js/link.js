@@ -1,6 +1,6 @@
 /** The state of the Live view as the query of an address, and back. Pure: no DOM, no history. */
 
-const NUMBERS = { seed: [0, Number.MAX_SAFE_INTEGER], max_new_tokens: [1, 1e6] };
+const NUMBERS = { seed: [0, Number.MAX_SAFE_INTEGER], max_new_tokens: [1, 1e6], pace: [0, 1000] };
 const VIEWS = ["tokens", "tree", "clock", "curves"];
 const PARTS = ["round", "token", "node"];
 const MAX_IDS = 4000;
@@ -13,7 +13,7 @@ export function toQuery(choice, catalogue, params, { pin = null, view = null, em
   const put = (name, value) => value !== null && value !== undefined && value !== "" && query.set(name, String(value));
   if (recorded) put("recorded", recorded);
   else {
-    for (const name of ["target", "drafter", "method", "prompt", "seed", "max_new_tokens"]) put(name, choice[name]);
+    for (const name of ["target", "drafter", "method", "prompt", "seed", "max_new_tokens", "pace"]) put(name, choice[name]);
     for (const [name, value] of Object.entries(params)) put(name, value);
     if (choice.prompt_tokens) put("ids", choice.prompt_tokens.join("."));
   }

@@ -10,6 +10,7 @@
  */
 
 const ANNOUNCE_MS = 5000;
+const motion = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Put the view into `el`.
  *  @param {{modules: Record<string, object>, host: Host, trace?: object, embed?: boolean}} given  `trace`: shown at once */
@@ -20,7 +21,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   const page = {
     el, parts, m, host, catalogue: null, choice: null, run: null, plain: null, plainKey: "", errors: [], notices: [], selection: m.selection.newSelection(), wish: null,
     brush: null, ghosts: true, threshold: 0, mode: "tree", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
-    scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false,
+    arrival: null, still: false, scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false,
   };
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
   page.fresh = () => m.opening.fresh(page);
@@ -144,7 +145,12 @@ function draw(page, all = false) {
     page.wish = null;
     page.scroll = true;
   }
-  page.view = m.view.of(page, performance.now());
+  const now = performance.now();
+  if (page.run) page.arrival = m.pace.arrival(page.arrival, page.run, m.store.complete(page.run), now);
+  page.still = all || motion.matches;
+  page.view = m.view.of(page, now);
+  clearTimeout(page.staging);
+  if (page.view.arriving) page.staging = setTimeout(page.draw, page.view.arriving.ms);
   m.stage.draw(page.parts, m, { ...page.view, all: all || !page.view.active });
   if (page.stepping) announce(page, false);
   if (page.catalogue) m.controls.render(page.parts.side, m.view.panel(page, page.view));

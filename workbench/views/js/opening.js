@@ -95,7 +95,7 @@ function play(page, trace, wanted) {
     page.draw();
   };
   const still = wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
-  page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, stop: () => {} };
+  page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, speed: EXAMPLE_SPEED, stop: () => {} };
   page.feeding.stop = m.player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
   if (still) page.feeding = null;
 }

@@ -71,7 +71,7 @@ export function chunkEnds(size, broke) {
 /** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
  *  sight; a new `data.key` starts over.
  *  @param {{key: string, prompt: string[], rounds: object[], shown: {round: number, token: number|null, scroll: boolean}|null,
- *           ghosts: boolean, follow: boolean}} data */
+ *           ghosts: boolean, follow: boolean, arriving?: object|null}} data  `arriving`: the round that is being judged */
 export function render(el, data, kit) {
   const state = (el._ribbon ??= begin(el, kit));
   if (state.key !== data.key) {
@@ -87,7 +87,9 @@ export function render(el, data, kit) {
   el.classList.toggle("no-ghosts", !data.ghosts);
   state.follow = data.follow;
   el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto"; // the browser keeps a reader's place, not a follower's
+  if (state.drawn < data.rounds.length || !data.arriving) state.coming?.remove();
   for (; state.drawn < data.rounds.length; state.drawn += 1) append(state, data.rounds[state.drawn], kit);
+  if (data.arriving) come(state, data.arriving, kit);
   light(el, state, data.shown, data.follow);
 }
 
@@ -125,12 +127,37 @@ function scrollTo(el, state, top) {
   state.top = el.scrollTop;
 }
 
-function append(state, round, kit) {
+/** What was drafted last, with the verdicts that are out, where its tokens will stand. Pure. */
+export function draftWords({ round, judged, line }) {
+  const { text, status } = round.nodes;
+  return line.map(({ node, test }) => ({ text: visibleText(text[node]), kind: test < judged ? status[node] : "pending" }));
+}
+
+function come(state, arriving, kit) {
+  const words = draftWords(arriving), box = (state.coming ??= kit.h("span", { className: "wb-round is-coming" }, kit.h("span", { className: "wb-row" })));
+  kit.set(box, { "aria-hidden": "true" });
+  const row = box.firstChild, chunk = room(state, kit);
+  while (row.childElementCount > words.length) row.lastChild.remove();
+  while (row.childElementCount < words.length) row.append(kit.h("span"));
+  words.forEach((w, i) => {
+    kit.set(row.children[i], { class: `wb-guess is-${w.kind}` });
+    kit.write(row.children[i], w.text);
+  });
+  if (chunk.lastChild !== box) chunk.append(box);
+}
+
+/** The chunk that the next round goes into. */
+function room(state, kit) {
   if (!state.chunk || chunkEnds(state.size, state.broke)) {
     state.chunk = state.inner.appendChild(kit.h("div", { className: "wb-chunk" }));
     state.chunk.setAttribute("role", "presentation");
     state.size = 0;
   }
+  return state.chunk;
+}
+
+function append(state, round, kit) {
+  room(state, kit);
   const made = round.emitted.length ? group(round, state.uid, kit) : [];
   state.groups.push(made);
   state.chunk.append(...made);

@@ -81,19 +81,19 @@ export function draw(parts, m, view) {
   alerts(parts.alerts, view.alerts, kit);
   m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.noBaseline) }, kit);
   m.ribbon.render(parts.ribbon, {
-    key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow,
+    key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   }, kit);
-  parts.ribbon.classList.toggle("is-empty", rounds.length === 0);
+  parts.ribbon.classList.toggle("is-empty", rounds.length === 0 && !view.arriving);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
   progress(parts.progress, view);
   parts.origin.hidden = !view.origin;
   if (view.origin) write(parts.originText, m.branch.words(view.origin, m.card.visible));
   parts.originBack.hidden = !view.origin?.run || view.active;
   write(parts.ribbonNote, view.status);
-  const round = shown === null ? null : rounds[shown.round], due = (name) => view.all || kit.inSight(parts[`${name}Card`]);
+  const coming = view.follow ? view.arriving : null, round = coming?.round ?? (shown === null ? null : rounds[shown.round]), due = (name) => view.all || kit.inSight(parts[`${name}Card`]);
   if (due("tree")) tree(parts, m, view, round);
-  if (due("card")) nodeCard(parts, m, round, shown, view.barredBranch);
+  if (due("card") && !coming) nodeCard(parts, m, round, shown, view.barredBranch);
   if (due("lane")) lane(parts, m, view);
   curves(parts, m, view, due);
   m.scrubber.render(parts, { ...view, held: m.ribbon.isHeld(parts.ribbon) }, kit);
@@ -107,16 +107,16 @@ function lane(parts, m, view) {
 }
 
 function tree(parts, m, view, round) {
-  const { kit } = m, { shown } = view, modes = { tree: parts.tree, mask: parts.mask, list: parts.treeList };
+  const { kit } = m, { shown, arriving } = view, coming = arriving?.round === round ? arriving : null, modes = { tree: parts.tree, mask: parts.mask, list: parts.treeList };
   for (const [mode, el] of Object.entries(modes)) el.hidden = view.mode !== mode;
   for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
-  const root = rootText(view.run, view.rounds, shown);
-  if (view.mode === "tree" || !round) m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root, node: shown?.node ?? null, empty: "The draft tree of the selected round", threshold: view.threshold }, kit);
-  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node: shown.node, label: m.tree.label }, kit);
+  const root = rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null));
+  if (view.mode === "tree" || !round) m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root, node: coming ? null : (shown?.node ?? null), reveal: coming?.judged ?? null, empty: "The draft tree of the selected round", threshold: view.threshold }, kit);
+  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node: coming ? null : shown.node, label: m.tree.label }, kit);
   else m.treelist.render(parts.treeList, { items: m.tree.layout(round, view.threshold).items.map((n) => (n.emitted ? { ...n, text: m.ribbon.tokenText(round, n.emitted) } : n)), root }, kit);
   kit.write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
-  kit.write(parts.treeNote, round ? treeNote(round, m.tree.choose(round.nodes, undefined, view.threshold).hidden, view.mode) : "");
+  kit.write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, m.tree.choose(round.nodes, undefined, view.threshold).hidden, view.mode) : "");
 }
 
 function curves(parts, m, view, due) {
@@ -198,9 +198,14 @@ function treeNote(round, hidden, mode) {
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${mode !== "mask" && hidden ? ` · +${hidden} hidden` : ""}`;
 }
 
-function rootText(run, rounds, shown) {
-  if (shown === null) return "";
-  for (let i = shown.round - 1; i >= 0; i -= 1) {
+function judging({ round, judged }) {
+  const n = round.nodes.status.length, tests = round.nodes.status.filter((x) => x !== "discarded").length;
+  return `${n} drafted · ${judged ? `the target's verdict on ${judged} of ${tests}` : "the target reads them in one pass"}`;
+}
+
+function rootText(run, rounds, at) {
+  if (at === null) return "";
+  for (let i = at - 1; i >= 0; i -= 1) {
     const last = rounds[i].emitted.at(-1);
     if (last) return last.text;
   }

@@ -7,7 +7,7 @@ const TERMINAL = new Set(["finished", "cancelled", "error"]);
 export function newRun(channel) {
   return {
     channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, warnings: [], error: null,
-    queue: null, loading: null, origin: null, from: "live",
+    queue: null, loading: null, pace: 0, origin: null, from: "live",
   };
 }
 
@@ -23,7 +23,7 @@ export function apply(run, message) {
     run.state = message.state;
     run.message = message.message ?? "";
   }
-  for (const name of ["queue", "loading"]) if (name in message) run[name] = message[name];
+  for (const name of ["queue", "loading", "pace"]) if (name in message) run[name] = message[name];
   if (message.header) run.header = message.header;
   if (message.warnings) run.warnings = message.warnings;
   if (message.footer) run.footer = message.footer;

@@ -3,14 +3,15 @@
 /** @param {object} page  the state that `live.mount` holds  @param {number} now  milliseconds, as `performance.now` */
 export function of(page, now) {
   const { m, run, catalogue } = page;
-  const rounds = run ? m.store.visible(run) : [], figures = m.figures.summary(rounds), active = m.store.isActive(run);
+  const all = run ? m.store.visible(run) : [], arriving = arrivingOf(page, all, now), rounds = arriving ? all.slice(0, -1) : all;
+  const figures = m.figures.summary(rounds), active = m.store.isActive(run);
   const baseline = baselineOf(page, rounds), measuring = measured(page);
   const shown = m.selection.shown(page.selection, rounds);
   const promised = catalogue?.methods.find((x) => x.name === (rounds.at(-1)?.method ?? run?.header?.method));
   const lost = page.lost ? (now - page.lost) / 1000 : 0, pinned = page.selection.pin !== null && !page.playing;
   const range = page.brush && rounds[page.brush[1]] ? page.brush : null;
   return {
-    run, rounds, shown, figures, active, lost, range,
+    run, rounds, shown, figures, active, lost, range, arriving,
     counted: range ? rounds.slice(range[0], range[1] + 1) : rounds,
     plainRounds: baseline.rounds, plainFigures: baseline.rounds ? m.figures.summary(baseline.rounds) : null, noBaseline: baseline.why,
     definitions: catalogue?.definitions ?? page.definitions ?? {},
@@ -19,9 +20,18 @@ export function of(page, now) {
     ghosts: page.ghosts, threshold: page.threshold, mode: page.mode, follow: m.selection.follows(page.selection) && !page.selection.hover, scroll: page.scroll,
     waiting: m.words.waiting(run, catalogue !== null || page.errors.length > 0 || run !== null), progress: m.words.progress(run),
     anchor: page.selection.pin?.round ?? rounds.length - 1, brush: page.brush, playing: page.playing !== null,
-    status: m.words.status({ run, figures, pinned, measuring, lost, slow: page.feeding ? page.feeding.label : "" }),
+    status: m.words.status({ run, figures, pinned, measuring, lost, slow: page.feeding ? page.feeding.label : "", over: run !== null && m.store.isOver(run), paced: m.pace.words }),
     origin: run?.origin ?? null, barredBranch: barredBranch(page), measuring, baselineReady: baseline.ready,
   };
+}
+
+/** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null: nothing is.
+ *  @returns {{round: object, judged: number, ms: number, line: {node: number, test: number}[]}|null} */
+function arrivingOf({ m, run, arrival, feeding, still }, rounds, now) {
+  const round = rounds.at(-1);
+  if (still || !round || arrival?.run !== run || arrival.n !== rounds.length) return null;
+  const staged = m.pace.stage(round, m.pace.span(round, run, feeding), now - arrival.at);
+  return staged && { round, ...staged, line: m.pace.line(round, m.pace.testOrder(round.nodes)) };
 }
 
 /** The baseline's rounds, when they may be compared with what is shown; otherwise why not, in a few words.
@@ -60,6 +70,7 @@ export function panel(page, view) {
   const inForce = m.choice.parameters(choice, catalogue, choice.method, m.form.clamp);
   return {
     catalogue, choice, inForce, draw: m.form.render, kit: m.kit, estimate: page.estimate,
+    pace: m.pace.rate(choice, catalogue), paces: m.pace.options(m.pace.rate(choice, catalogue)),
     note: page.note || m.words.changeNote(m.figures.changeMarks(view.rounds), active),
     branch: choice.prompt_tokens ? (choice.origin ? m.branch.words(choice.origin, m.card.visible) : "prompt given as tokens") : "",
     run: {

@@ -6,12 +6,13 @@ import * as card from "./card.js";
 import * as choice from "./choice.js";
 import * as figures from "./figures.js";
 import * as form from "./form.js";
+import * as pace from "./pace.js";
 import * as selection from "./selection.js";
 import * as store from "./store.js";
 import { of, panel } from "./view.js";
 import * as words from "./words.js";
 
-const m = { branch, card, choice, figures, form, selection, store, words };
+const m = { branch, card, choice, figures, form, pace, selection, store, words };
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 const catalogue = {
   targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
@@ -69,4 +70,14 @@ test("the panel names the branch it would run", () => {
   const state = page({ run: live("chain") });
   Object.assign(state.choice, { prompt_tokens: [1, 2], origin: { round: 2, text: " a", instead: " b" } });
   assert.match(panel(state, of(state, 0)).branch, /^branch at round 3/);
+});
+
+test("of a run that is held back, the newest round counts only when all of it has been shown", () => {
+  const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
+  const at = (now, more = {}) => of(page({ run, arrival: { run, n, at: 0 }, ...more }), now);
+  assert.deepEqual([at(0).rounds.length, at(0).arriving.judged, at(0).figures.rounds], [n - 1, 0, n - 1]);
+  assert.ok(at(0.5 * whole).arriving.judged > 0);
+  assert.deepEqual([at(whole).rounds.length, at(whole).arriving], [n, null]);
+  assert.equal(at(0, { still: true }).arriving, null, "where motion is unwanted, a round is there at once");
+  assert.equal(at(0, { run: { ...run, pace: 0 } }).arriving, null);
 });

@@ -2,13 +2,14 @@
 
 /** One line about where the run is.
  *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost: number, slow: string}} page
- *    `lost`: seconds without an answer, 0 when all is well; `slow`: at what speed a recording is played */
-export function status({ run, figures, pinned, measuring, lost = 0, slow = "" }) {
+ *    `lost`: seconds without an answer, 0 when all is well; `slow`: at what speed a recording is played; `paced`: what a run
+ *    that is held back says, unless it is `over` */
+export function status({ run, figures, pinned, measuring, lost = 0, slow = "", over = false, paced = () => "" }) {
   if (lost) return `reconnecting: no answer for ${Math.round(lost)} s`;
   if (measuring) return `measuring the baseline: ${measuring.tokens} of ${measuring.of} tokens`;
   if (!run) return "";
   const of = run.header?.max_new_tokens ? ` of ${run.header.max_new_tokens}` : "";
-  const tail = pinned ? " · pinned" : "";
+  const tail = `${run.pace && !over ? ` · ${paced(run.pace)}` : ""}${pinned ? " · pinned" : ""}`;
   const say = { finished: ended(run), cancelled: "stopped by you", error: "ended by an error", starting: "starting", queued: place(run.queue), loading: "loading the models", prefill: "reading the prompt" };
   const counted = figures.tokens ? `${figures.tokens}${of} tokens` : "";
   return [slow ? `played at ${slow}` : (say[run.state] ?? run.state), counted].filter(Boolean).join(" · ") + tail;
