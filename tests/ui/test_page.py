@@ -115,7 +115,8 @@ STAGES = """() => {
     const kinds = [...document.querySelectorAll('.wb-guess')].map((e) => e.className.split(' is-')[1]);
     if (kinds.length) stages.push([document.querySelectorAll('.wb-round:not(.is-coming)').length, ...kinds].join(' '));
   };
-    if (kinds.length) stages.push([document.querySelectorAll(".wb-round:not(.is-coming)").length, ...kinds].join(" "));
+  const all = { subtree: true, childList: true, attributes: true };
+  new MutationObserver(look).observe(document.querySelector('.wb-ribbon'), all);
 }"""
 
 
