@@ -16,9 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from workbench import Workbench
-from workbench.bench.sweep import DONE, FAILED, WAITING, Axis, Cell, Event, Kept, Sweep, here, run
+from workbench.bench.conditions import fingerprint, identity
+from workbench.bench.kept import LOCK, generations, next_generation, tidy
+from workbench.bench.sweep import (
+    DONE,
+    END,
+    FAILED,
+    WAITING,
+    Axis,
+    Cell,
+    Crew,
+    Event,
+    Kept,
+    Result,
+    Sweep,
+    here,
+    opened,
+    run,
+)
 from workbench.bench.tables import as_bytes
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.trace.metrics import acceptance_by_depth
@@ -33,10 +51,27 @@ def bench() -> Iterator[Workbench]:
         yield made
 
 
-def nobody(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
-    """A crew that must not be given anything."""
-    assert not cells, "a finished cell was to be measured again"
-    yield from ()
+def nobody(bench: Workbench) -> Crew:
+    """A crew of the bench's conditions that must not be given anything."""
+
+    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+        assert not cells, "a finished cell was to be measured again"
+        yield from ()
+
+    return Crew(work, here(bench).conditions)
+
+
+def under(**change: Any) -> Crew:
+    """A crew that measures nothing but says so at once, under conditions of its own."""
+    usual = {"measuring": 1, "device": "cpu", "dtype": "float32", "machine": {"cpu": "x"}, "weights": {"t": "0"}}
+
+    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+        for cell in cells:
+            facts = {"cpu": "x", "date": "2026-01-01 00:00 UTC"}
+            figures = {"tau": {"value": 1.0, "low": None, "high": None, "n": 1}}
+            yield END, cell, (Result(cell.id, DONE, figures=figures, machine=facts), None)
+
+    return Crew(work, lambda cell: usual | change)
 
 
 # -- what a sweep is --------------------------------------------------------------------------------------------------
@@ -151,7 +186,7 @@ def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench
     assert as_bytes(rows, "csv").decode().splitlines()[0].startswith("method,setting,state")
     again = [
         update.done
-        for update in run(Sweep.of({"method": ["draft-model", "autoregressive"]}, **SHORT), nobody, tmp_path)
+        for update in run(Sweep.of({"method": ["draft-model", "autoregressive"]}, **SHORT), nobody(bench), tmp_path)
     ]
     assert again == [2, 2]
 
@@ -181,13 +216,135 @@ def test_a_damaged_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> N
     assert last.at(1).figures["tau"] == first.at(1).figures["tau"]
 
 
+# -- what may stand beside what ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dtype": "bfloat16"}, "dtype float32, not bfloat16"),
+        ({"device": "cuda:0"}, "device cpu, not cuda:0"),
+        ({"machine": {"cpu": "y"}}, "processor x, not y"),
+        ({"weights": {"t": "1"}}, "other weights of t"),
+        ({"measuring": 2}, "way of measuring 1, not 2"),
+        ({"versions": {"torch": "3"}}, "torch –, not 3"),
+    ],
+)
+def test_cells_of_other_conditions_are_kept_said_and_never_mixed(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
+    [*_, first] = run(sweep, under(), tmp_path)
+    assert (first.kept, first.note) == (0, "")
+    [*_, other] = run(sweep, under(**change), tmp_path)
+    assert other.kept == 0, "a figure of other conditions was taken for one of these"
+    assert other.complete
+    assert other.note == f"2 cells are here from before, measured otherwise ({said}): kept, and not mixed with these."
+    [*_, again] = run(sweep, under(), tmp_path)
+    assert again.kept == 2
+
+
+def test_sets_of_cells_under_two_conditions_are_opened_one_by_one(tmp_path: Path) -> None:
+    sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
+    for crew in (under(), under(dtype="bfloat16")):
+        list(run(sweep, crew, tmp_path))
+    found = opened(Kept(tmp_path))
+    assert {update.where["on"] for update in found} == {"CPU · float32 · x", "CPU · bfloat16 · x"}
+    assert [update.complete for update in found] == [True, True]
+
+
+def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path: Path) -> None:
+    sweep = Sweep.of({"depth": [1]}, **SHORT)
+    [*_, made] = run(sweep, under(), tmp_path)
+    [path] = (tmp_path / "cells").glob("*.json")
+    old = {name: value for name, value in json.loads(path.read_text()).items() if name != "conditions"}
+    path.unlink()
+    (tmp_path / "cells" / f"{made.at(1).id}.json").write_text(json.dumps(old))
+    [found] = opened(Kept(tmp_path))
+    assert found.at(1).figures == made.at(1).figures
+    assert found.where["on"] == "dtype not noted · x"
+    [*_, again] = run(sweep, under(), tmp_path)
+    assert again.kept == 0
+    assert "nobody noted under which conditions" in again.note
+
+
+def test_the_conditions_of_a_backend_say_dtype_machine_and_the_weights_that_take_part(bench: Workbench) -> None:
+    draft, plain, medusa = (bench.conditions(method) for method in ("draft-model", "autoregressive", "medusa"))
+    assert draft
+    assert plain
+    assert medusa
+    assert (draft["dtype"], draft["drafter_dtype"], draft["device"]) == ("float64", "float64", "cpu")
+    assert set(draft["weights"]) == {"text-target", "text-drafter"}
+    assert set(plain["weights"]) == {"text-target"}
+    assert set(medusa["weights"]) == {"text-target", "text-medusa"}
+    assert draft["machine"]["cpu"]
+    assert bench.conditions("draft-model:depth=2") == draft, "settings are no conditions"
+
+
+def test_other_weights_under_the_same_name_are_other_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"1" * 100)
+    before = fingerprint(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"1" * 99 + b"2")
+    assert fingerprint(str(tmp_path)) != before
+    assert before is not None
+
+
+def test_two_who_start_the_same_sweep_measure_it_once(bench: Workbench, tmp_path: Path) -> None:
+    sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
+    first, second = run(sweep, here(bench), tmp_path), run(sweep, nobody(bench), tmp_path)
+    next(first)  # it holds the folder from here on
+    assert next(second).follows
+    last, counts = None, list[int]()
+    for _ in first:
+        last = next(second, last)
+        counts.append(last.done if last else -1)
+    assert 0 in counts
+    assert 1 in counts, "the first cell appears while the second is measured"
+    assert last
+    assert last.complete
+    assert last.kept == 2
+    assert not last.follows
+
+
+def test_who_reads_along_goes_on_where_the_other_one_stopped(bench: Workbench, tmp_path: Path) -> None:
+    sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
+    first, second = run(sweep, here(bench), tmp_path), run(sweep, here(bench), tmp_path)
+    while next(first).done < 1:
+        pass
+    assert next(second).done == 1
+    getattr(first, "close")()  # noqa: B009
+    [*_, last] = second
+    assert last.complete
+    assert last.kept == 1
+
+
+def test_anew_makes_a_folder_of_its_own_and_what_is_written_to_is_not_deleted(tmp_path: Path) -> None:
+    place, sweep = tmp_path / "abc", Sweep.of({"depth": [1]}, **SHORT)
+    list(run(sweep, under(), next_generation(place)))
+    writer = run(sweep, under(dtype="bfloat16"), place)
+    next(writer)
+    again = next_generation(place)
+    assert again.name == "abc.2"
+    list(run(sweep, under(), again))
+    os.utime(place / "sweep.json", (1, 1))
+    tidy(tmp_path, 1)
+    assert generations(place) == [place, again], "the oldest is being written to"
+    assert list(writer)[-1].complete
+    tidy(tmp_path, 1)
+    assert generations(place) == [again]
+    assert (again / LOCK).exists()
+    assert not Kept(again).is_written
+
+
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> None:
     """First a worker is killed, whose cell is then done by another; then the sweep itself."""
     words = ["--axis", "depth=1..4", "--prompt", "Once upon a time", "--max-new-tokens", "6", "--repeats", "1"]
     code = "import sys; from workbench.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "sweep", *words, "--dtype", "float64", "--out", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # other threads were other conditions
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
         first = wait_for_cells(tmp_path, 1, process)
         worker = int(json.loads(next(iter(first.values())))["worker"].removeprefix("process "))
         os.kill(worker, signal.SIGKILL)
@@ -195,6 +352,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     before = cells_in(tmp_path)
+    done = {said["id"] for said in read(before).values()}
     workers = {json.loads(text)["worker"] for text in before.values()}
     assert len(workers) == 2, "another worker took over"
     assert 2 <= len(before) <= 4
@@ -202,7 +360,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
     measured: list[str] = []
     last = None
     for last in run(sweep, here(bench), tmp_path):
-        measured += [i for i in last.changed if last.results[i].state == DONE and i not in before and i not in measured]
+        measured += [i for i in last.changed if last.results[i].state == DONE and i not in done and i not in measured]
     assert last is not None
     assert last.complete
     assert last.kept == len(before)
@@ -215,8 +373,12 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
 def cells_in(folder: Path) -> dict[str, str]:
     """Finished cells by id. Whatever was killed, each of them can be read."""
     found = {path.stem: path.read_text() for path in (folder / "cells").glob("*.json")}
-    assert all(json.loads(text)["id"] == name for name, text in found.items())
+    assert all(identity(said["id"], said["conditions"]) == name for name, said in read(found).items())
     return found
+
+
+def read(found: dict[str, str]) -> dict[str, Any]:
+    return {name: json.loads(text) for name, text in found.items()}
 
 
 def wait_for_cells(folder: Path, n: int, process: subprocess.Popen[bytes]) -> dict[str, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from workbench.bench.sweep import BEGIN, END, FAILED, Cell, Crew, Event, Result, measure_cell
+from workbench.bench.workers import conditions_of
 from workbench.core.errors import WorkbenchError
 
 RETRIES = 3
@@ -49,7 +50,7 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
             ) from None
     options = tuple(sorted(backend.items()))
 
-    def crew(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)
         given = {task.remote(cell, options): cell for cell in cells}
         try:
@@ -69,7 +70,14 @@ def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **bac
             for reference in given:
                 ray.cancel(reference, force=True)
 
-    return crew
+    return Crew(work, lambda cell: _conditions(cell, address, backend))
+
+
+def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Those of this machine's files, with the cluster as the machine: each result names the one it came from."""
+    found = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
+    asked = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
+    return found and {**found, **asked, "machine": {"cluster": address or "auto"}}
 
 
 def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, Any]:

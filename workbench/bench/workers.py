@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from workbench.bench.sweep import END, FAILED, STEP, Cell, Crew, Event, Result, measure_cell
+from workbench.bench.conditions import conditions
+from workbench.bench.sweep import END, FAILED, RUNNING, STEP, Cell, Crew, Event, Result, measure_cell
+from workbench.engine.models import DEFAULT_TARGET
 
 ATTEMPTS = 3
 """Times a cell is given to a worker before it counts as failed; a worker that dies gives its cell back."""
@@ -31,7 +33,7 @@ def processes(workers: int = 1, **backend: Any) -> Crew:
         backend: options of each process's `workbench.service.Backend`: target, device, dtype, ….
     """
 
-    def crew(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         left = collections.deque(cells)
         attempts: collections.Counter[str] = collections.Counter()
         hands = [_Hand(i, backend) for i in range(max(1, min(workers, len(left))))]
@@ -53,7 +55,7 @@ def processes(workers: int = 1, **backend: Any) -> Crew:
                         continue
                     if attempts[cell.id] < ATTEMPTS:
                         left.appendleft(cell)
-                        yield STEP, cell, "its worker died: once more"
+                        yield STEP, cell, Result(cell.id, RUNNING, "its worker died: once more")
                     else:
                         problem = (
                             f"Its worker died {ATTEMPTS} times (exit status {hand.status}): out of memory, perhaps."
@@ -63,7 +65,18 @@ def processes(workers: int = 1, **backend: Any) -> Crew:
             for hand in hands:
                 hand.end()
 
-    return crew
+    return Crew(work, lambda cell: conditions_of(cell, backend, workers))
+
+
+def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:
+    """The conditions under which a process of this machine measures a cell, from the options of its backend."""
+    from workbench.service.names import Names  # brings the whole backend
+
+    names = Names(backend.get("target", DEFAULT_TARGET), backend.get("drafter", "auto"), None)
+    blind = cell.lane.configured.drafter.blind
+    options = {name: backend[name] for name in ("device", "dtype", "drafter_dtype") if name in backend}
+    pair = names.pair(cell.plan.target, cell.lane.drafter, blind)
+    return conditions(cell.lane, *pair, **options, at_once=workers)
 
 
 class _Hand:

@@ -58,7 +58,10 @@ def sweep(
     connect: Connect = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for finished cells and their traces; those that are there are not measured again."),
+        typer.Option(
+            help="Folder for finished cells and their traces; those measured under the same conditions (dtype, device, "
+            "machine, weights, versions) are not measured again."
+        ),
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Also write a row a cell: .csv, .parquet or .json.")] = None,
     as_json: Json = False,
@@ -140,6 +143,7 @@ def to_markdown(update: Any) -> str:
     parts += [f"failed: {error}" for error in sorted(failed)]
     kept = f"; {update.kept} were there already" if update.kept else ""
     parts.append(f"{update.done} of {update.total} cells{kept}. Mean, 95 % bootstrap interval, n.")
+    parts += [update.note] if update.note else []
     parts.append(update.sweep.command())
     return "\n\n".join(parts) + "\n"
 

@@ -199,6 +199,18 @@ class Workbench:
         """
         return self._backend.comparing(prompts, lanes, stopped=stopped, user=user, **settings)
 
+    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
+        """All that decides what a measurement gives there, besides its settings: device, dtypes, machine, weights, ….
+
+        Args:
+            lane: as in `compare`.
+            target: by default the backend's.
+
+        Returns:
+            see `workbench.bench.conditions`; None where nobody can say, because the weights are not there yet.
+        """
+        return self._backend.conditions(lane, target)
+
     def run(self, run_id: str) -> RunHandle:
         """A run by its id.
 

@@ -47,11 +47,15 @@ class Remote:
             self._client = Client(url, token=token, verbose=False, download_files=False, headers=user)  # pyright: ignore
         except Exception as problem:
             raise _unreachable(url, problem) from problem
-        if "/stream" not in {endpoint.api_name for endpoint in self._client.endpoints.values()}:
+        if "/stream" not in self._endpoints():
             self._client.close()
             raise WorkbenchError(f"{url} is no workbench.", "Give the address that `python app.py` prints.")
         self._runs: list[RemoteRun] = []
         self._sessions: list[str] = []
+
+    def _endpoints(self) -> set[Any]:
+        """Names of what can be asked there."""
+        return {endpoint.api_name for endpoint in self._client.endpoints.values()}
 
     # -- what there is: see `workbench.client.Workbench` ---------------------------------------------------------------
 
@@ -154,6 +158,14 @@ class Remote:
                 if stopped():
                     return
                 yield Step.from_wire(_checked(message))
+
+    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
+        """What decides a measurement there; None where that app is too old to say."""
+        from workbench.bench.lanes import Lane
+
+        if "/conditions" not in self._endpoints():
+            return None
+        return self._call("conditions", Lane.of(lane).to_wire(), target)["conditions"]
 
     def close(self) -> None:
         """End the runs that were started here, and the threads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +76,9 @@ def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
         config = json.loads((folder / "config.json").read_text())
         if "workbench_head" not in config:
             yield name, folder, config
+
+
+def heads_of(target_name: str, kinds: Sequence[str]) -> list[str]:
+    """Names of the bundled heads of these kinds that were trained for a target, from files alone."""
+    configs = ((name, json.loads((folder / "config.json").read_text())) for name, folder in bundled().items())
+    return [n for n, c in configs if c.get("workbench_head") in kinds and c.get("target") == target_name]

@@ -49,6 +49,15 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return getattr(torch, dtype)
 
 
+def resolve_drafter_dtype(dtype: str, device: torch.device, target: torch.dtype) -> torch.dtype:
+    """The dtype of a draft model; "auto" is that of a target on this device, and never narrower than a float64 target.
+
+    Raises:
+        ModelError: unknown name.
+    """
+    return torch.float64 if dtype == "auto" and target == torch.float64 else resolve_dtype(dtype, device)
+
+
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """An unmodified Hugging Face model in eval mode: safetensors only, no remote code.
 
@@ -280,9 +289,7 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         ModelError: it cannot be loaded.
     """
     where = models.target.device
-    kind = resolve_dtype(dtype, where)
-    if dtype == "auto" and models.target.dtype == torch.float64:
-        kind = torch.float64
+    kind = resolve_drafter_dtype(dtype, where, models.target.dtype)
     if not same_vocabulary(models.tokenizer, load_tokenizer(name)):
         raise TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",

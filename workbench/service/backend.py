@@ -284,6 +284,22 @@ class Backend:
 
         return measure(self, prompts, lanes, **options)
 
+    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
+        """All that decides what a measurement of a lane gives here, besides its settings: see `bench.conditions`.
+
+        None: the weights are not here yet.
+
+        Raises:
+            WorkbenchError: there is no such lane or model.
+        """
+        from workbench.bench.conditions import conditions
+        from workbench.bench.lanes import Lane
+
+        found = Lane.of(lane)
+        return conditions(
+            found, *self._names.pair(target, found.drafter, found.configured.drafter.blind), **self._options
+        )
+
     def forget(self, run: Run) -> None:
         """Give an ended run's memory back at once, instead of keeping it for those who may ask."""
         if run.ended:

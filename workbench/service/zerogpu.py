@@ -21,6 +21,8 @@ from typing import Any
 import torch
 
 from workbench.bench.compare import Comparison, Step, finish, measure
+from workbench.bench.conditions import conditions
+from workbench.bench.lanes import Lane
 from workbench.core.errors import (
     CapacityError,
     MethodUnavailableError,
@@ -411,6 +413,14 @@ class ZeroClient:
     def comparing(self, prompts: str | Sequence[Any], lanes: Sequence[Any], **options: Any) -> Iterator[Step]:
         """Compare lanes, each with a GPU of its own; see `workbench.bench.compare.measure`."""
         return measure(self, prompts, lanes, **options)
+
+    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
+        """What decides a measurement on the GPUs of ZeroGPU, which count as one machine."""
+        found = Lane.of(lane)
+        pair = self._pair(target, found.drafter, found.configured.drafter.blind)
+        kind = str(self._dtype).removeprefix("torch.")
+        known = conditions(found, *pair, device="cpu", dtype=kind, drafter_dtype=kind)
+        return known and {**known, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 
     def forget(self, run: Run) -> None:
         """Give an ended run's memory back at once."""

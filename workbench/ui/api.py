@@ -193,6 +193,21 @@ class Endpoints:
         return {"loaded": await self._do(lambda: self._client.loaded())}
 
     @answered
+    async def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any]:
+        """Say all that decides what a measurement of a lane gives here, besides its settings.
+
+        Args:
+            lane: a line like "draft-model:depth=3", or an object with method, params and drafter
+            target: name of a target; empty: the default one
+        """
+
+        def work() -> Any:
+            name = wire.models(self._client, target, None)[0]
+            return self._client.conditions(wire.lane(self._client, lane), name)
+
+        return {"conditions": await self._do(work)}
+
+    @answered
     async def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> dict[str, Any]:
         """Put a conversation into a target's chat format, ready for the assistant's answer: a list of token ids.
 

@@ -41,6 +41,12 @@ class Jobs(Generic[T]):
                 raise UnknownNameError("This is not known here any more.", "Measure it again.")
             return self._kept[job]
 
+    def add(self, what: T) -> str:
+        """Keep something that no job made here; returns its id."""
+        job = secrets.token_urlsafe(12)
+        self.keep(job, what)
+        return job
+
     def keep(self, job: str, what: T) -> None:
         """Keep what a job has come to; the oldest is forgotten."""
         with self._lock:

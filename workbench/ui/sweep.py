@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
@@ -66,13 +65,13 @@ class SweepView:
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
         """What the view may call by name."""
-        return [self.catalogue, self.stop, self.trace, self.table]
+        return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from."""
         from workbench.bench.estimates import METRICS, THEORY
+        from workbench.bench.grid import OPTIONS
         from workbench.bench.prompts import groups_of, load_prompts
-        from workbench.bench.sweep import OPTIONS
 
         more: dict[str, Any] = {
             "groups": groups_of(load_prompts()),
@@ -104,12 +103,41 @@ class SweepView:
             raise WorkbenchError("There is no such kind of file.", f"Use {' or '.join(FILES)}.")
         return {"data": base64.b64encode(as_bytes(self._jobs.get(request.get("job")).update.rows(), kind)).decode()}
 
+    def kept(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What was measured here, newest first, whenever the app was started: a line for each sweep and its conditions.
+
+        Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing.
+        """
+        from workbench.bench.kept import Kept
+
+        found = []
+        for path in folder().glob("*/sweep.json"):
+            place, writing = Kept(path.parent), Kept(path.parent).is_written
+            found += [{**line, "writing": writing} for line in lines_of(place)]
+        return {"kept": sorted(found, key=lambda line: line["date"], reverse=True)}
+
+    def open(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A kept sweep as it was measured: a job, whose runs and tables can be asked for, and all of its cells."""
+        from workbench.bench.kept import Kept
+        from workbench.bench.sweep import opened
+
+        name, _, number = wire.text("id", request.get("id")).partition("/")
+        if name not in {path.parent.name for path in folder().glob("*/sweep.json")}:  # a name never becomes a path
+            raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
+        place = Kept(folder() / name)
+        found = opened(place)
+        if not number.isdecimal() or int(number) >= len(found):
+            raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
+        update = found[int(number)]
+        job = self._jobs.add(Job(update, place))
+        return {"job": job, "sweep": scrubbed(update.to_wire(everything=True))}
+
     def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
         """Measure a sweep: the first message has all cells, the others those that changed.
 
         Args:
-            request: `axes` (a list of {name, values}), the settings of a `workbench.bench.sweep.Sweep`, `channel`, and
-                `anew`: true to measure again what was kept.
+            request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
+                `anew`: true to measure again what was kept, which stays.
             user: whose runs they are, for limits and fairness.
         """
 
@@ -120,7 +148,7 @@ class SweepView:
 
     def _asked(self, request: dict[str, Any]) -> Any:
         """The sweep of a request, checked as everything that comes over the wire."""
-        from workbench.bench.sweep import Sweep
+        from workbench.bench.grid import Sweep
 
         axes = request.get("axes")
         if not isinstance(axes, list) or not all(isinstance(axis, dict) for axis in axes):
@@ -163,16 +191,15 @@ class SweepView:
     def _messages(
         self, job: str, sweep: Any, anew: bool, user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
-        from workbench.bench.sweep import Kept, here, run
+        from workbench.bench.kept import Kept, tidy
+        from workbench.bench.sweep import here, run
 
-        place = folder() / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
-        if anew:
-            shutil.rmtree(place, ignore_errors=True)
+        place = place_of(sweep, anew)
         tidy(folder(), FOLDERS)
         first, said = True, None
         for update in run(sweep, here(self.client, user), place, stopped):
             self._jobs.keep(job, Job(update, Kept(place)))
-            now = (update.done, update.text)
+            now = (update.done, update.text, update.note)
             yield (
                 {"sweep": scrubbed(update.to_wire(everything=first or update.last))}
                 if now != said or update.last
@@ -181,17 +208,34 @@ class SweepView:
             first, said = False, now
 
 
+def place_of(sweep: Any, anew: bool) -> Path:
+    """Where a sweep is kept: in the newest of its folders. `anew`: in a new one, beside those that are there."""
+    from workbench.bench.kept import generations, next_generation
+
+    place = folder() / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
+    return next_generation(place) if anew else next(reversed(generations(place)), place)
+
+
+def lines_of(place: Any) -> list[dict[str, Any]]:
+    """A line for each set of conditions that a folder was measured under; none where it cannot be read."""
+    from workbench.bench.sweep import opened
+
+    try:
+        found = opened(place)
+    except WorkbenchError:
+        return []
+    return [
+        {
+            "id": f"{place.folder.name}/{i}", "title": " × ".join(axis.name for axis in update.sweep.axes),
+            "method": update.sweep.method, "target": update.sweep.target, "done": update.done, "total": update.total,
+            **update.where,
+        }
+        for i, update in enumerate(found)
+    ]  # fmt: skip
+
+
 def scrubbed(update: dict[str, Any]) -> dict[str, Any]:
     """An update whose messages are fit for strangers."""
     for cell in update["cells"]:
         cell["error"] = wire.scrub(cell["error"])
     return update
-
-
-def tidy(place: Path, most: int) -> None:
-    """Delete the oldest sweeps, so that `most` stay."""
-    found = sorted(
-        (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
-    )
-    for old in found[: max(0, len(found) - most)]:
-        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""Under which conditions something is measured: all that changes a figure besides the settings.
+
+Two figures may stand beside each other in one sweep only when these are the same: device, number formats, machine,
+versions, the weights of every model that takes part, and the way of measuring itself. What a machine is, is its
+processor, cores, threads, accelerator and system: two machines alike count as one. Its load is not part of it; it is
+told with each result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+
+from workbench.bench.lanes import Lane
+from workbench.bench.machine import machine_facts
+from workbench.engine.bundle import heads_of, locate
+from workbench.engine.models import resolve_device, resolve_drafter_dtype, resolve_dtype
+from workbench.methods import registry
+
+MEASURING = 2
+"""Version of how figures are measured and computed. Whoever changes either raises it: kept figures of another version
+are shown, and never mixed with new ones."""
+FILES = ("*.safetensors", "*.json", "*.jinja")
+"""What decides what a model does."""
+WHOLE_BYTES, BLOCK_BYTES, BLOCKS = 64 * 2**20, 2**16, 64
+"""Files up to so many bytes are read whole; of larger ones, blocks, size and date."""
+MACHINE = ("cpu", "cores", "threads", "gpu", "system")
+VERSIONS = ("torch", "transformers")
+WORDS = {
+    "measuring": "way of measuring",
+    "at_once": "cells at once",
+    "drafter_dtype": "the drafter's dtype",
+    "cpu": "processor",
+}
+
+Conditions = dict[str, Any]
+"""measuring, at_once, device, dtype, drafter_dtype, machine, versions, and weights: a fingerprint by model."""
+
+
+def conditions(
+    lane: Lane,
+    target: str,
+    drafter: str | None,
+    device: str = "auto",
+    dtype: str = "auto",
+    drafter_dtype: str = "auto",
+    at_once: int = 1,
+) -> Conditions | None:
+    """The conditions of a measurement in this process; None where the weights are not here yet, so that nobody can say.
+
+    Args:
+        lane: what is measured; it decides which models take part.
+        target: name of the target.
+        drafter: name of the draft model that the lane would take, or None.
+        device: as the backend was told.
+        dtype: the same, of the target.
+        drafter_dtype: the same, of the draft model.
+        at_once: cells that are measured at once on this machine, and slow each other down.
+
+    Raises:
+        ModelError: there is no such model, device or number format.
+    """
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    needs = registry.get(lane.method).needs
+    drafts = drafter is not None and "drafter" in needs
+    names = [target, *([drafter] if drafts and drafter else []), *heads_of(target, needs)]
+    weights = {name: fingerprint(name) for name in names}
+    if None in weights.values():
+        return None
+    facts = machine_facts()
+    return {
+        "measuring": MEASURING,
+        "at_once": at_once,
+        "device": str(where),
+        "dtype": _name(kind),
+        "drafter_dtype": _name(resolve_drafter_dtype(drafter_dtype, where, kind)) if drafts else "",
+        "machine": {name: facts.get(name) for name in MACHINE},
+        "versions": {name: facts[name] for name in VERSIONS},
+        "weights": weights,
+    }
+
+
+def fingerprint(name: str) -> str | None:
+    """What stands for the weights of a model: the commit of a Hub model, a digest of a folder's files.
+
+    None: they are not here.
+
+    Raises:
+        ModelError: this is no name of a model.
+    """
+    place = locate(name)
+    if Path(place).is_dir():
+        return _digest(tuple(_dated(path) for pattern in FILES for path in sorted(Path(place).glob(pattern))))
+    found = try_to_load_from_cache(place, "config.json")
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
+def _dated(path: Path) -> tuple[str, int, int]:
+    stat = path.stat()
+    return str(path), stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=64)
+def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
+    """Of files with their sizes and dates; the dates decide when they are read anew."""
+    said = hashlib.sha256()
+    for path, n_bytes, changed in files:
+        said.update(f"{Path(path).name} {n_bytes} ".encode())
+        with Path(path).open("rb") as file:
+            if n_bytes <= WHOLE_BYTES:
+                said.update(file.read())
+                continue
+            said.update(f"{changed} ".encode())
+            for i in range(BLOCKS):
+                file.seek(i * (n_bytes - BLOCK_BYTES) // (BLOCKS - 1))
+                said.update(file.read(BLOCK_BYTES))
+    return said.hexdigest()[:16]
+
+
+def identity(settings: str, under: Mapping[str, Any] | None) -> str:
+    """The name of a measurement: of what was asked, and of the conditions it was done under."""
+    return hashlib.sha256(f"{settings} {canonical(under)}".encode()).hexdigest()[:16]
+
+
+def canonical(under: Mapping[str, Any] | None) -> str:
+    """Conditions as text, the same for the same ones."""
+    return json.dumps(under, sort_keys=True)
+
+
+def differences(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> list[str]:
+    """In what two conditions differ, for people: the first is what is there, the second what is asked for."""
+    if theirs is None:
+        return ["nobody noted under which conditions"]
+    if ours is None:
+        return ["the conditions here are not known before the models are"]
+    names = ("measuring", "at_once", "device", "dtype", "drafter_dtype")
+    said = [_words(n, theirs.get(n), ours.get(n)) for n in names if theirs.get(n) != ours.get(n)]
+    for group in ("machine", "versions", "weights"):
+        before, now = theirs.get(group) or {}, ours.get(group) or {}
+        unlike = [n for n in [*before, *(n for n in now if n not in before)] if before.get(n) != now.get(n)]
+        said += [
+            f"other weights of {n}" if group == "weights" else _words(n, before.get(n), now.get(n)) for n in unlike
+        ]
+    return said
+
+
+def _words(name: str, before: Any, now: Any) -> str:
+    return f"{WORDS.get(name, name)} {before or '–'}, not {now or '–'}"
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,285 @@
+"""What a sweep is: one or two axes over anything that has a type, and the cells of their grid. Plain data.
+
+`workbench.bench.sweep` measures it, `workbench.bench.kept` keeps what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from workbench.bench.compare import REPEATS, Plan
+from workbench.bench.lanes import Lane
+from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
+from workbench.core.errors import CapacityError, ParameterError, PromptError, UnknownNameError
+from workbench.core.params import ParamSpec, params_of
+from workbench.core.sampling import SamplingParams
+from workbench.methods import registry
+
+CELLS = 400
+"""The most cells of one sweep."""
+OPTIONS = {
+    "max_new_tokens": ParamSpec("max_new_tokens", "int", 64, 1, 4096, doc="length limit of every run, in tokens"),
+    "seed": ParamSpec("seed", "int", 0, 0, 2**31, doc="seed of every run"),
+}
+"""Numbers that every method has besides its own and those of sampling."""
+NAMES = ("method", "drafter", "target", "prompts")
+"""Axes whose values are names: a method (with parameters, as a lane is written), a model, a group of prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is varied: its name, and its values in their types."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    @classmethod
+    def parse(cls, text: str, method: str | None = None) -> Axis:
+        """Read `NAME=VALUE,VALUE,…`; values of numbers may be a range, `1..4`. Values are checked by the sweep.
+
+        Raises:
+            ParameterError: it is not written so.
+
+        Example:
+            >>> Axis.parse("depth=1..3")
+            Axis(name='depth', values=('1', '2', '3'))
+        """
+        name, equals, rest = text.partition("=")
+        separator = ";" if ";" in rest else ","  # a lane may hold commas itself
+        values: list[str] = []
+        for value in rest.split(separator):
+            first, dots, last = value.strip().partition("..")
+            if dots and first.lstrip("-").isdigit() and last.lstrip("-").isdigit():
+                values += [str(i) for i in range(int(first), int(last) + 1)]
+            elif value.strip():
+                values.append(value.strip())
+        if not equals or not name.strip() or not values:
+            raise ParameterError(f"{text!r} is no axis.", "Write one as in depth=1,2,4 or depth=1..6.")
+        return cls(name.strip(), tuple(values))
+
+
+@runtime_checkable
+class Host(Protocol):
+    """A backend, or a client of one."""
+
+    def comparing(self, prompts: Any, lanes: Any, **options: Any) -> Iterator[Any]:
+        """See `workbench.client.Workbench.comparing`."""
+        ...
+
+    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
+        """See `workbench.client.Workbench.conditions`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One place of the grid: its index on each axis, and everything that is measured there."""
+
+    at: tuple[int, ...]
+    lane: Lane
+    plan: Plan
+    prompts: tuple[BenchPrompt, ...]
+
+    @property
+    def id(self) -> str:
+        """The same for the same settings, whatever sweep they are in, and whatever it is measured on."""
+        said = [self.lane.to_wire(), asdict(self.plan), [asdict(p) for p in self.prompts]]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+    def measured(self, host: Host, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
+        """The steps of its comparison with plain decoding."""
+        lanes = [self.lane]
+        settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}
+        return host.comparing(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is measured.
+
+    Attributes:
+        axes: one or two.
+        method: registry name, where no axis varies it.
+        params: of method and sampling, those that no axis varies. A method on an axis takes those that it has.
+        target: by default the backend's.
+        drafter: by default the one that belongs to the target.
+        prompts: texts, where no axis varies them.
+        group: bundled prompts of these groups, where no axis varies them; with neither, those of "stories".
+        limit: at most so many prompts of each group.
+        max_new_tokens: length limit of every run.
+        seed: of every run.
+        repeats: repetitions of each prompt in a cell, interleaved with plain decoding.
+    """
+
+    axes: tuple[Axis, ...]
+    method: str = "draft-model"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    target: str | None = None
+    drafter: str | None = None
+    prompts: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    limit: int = 2
+    max_new_tokens: int = 64
+    seed: int = 0
+    repeats: int = 2
+
+    @classmethod
+    def of(cls, axes: Mapping[str, Sequence[Any]] | Sequence[Axis | str], **settings: Any) -> Sweep:
+        """A checked sweep.
+
+        Args:
+            axes: values by name, or lines of text as `Axis.parse` reads them.
+            settings: the other attributes.
+
+        Raises:
+            WorkbenchError: an axis, a value or a setting is wrong.
+        """
+        if isinstance(axes, Mapping):
+            given = [Axis(name, tuple(values)) for name, values in axes.items()]
+        else:
+            given = [Axis.parse(axis) if isinstance(axis, str) else axis for axis in axes]
+        for name in ("prompts", "group"):
+            value = settings.get(name) or ()
+            settings[name] = (value,) if isinstance(value, str) else tuple(value)
+        return cls(tuple(given), **settings).checked()
+
+    def checked(self) -> Sweep:
+        """The same sweep with the values of its axes in their types.
+
+        Raises:
+            WorkbenchError: with what to do.
+        """
+        names = [axis.name for axis in self.axes]
+        if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
+            raise ParameterError(f"{len(names)} axes cannot be swept.", "Give one, or two different ones.")
+        if not 1 <= self.repeats <= REPEATS:
+            raise ParameterError(f"repeats={self.repeats} is out of range.", f"Use 1 to {REPEATS}.")
+        made = replace(
+            self, axes=tuple(Axis(a.name, tuple(self._value(a.name, v) for v in a.values)) for a in self.axes)
+        )
+        for axis in made.axes:
+            if not axis.values or len(set(axis.values)) < len(axis.values):
+                raise ParameterError(f"The values of {axis.name} are none, or one is there twice.", "Give each once.")
+        if (count := len(list(itertools.product(*(axis.values for axis in made.axes))))) > CELLS:
+            raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
+        made.cells()  # raises what is wrong with any of them
+        return made
+
+    def _value(self, name: str, value: Any) -> Any:
+        """A value of an axis in its type."""
+        if name == "method":
+            return str(Lane.of(value))
+        if name in NAMES:
+            return str(value)
+        return self._spec(name).parse(value)
+
+    def _methods(self) -> list[str]:
+        axis = next((a for a in self.axes if a.name == "method"), None)
+        return [self.method] if axis is None else [str(v).partition(":")[0] for v in axis.values]
+
+    def _spec(self, name: str) -> ParamSpec:
+        """What is known about a parameter.
+
+        Raises:
+            UnknownNameError: neither the methods nor sampling have one of that name.
+        """
+        specs = {**OPTIONS, **params_of(SamplingParams())}
+        for method in self._methods():
+            specs |= registry.get(method).params
+        if name not in specs:
+            raise UnknownNameError.of("axis", name, [*NAMES, *specs])
+        return specs[name]
+
+    def cells(self) -> list[Cell]:
+        """All cells, in the order in which they are measured: along the last axis first.
+
+        Raises:
+            WorkbenchError: a setting is wrong.
+        """
+        return [self._cell(at) for at in itertools.product(*(range(len(axis.values)) for axis in self.axes))]
+
+    def _cell(self, at: tuple[int, ...]) -> Cell:
+        varied = {axis.name: axis.values[i] for axis, i in zip(self.axes, at, strict=True)}
+        numbers = {name: varied.get(name, getattr(self, name)) for name in OPTIONS}
+        base = Lane.of(varied.get("method", self.method))
+        own, shared = registry.get(base.method).params, params_of(SamplingParams())
+        wanted = {**self.params, **{n: v for n, v in varied.items() if n not in NAMES and n not in OPTIONS}}
+        for name in wanted:
+            self._spec(name)  # some method, or sampling, has it
+        mine = {**base.params, **{n: v for n, v in wanted.items() if n in own}}
+        sampling = {n: shared[n].parse(v) for n, v in wanted.items() if n in shared and n not in own}
+        drafter = varied.get("drafter", base.drafter or self.drafter)
+        plan = Plan(
+            varied.get("target", self.target), numbers["max_new_tokens"], numbers["seed"], sampling, (), self.repeats
+        )
+        return Cell(at, Lane(base.method, mine, drafter).checked(), plan, self._prompts(varied.get("prompts")))
+
+    def _prompts(self, group: str | None) -> tuple[BenchPrompt, ...]:
+        if group is None and self.prompts:
+            return tuple(BenchPrompt(f"prompt {i + 1}", text) for i, text in enumerate(self.prompts))
+        groups = [group] if group is not None else list(self.group) or ["stories"]
+        bundled = load_prompts()
+        for name in groups:
+            if name not in groups_of(bundled):
+                raise UnknownNameError.of("group of prompts", name, groups_of(bundled))
+        found = [[p for p in bundled if p.group == name][: self.limit] for name in groups]
+        if not any(found):
+            raise PromptError("There is no prompt to measure on.", "Use a limit of 1 or more.")
+        return tuple(itertools.chain.from_iterable(found))
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self) | {
+            "axes": {axis.name: list(axis.values) for axis in self.axes},
+            "params": dict(self.params),
+        }
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Sweep:
+        """The inverse of `to_wire`.
+
+        Raises:
+            WorkbenchError: an axis, a value or a setting is wrong.
+        """
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data and name != "axes"}
+        return cls.of(data["axes"], **known)
+
+    def _settings(self) -> dict[str, Any]:
+        """What is not the default."""
+        usual = Sweep(self.axes).to_wire()
+        return {name: value for name, value in self.to_wire().items() if value != usual[name]}
+
+    def code(self) -> str:
+        """Python that measures the same."""
+        axes = ", ".join(f"{json.dumps(a.name)}: {list(a.values)!r}" for a in self.axes)
+        rest = "".join(f", {name}={list(v) if isinstance(v, tuple) else v!r}" for name, v in self._settings().items())
+        return (
+            "from workbench.bench.sweep import Sweep, run\nfrom workbench.bench.workers import processes\n\n"
+            f"sweep = Sweep.of({{{axes}}}{rest})\n"
+            'for update in run(sweep, processes(1), folder="sweep"):\n'
+            "    print(update.done, update.total, update.text)\n"
+            "print(update.rows())\n"
+        )
+
+    def command(self) -> str:
+        """A command line that measures the same."""
+        import shlex
+
+        words = ["workbench", "sweep"]
+        for axis in self.axes:
+            separator = ";" if any("," in str(v) for v in axis.values) else ","
+            words += ["--axis", f"{axis.name}={separator.join(map(str, axis.values))}"]
+        for name, value in self._settings().items():
+            option = f"--{name.replace('_', '-')}"
+            if name == "params":
+                words += itertools.chain.from_iterable(("--set", f"{n}={v}") for n, v in value.items())
+            elif name in ("prompts", "group"):
+                words += itertools.chain.from_iterable(("--prompt" if name == "prompts" else option, v) for v in value)
+            else:
+                words += [option, str(value)]
+        return shlex.join(words)

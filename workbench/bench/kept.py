@@ -1,0 +1,255 @@
+"""The folder of a sweep: what was asked, a file a finished cell, and their traces.
+
+A cell's file is named after its settings and the conditions it was measured under (`workbench.bench.conditions`), so
+that a sweep takes up again only what was measured alike. Files of older workbenches are named after the settings alone:
+they can be opened, and are never taken up. One writer at a time holds the folder's lock; whoever else wants the same
+sweep reads along.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from workbench.bench.conditions import canonical, differences, identity
+from workbench.bench.grid import Cell, Sweep
+from workbench.core.errors import WorkbenchError
+from workbench.trace.events import Trace
+from workbench.trace.files import write_whole
+
+WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a cell has come to.
+
+    Attributes:
+        id: of the cell: its settings.
+        state: waiting, running, done or failed.
+        text: where it is while it runs.
+        figures: by metric: value, low, high (95 %), n; None where there is nothing to divide by. While the cell runs,
+            those of the runs so far.
+        error: why it failed.
+        seconds: how long it took.
+        run: id of the run that is kept as its trace, in the sweep's store.
+        worker: who measured it.
+        machine: what it was measured on, and when.
+        conditions: all that decides a figure besides the settings, see `workbench.bench.conditions`; None: not noted.
+    """
+
+    id: str
+    state: str = WAITING
+    text: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    seconds: float = 0.0
+    run: str | None = None
+    worker: str = ""
+    machine: dict[str, Any] = field(default_factory=dict)
+    conditions: dict[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+
+class Kept:
+    """The folder of a sweep: `sweep.json`, a file a finished cell, and their traces as a `RunStore`.
+
+    Reading makes nothing; `begin` makes the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # -- one writer ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[bool]:
+        """Hold the folder's lock, if nobody else does; gives whether it is held. A process that dies lets go of it.
+
+        Raises:
+            WorkbenchError: the folder cannot be written.
+        """
+        lock = FileLock(self.folder / LOCK, thread_local=False)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether somebody writes to it now."""
+        if not (self.folder / LOCK).exists():
+            return False
+        try:
+            with self.writing() as held:
+                return not held
+        except WorkbenchError:
+            return False
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def begin(self, sweep: Sweep) -> None:
+        """Make the folder and say what it is for. For who holds the lock.
+
+        Raises:
+            WorkbenchError: it cannot be written.
+        """
+        try:
+            (self.folder / "cells").mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "sweep.json", json.dumps(sweep.to_wire(), ensure_ascii=False, indent=2).encode())
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
+
+    def save(self, result: Result, trace: Trace | None, cell: Cell) -> Result:
+        """Keep a finished cell: its trace first, so that a cell that is there has one. For who holds the lock.
+
+        Raises:
+            WorkbenchError: it cannot be written.
+        """
+        if trace is not None:
+            from workbench.trace.store import RunStore  # brings Polars
+
+            result = replace(
+                result, run=RunStore(self.folder).save(trace, tags=["sweep", cell.id], note=cell.lane.title)
+            )
+        path = self._path(identity(result.id, result.conditions))
+        try:
+            write_whole(path, json.dumps(result.to_wire(), ensure_ascii=False).encode())
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return result
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def load(self, cell: str, under: Mapping[str, Any] | None) -> Result | None:
+        """A cell that was measured under these conditions; None where there is none that can be read.
+
+        Unknown conditions (None) are like no others.
+        """
+        return None if under is None else _read(self._path(identity(cell, under)))
+
+    def results(self) -> list[Result]:
+        """All cells that are there, measured under whatever conditions."""
+        found = (_read(path) for path in sorted((self.folder / "cells").glob("*.json")))
+        return [result for result in found if result is not None]
+
+    def trace(self, result: Result) -> Trace | None:
+        """The trace of a finished cell."""
+        from workbench.trace.store import RunStore
+
+        return None if result.run is None else RunStore(self.folder).load(result.run)
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep that was last begun in this folder.
+
+        Raises:
+            WorkbenchError: there is none.
+        """
+        try:
+            return Sweep.from_wire(json.loads((self.folder / "sweep.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError) as error:
+            raise WorkbenchError(f"{self.folder} holds no sweep.", "Give the folder of one, or axes.") from error
+
+    def _path(self, name: str) -> Path:
+        return self.folder / "cells" / f"{name}.json"
+
+
+def otherwise(results: Sequence[Result], cells: Sequence[Cell], wanted: Mapping[str, Any]) -> str:
+    """What is said of finished cells that do not count, because they were measured otherwise; empty: there are none.
+
+    Args:
+        results: what a folder holds.
+        cells: of the sweep.
+        wanted: conditions by the cell's id.
+    """
+    ours = {cell.id for cell in cells}
+    alike = {r.id for r in results if r.state == DONE and r.id in ours and _same(r.conditions, wanted.get(r.id))}
+    found = [r for r in results if r.state == DONE and r.id in ours and r.id not in alike]
+    if not found:
+        return ""
+    why = dict.fromkeys(reason for r in found for reason in differences(r.conditions, wanted.get(r.id)))
+    n = len({r.id for r in found})
+    return (
+        f"{n} cell{'s are' if n > 1 else ' is'} here from before, measured otherwise ({'; '.join(why)}): "
+        f"kept, and not mixed with these."
+    )
+
+
+def _same(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> bool:
+    return theirs is not None and canonical(theirs) == canonical(ours)
+
+
+def _read(path: Path) -> Result | None:
+    try:
+        return Result(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _unwritable(path: Path, error: OSError) -> WorkbenchError:
+    return WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Make room, or choose another folder.")
+
+
+# -- many sweeps ------------------------------------------------------------------------------------------------------
+
+
+def generations(place: Path) -> list[Path]:
+    """The folders in which one sweep was measured, one after the other: `place`, then `place.2` and so on."""
+    found = [path for path in place.parent.glob(f"{place.name}*") if _number(place, path)]
+    return sorted(found, key=lambda path: _number(place, path))
+
+
+def next_generation(place: Path) -> Path:
+    """A new, empty folder to measure a sweep in again; what was measured before, or is being measured, stays.
+
+    Raises:
+        WorkbenchError: it cannot be made.
+    """
+    number = max((_number(place, path) for path in generations(place)), default=0)
+    while True:
+        number += 1
+        path = place if number == 1 else place.with_name(f"{place.name}.{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:  # somebody else has just made it
+            continue
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
+
+def _number(place: Path, path: Path) -> int:
+    """Which generation a folder is, from 1; 0: it is something else."""
+    rest = path.name.removeprefix(place.name)
+    return 1 if not rest else int(rest[1:]) if rest.startswith(".") and rest[1:].isdecimal() else 0
+
+
+def tidy(place: Path, most: int) -> None:
+    """Delete the oldest sweeps of a folder, so that `most` stay. One that somebody writes to is left alone."""
+    found = sorted(
+        (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
+    )
+    for old in found[: max(0, len(found) - most)]:
+        with Kept(old).writing() as held:
+            if held:
+                shutil.rmtree(old, ignore_errors=True)
