@@ -351,9 +351,9 @@ LANES = ["my-successor", "prompt-lookup", "draft-model"]
 def leaderboard(prompt, lanes=tuple(LANES)):
     """Lanes by speed-up: alone on the device, interleaved, paired with plain decoding (notebook 10)."""
     found = wb.compare(prompt, list(lanes), max_new_tokens=48, repeats=2 if FAST else 5)
-    for name, row in sorted(found.figures.items(), key=lambda item: -item[1]["speedup"]["median"]):
+    for name, row in sorted(found.figures.items(), key=lambda item: -item[1]["speedup"]["value"]):
         rate = "–" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.0%}"
-        print(f"  {name:16} {row['speedup']['median']:5.2f} × plain   τ {row['tau']:.2f}   accepted / tested {rate}")
+        print(f"  {name:16} {row['speedup']['value']:5.2f} × plain   τ {row['tau']:.2f}   accepted / tested {rate}")
     return found
 
 

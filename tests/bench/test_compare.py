@@ -64,12 +64,14 @@ def test_figures_are_those_of_the_runs_and_ratios_are_paired(made: Comparison) -
     found = [summary(trace) for trace in draft.traces.values()]
     assert figures["tau"] == pytest.approx(sum(f["tokens"] for f in found) / sum(f["rounds"] for f in found))
     assert figures["accepted"] == 2 * sum(f["accepted"] for f in found)
-    ratios = sorted(s.decode_rate / plain.samples[key].decode_rate for key, s in draft.samples.items())
-    assert figures["speedup"]["median"] == pytest.approx((ratios[1] + ratios[2]) / 2)
-    assert figures["speedup"]["n"] == 4
+    ratios = [s.decode_rate / plain.samples[key].decode_rate for key, s in draft.samples.items()]
+    assert figures["speedup"]["value"] == pytest.approx(math.prod(ratios) ** 0.25)
+    assert (figures["speedup"]["n"], figures["speedup"]["prompts"]) == (4, 2)
+    rates = [made.figures[lane.name]["tokens_per_second"]["value"] for lane in (draft, plain)]
+    assert rates[0] / rates[1] == pytest.approx(figures["speedup"]["value"]), "the table's own columns say the same"
     parts = figures["ms_per_token"]
-    assert 0 < parts["draft"] < parts["decode"]
-    assert made.figures[plain.name]["speedup"]["median"] == 1.0
+    assert 0 < parts["draft"] < parts["decode"] == pytest.approx(1e3 / rates[0])
+    assert made.figures[plain.name]["speedup"]["value"] == 1.0
 
 
 def test_a_lane_that_fails_says_why_and_the_others_go_on(made: Comparison) -> None:

@@ -15,10 +15,12 @@ import pytest
 
 from workbench.bench.contenders import Sample
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.report import BenchReport, build_groups, build_rows, build_runs, ratio_of_rates
+from workbench.bench.report import BenchReport, build_groups, build_rows, build_runs
 from workbench.bench.runner import WARM_UP_RUNS, measure
 from workbench.bench.saved import read_report, to_parquet
 from workbench.core.errors import WorkbenchError
+
+FIGURES = ("accepted", "tested", "drafted", "draft_s", "verify_s", "decode_s", "overhead_s")
 
 
 @dataclass
@@ -62,9 +64,10 @@ def test_ratios_are_taken_within_a_prompt_and_repetition() -> None:
     assert complete
     assert base.speedup_vs_autoregressive is not None
     assert fast.speedup_vs_autoregressive is not None
-    assert base.speedup_vs_autoregressive.median == 1.0
-    assert fast.speedup_vs_autoregressive.median == pytest.approx(2.0)
-    assert fast.speedup_vs_autoregressive.q1 == fast.speedup_vs_autoregressive.q3 == pytest.approx(2.0)
+    assert base.speedup_vs_autoregressive.value == 1.0
+    assert fast.speedup_vs_autoregressive.value == pytest.approx(2.0)
+    assert fast.speedup_vs_autoregressive.low == fast.speedup_vs_autoregressive.high == pytest.approx(2.0)
+    assert fast.tokens_per_second / base.tokens_per_second == pytest.approx(2.0)
     assert (fast.tau, fast.acceptance_rate) == (2.0, 0.5)
     assert fast.speedup_per_tau == pytest.approx(1.0)
     assert fast.overhead_share == pytest.approx(0.02)
@@ -85,30 +88,24 @@ def test_hugging_face_is_met_by_its_counterpart_on_whole_calls() -> None:
     plain, fast, _, assisted = build_rows(samples, contenders, greedy=True)
     assert plain.speedup_vs_hf is not None
     assert fast.speedup_vs_hf is not None
-    assert (plain.hf_counterpart, plain.speedup_vs_hf.median) == ("hf-generate", pytest.approx(3.0 / 2.5))
-    assert (fast.hf_counterpart, fast.speedup_vs_hf.median) == ("hf-assisted", pytest.approx(4.5 / 1.5))
+    assert (plain.hf_counterpart, plain.speedup_vs_hf.value) == ("hf-generate", pytest.approx(3.0 / 2.5))
+    assert (fast.hf_counterpart, fast.speedup_vs_hf.value) == ("hf-assisted", pytest.approx(4.5 / 1.5))
     assert assisted.speedup_vs_hf is None
     assert assisted.overhead_share is None
 
 
-def test_the_speed_up_in_total_weighs_prompts_by_their_length() -> None:
-    """Total tokens / total time: a long prompt counts for more than a short one, and the interval covers both."""
+def test_a_long_prompt_counts_no_more_than_a_short_one_and_the_share_of_tau_weighs_alike() -> None:
+    def runs(name: str, *times: tuple[int, float], rounds: int) -> list[Sample]:
+        return [
+            Sample(name, i, 0, [1] * n, s, s, rounds, dict.fromkeys(FIGURES, 1.0)) for i, (n, s) in enumerate(times)
+        ]
 
-    def runs(*times: tuple[int, float]) -> dict[tuple[int, int], Sample]:
-        return {(i, 0): Sample("x", i, 0, [1] * n, s, None, n) for i, (n, s) in enumerate(times)}
-
-    base = runs((10, 1.0), (10, 1.0), (80, 8.0), (20, 2.0))
-    fast = runs((10, 1.0), (10, 1.0), (80, 4.0), (20, 2.0))
-    found = ratio_of_rates(fast, base)
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert found.value == pytest.approx(12 / 8)
-    assert (found.low, found.high) == (pytest.approx(1.0), pytest.approx(2.0, abs=0.15))
-    assert found.n == 4
-    assert str(ratio_of_rates(runs((10, 1.0)), runs((10, 2.0)))) == "2.00", "one prompt has no interval"
-    assert str(ratio_of_rates(base, base)) == "1.00 [1.00–1.00]"
-    assert ratio_of_rates(fast, {}) is None
+    base = runs("autoregressive", (10, 1.0), (10, 1.0), (80, 8.0), rounds=10)
+    fast = runs("draft-model", (10, 0.5), (10, 0.5), (80, 1.0), rounds=5)
+    row = build_rows([*base, *fast], [Scripted("autoregressive", 1), Scripted("draft-model", 1)], greedy=True)[1]
+    assert row.speedup_vs_autoregressive is not None
+    assert row.speedup_vs_autoregressive.value == pytest.approx((2 * 2 * 8) ** (1 / 3)), "of totals it would be 5"
+    assert row.speedup_per_tau == pytest.approx((1 * 1 * 0.5) ** (1 / 3))
 
 
 def test_every_contender_is_warmed_up_and_the_order_changes() -> None:
@@ -139,11 +136,11 @@ def test_a_report_is_written_in_all_forms_and_read_back(tmp_path: Path) -> None:
         left_out={"second, too long": 3},
     )
     wire = json.loads(report.to_json())
-    assert wire["rows"][1]["speedup_vs_autoregressive"]["median"] == pytest.approx(2.0)
+    assert wire["rows"][1]["speedup_vs_autoregressive"]["value"] == pytest.approx(2.0)
     assert set(wire["groups"]) == {"first", "second"}
     lines = list(csv.DictReader(io.StringIO(report.to_csv())))
     assert len(lines) == 6
-    assert float(lines[1]["speedup_vs_autoregressive_median"]) == pytest.approx(2.0)
+    assert float(lines[1]["speedup_vs_autoregressive_value"]) == pytest.approx(2.0)
     markdown = report.to_markdown(by_group=True)
     assert "| `draft-model` | 2.00 | 0.50 |" in markdown
     assert "**second**" in markdown

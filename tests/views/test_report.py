@@ -19,8 +19,7 @@ def row(method: str, kind: str = "workbench", speed: float = 1.0, **changes: Any
     known: dict[str, Any] = {
         "method": method, "title": method, "kind": kind, "promise": "exact", "parameters": {}, "prompts": 4,
         "tau": 2.0, "acceptance_rate": 0.5, "tokens_per_second": 100.0,
-        "speedup_vs_autoregressive": {"median": speed, "q1": speed, "q3": speed, "n": 4},
-        "speedup_in_total": {"value": speed, "low": speed - 0.25, "high": speed + 0.25, "n": 4},
+        "speedup_vs_autoregressive": {"value": speed, "low": speed - 0.25, "high": speed + 0.25, "n": 4, "prompts": 4},
         "draft_ms_per_round": 1.0, "verify_ms_per_round": 3.0, "overhead_ms_per_round": 0.5, "overhead_share": 0.11,
         "acceptance_by_position": DEPTHS, "weights_mib": 50.0, "growth_mib": 2.0, "warnings": [],
     }  # fmt: skip
@@ -77,8 +76,8 @@ def test_every_figure_has_a_table_a_sentence_and_a_name(page: str) -> None:
         assert {f"{plot['id']}-title", f"{plot['id']}-text", f"{plot['id']}-table"} <= ids
     assert found.tags.count("table") == len(plots)
     assert "Left out 2 of rag, too long." in page
-    assert "Fastest is draft-model with 1.50 times plain decoding [1.25–1.75]" in page
-    assert "The largest speed-up is 1.50 times, by draft-model on stories." in page
+    assert "Highest is draft-model, 1.50×: faster (1.25–1.75×, n = 4 prompts). Of 1 methods" in page
+    assert "The largest speed-up is that of draft-model on stories, 1.50×: faster (1.25–1.75×, n = 4 prompts)." in page
 
 
 def test_it_asks_for_nothing_outside_itself(page: str) -> None:
@@ -99,10 +98,10 @@ def test_no_text_of_a_report_becomes_markup() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_not_invented() -> None:
-    unknown = {"speedup_in_total": None, "tau": None, "weights_mib": None, "growth_mib": None}
+    unknown = {"speedup_vs_autoregressive": None, "tau": None, "weights_mib": None, "growth_mib": None}
     rows = [row("x", acceptance_by_position=[], verify_ms_per_round=None, **unknown)]
     assert report.panels(rows) == []
-    lone = row("y", speedup_in_total={"value": 2.0, "low": None, "high": None, "n": 1})
+    lone = row("y", speedup_vs_autoregressive={"value": 2.0, "low": None, "high": None, "n": 1, "prompts": 1})
     panel = report.speed([lone])
     assert panel is not None
     assert panel.table[1][1:4] == ["2.00", "–", "–"], "one prompt has no interval"

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workbench.core.errors import UnknownNameError
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.trace.speedup import Estimate
 
 IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"
 NOT_REPRODUCED, NOT_MEASURABLE = "not reproduced", "not measurable here"
@@ -39,6 +40,17 @@ class Measured:
     high: float
     n: int
     setting: str
+
+
+def of_speedup(found: Estimate | None, setting: str) -> Measured:
+    """A speed-up as a figure of the board. Rows that were saved before say "median over prompts" or "mean over scenes".
+
+    Raises:
+        WorkbenchError: there are too few prompts for an interval, without which no verdict can be drawn.
+    """
+    if found is None or found.low is None or found.high is None:
+        raise WorkbenchError("A claim of speed needs three prompts that both methods ran.", "Measure more of them.")
+    return Measured(found.value, found.low, found.high, found.prompts, f"{setting}; geometric mean over prompts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from workbench.bench.contenders import Sample, sample_of
 from workbench.bench.lanes import BASELINE, Lane
 from workbench.bench.machine import machine_facts
-from workbench.bench.paired import figures_of, so_far
+from workbench.bench.paired import figures_of, replayed, so_far
 from workbench.bench.prompts import BenchPrompt
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.core.params import params_of
@@ -79,7 +79,8 @@ class Measured:
         name: for people, different for each lane of a comparison.
         added: it is plain decoding that nobody asked for, measured as the reference.
         samples: figures of each run by (prompt, repetition).
-        traces: by prompt, the run of median length in time.
+        traces: by prompt, the run that the race replays (`paired.replayed`).
+        shown: by prompt, the repeat that this run is of.
         error: why it was left out from some point on; empty: it ran to the end.
     """
 
@@ -88,20 +89,24 @@ class Measured:
     added: bool = False
     samples: dict[tuple[int, int], Sample] = field(default_factory=dict)
     traces: dict[int, Trace] = field(default_factory=dict)
+    shown: dict[int, int] = field(default_factory=dict)
     error: str = ""
-    _runs: dict[int, list[Trace]] = field(default_factory=dict)
+    _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
     def take(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
         """Keep the figures of a run, and its trace as long as it may become the one that is shown."""
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
-        runs = self._runs.setdefault(prompt, [])
-        runs.append(trace)
-        runs.sort(key=lambda t: t.footer.seconds)
-        self.traces[prompt] = runs[(len(runs) - 1) // 2]
+        self._runs[prompt, repeat] = trace
+        self.show(prompt, self.shown.get(prompt, repeat))
+
+    def show(self, prompt: int, repeat: int) -> None:
+        """Let the race replay a repeat; where this lane has failed in it, its run before stays."""
+        if (prompt, repeat) in self._runs:
+            self.traces[prompt], self.shown[prompt] = self._runs[prompt, repeat], repeat
 
     def settle(self, prompt: int) -> None:
         """A prompt is done: of its traces one is kept."""
-        self._runs.pop(prompt, None)
+        self._runs = {key: trace for key, trace in self._runs.items() if key[0] != prompt}
 
 
 @dataclass(slots=True)
@@ -145,7 +150,7 @@ class Comparison:
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """The trace of the first prompt by the lane's name: of its repetitions the one of median length in time."""
+        """The trace of the first prompt by the lane's name: of the repeat that the race replays."""
         return {lane.name: lane.traces[0] for lane in self.lanes if 0 in lane.traces}
 
     def to_wire(self, traces: bool = False) -> dict[str, Any]:
@@ -177,7 +182,9 @@ class Comparison:
                 Measured(
                     Lane(wire["method"], wire["params"], wire["drafter"]), wire["name"], wire["added"],
                     {(s.prompt, s.repeat): s for s in samples},
-                    {int(i): Trace.from_wire(trace) for i, trace in wire.get("traces", {}).items()}, wire["error"],
+                    {int(i): Trace.from_wire(trace) for i, trace in wire.get("traces", {}).items()},
+                    {i: race["repeat"] for i, race in enumerate(wire["race"]) if race and race["repeat"] is not None},
+                    wire["error"],
                 )
             )  # fmt: skip
         return cls(plan, prompts, lanes, data["machine"], data["complete"])
@@ -318,6 +325,8 @@ def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool])
                     for step in _run(host, made, lane, prompt, repeat, user, stopped):
                         yield _with(step, done, total, begun, timed)
                     done += 1
+                for lane in made.lanes:
+                    lane.show(prompt, replayed(made, prompt))
                 yield _with(Step(0, 0, "measured", comparison=made), done, total, begun, timed)
             for lane in made.lanes:
                 lane.settle(prompt)

@@ -1,4 +1,4 @@
-"""Figures of a cell with their 95 % intervals, by the bootstrap of scipy."""
+"""Figures of a cell with their 95 % intervals: speeds by `workbench.trace.speedup`, others by scipy's bootstrap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from workbench.bench.bootstrap import bounds
 from workbench.bench.contenders import Sample
-from workbench.bench.paired import pays, speedups
+from workbench.bench.paired import decode_rates, pays, speedup_of
+from workbench.trace import speedup
 from workbench.trace.whatif import laws
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ THEORY = {
 def estimate(values: Sequence[float]) -> dict[str, Any] | None:
     """The mean with its percentile bootstrap interval: value, low, high, n. One value has no interval.
 
+    For figures that are no speeds: τ and rates of acceptance, one value a prompt.
+
     Example:
         >>> estimate([2.0, 2.0])
         {'value': 2.0, 'low': 2.0, 'high': 2.0, 'n': 2}
@@ -48,17 +51,17 @@ def estimate(values: Sequence[float]) -> dict[str, Any] | None:
 
 
 def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
-    """Each metric of a lane. Times vary, so every run counts for them; what a seed decides counts once a prompt."""
+    """Each metric of a lane. Times vary, so every repeat counts for them; what a seed decides counts once a prompt."""
     runs = list(lane.samples.values())
     first = {s.prompt: s for s in reversed(runs)}
-    ratios = [1.0] * len(runs) if lane is plain else speedups(lane, plain)
+    faster, rate = speedup_of(lane, plain), speedup.estimate(speedup.by_prompt(decode_rates(lane)))
     predicted = [found for t in lane.traces.values() if (found := laws(t.rounds))["rate"] is not None]
     formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
-        "speedup": estimate(ratios),
+        "speedup": faster and faster.to_wire(),
         "tau": estimate([len(s.token_ids) / s.rounds for s in first.values() if s.rounds]),
         "acceptance_rate": estimate([a for s in first.values() if (a := _acceptance(s)) is not None]),
-        "tokens_per_second": estimate([s.decode_rate for s in runs if s.token_ids]),
+        "tokens_per_second": rate and rate.to_wire(),
         "speedup_iid": estimate([formula["predicted"]] if formula else []),
         "tau_iid": estimate([found["tau_iid"] for found in predicted]),
         "tau_by_position": estimate([found["tau_by_position"] for found in predicted]),

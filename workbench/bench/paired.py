@@ -1,7 +1,8 @@
 """What a comparison says: figures paired with plain decoding, costs, break-even, texts, exactness. Plain data out.
 
-Every figure is computed from recorded runs. Ratios are taken within one prompt and repetition before anything is
-summarised, so that a slow minute of the machine falls on both sides of each.
+Every figure is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
+(`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. All speeds and costs are
+geometric means over prompts that weigh alike: they divide and add up to each other.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.contenders import Sample
-from workbench.bench.report import Spread
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Emitted, Top, Trace
 from workbench.trace.metrics import acceptance_by_depth
+from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
 
 if TYPE_CHECKING:
     from workbench.bench.compare import Comparison, Measured
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of comparisons as plain data. 1 had medians with quartiles; the page computes its speed-ups anew from its runs."""
 GRID = [i / 20 for i in range(21)]
 """Acceptance rates at which the break-even line is given."""
 PREFIX_CHARS = 60
+PARTS = ("draft", "verify", "overhead", "decode")
+"""Of the time from the end of prefill to the last token; the last is all of it."""
 
 
 def figures_of(made: Comparison) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def figures_of(made: Comparison) -> dict[str, Any]:
     found = so_far(made)
     plain = made.reference
     for lane, wire in zip(made.lanes, found["lanes"], strict=True):
-        wire["race"] = [race(lane.traces[i]) if i in lane.traces else None for i in range(len(made.prompts))]
+        wire["race"] = [race(lane, i, plain) if i in lane.traces else None for i in range(len(made.prompts))]
         wire["pays"] = None if plain is None or lane is plain else pays(lane, plain)
         wire["exact"] = None if plain is None else exactness(lane, plain, made.plan.greedy)
         wire["differences"] = [
@@ -76,36 +80,41 @@ def so_far(made: Comparison) -> dict[str, Any]:
                 "error": lane.error,
                 "warnings": sorted({w for s in lane.samples.values() for w in s.warnings}),
                 "drafted_by": next((t.header.drafter for t in lane.traces.values()), None),
-                "figures": figures(list(lane.samples.values()), speedups(lane, plain)),
+                "figures": figures(lane, plain),
             }
             for lane in made.lanes
         ],
     }
 
 
+def decode_rates(lane: Measured) -> dict[tuple[int, int], float]:
+    """Tokens per second after prefill, by (prompt, repeat)."""
+    return {key: sample.decode_rate for key, sample in lane.samples.items()}
+
+
 def speedups(lane: Measured, plain: Measured | None) -> list[float]:
-    """Tokens per second over plain decoding's, one value a prompt and repetition that both have."""
-    if plain is None:
-        return []
-    both = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
-    return [s.decode_rate / p.decode_rate for s, p in both if s.token_ids and p.token_ids]
+    """Tokens per second over plain decoding's, one value a prompt and repeat that both have."""
+    return [] if plain is None else [r for own in pairs(decode_rates(lane), decode_rates(plain)).values() for r in own]
 
 
-def figures(samples: Sequence[Sample], ratios: Sequence[float]) -> dict[str, Any]:
-    """Figures of a lane; None where there is nothing to divide by. Times of one token are medians, in milliseconds."""
+def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
+    """Speed-up of a lane over plain decoding."""
+    return None if plain is None else speedup(decode_rates(lane), decode_rates(plain))
+
+
+def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
+    """Figures of a lane; None where there is nothing to divide by. Times of one token are in milliseconds."""
+    samples = list(lane.samples.values())
 
     def total(name: str) -> float:
         return sum(s.figures[name] for s in samples)
 
-    def per_token(name: str) -> float | None:
-        found = [1e3 * s.figures[name] / len(s.token_ids) for s in samples if s.token_ids]
-        return statistics.median(found) if found else None
-
+    faster, rate = speedup_of(lane, plain), estimate(by_prompt(decode_rates(lane)))
     tokens, rounds = sum(len(s.token_ids) for s in samples), sum(s.rounds for s in samples)
     return {
         "n": len(samples),
-        "speedup": _spread(ratios),
-        "tokens_per_second": _spread([s.decode_rate for s in samples if s.token_ids]),
+        "speedup": faster and faster.to_wire(),
+        "tokens_per_second": rate and rate.to_wire(),
         "tau": tokens / rounds if rounds else None,
         "tokens": tokens,
         "rounds": rounds,
@@ -113,22 +122,71 @@ def figures(samples: Sequence[Sample], ratios: Sequence[float]) -> dict[str, Any
         "accepted": int(total("accepted")),
         "tested": int(total("tested")),
         "drafted": int(total("drafted")),
-        "ms_per_token": {part: per_token(f"{part}_s") for part in ("draft", "verify", "overhead", "decode")},
+        "ms_per_token": _ms_per_token(samples, rate),
     }
 
 
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    spread = Spread.of(values)
-    return None if spread is None else {"median": spread.median, "q1": spread.q1, "q3": spread.q3, "n": spread.n}
+def _ms_per_token(samples: Sequence[Sample], rate: Estimate | None) -> dict[str, float | None]:
+    """A token's cost, 1 / tokens per second, and the part of it that goes into each kind of work."""
+    shares = _shares(samples)
+    return {part: None if rate is None or not shares else 1e3 / rate.value * shares[part] for part in PARTS}
+
+
+def _shares(samples: Sequence[Sample]) -> dict[str, float]:
+    """Parts of the decoding time: the prompts' own shares, weighing alike; empty where no time was measured."""
+    of_prompt: dict[int, list[Sample]] = {}
+    for sample in samples:
+        if sample.token_ids and sample.figures["decode_s"]:
+            of_prompt.setdefault(sample.prompt, []).append(sample)
+    if not of_prompt:
+        return {}
+
+    def share(own: Sequence[Sample], part: str) -> float:
+        return statistics.fmean(s.figures[f"{part}_s"] / s.figures["decode_s"] for s in own)
+
+    return {part: statistics.fmean(share(own, part) for own in of_prompt.values()) for part in PARTS}
 
 
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 
-def race(trace: Trace) -> dict[str, Any]:
-    """When each token was there: rounds with their end in seconds after the prompt was read, and their tokens."""
+def replayed(made: Comparison, prompt: int) -> int:
+    """The repeat that a race on a prompt replays, in all lanes: the one with speed-ups nearest to the prompt's own.
+
+    Nearest: least sum of distances on a logarithmic scale, among the repeats that the most lanes came through.
+    """
+    base = {} if made.reference is None else decode_rates(made.reference)
+    apart: dict[int, list[float]] = {}
+    for lane in made.lanes:
+        of_prompt = {key: rate for key, rate in decode_rates(lane).items() if key[0] == prompt}
+        found = speedup(of_prompt, base)
+        for key, rate in of_prompt.items():
+            if found is not None and rate and base.get(key):
+                apart.setdefault(key[1], []).append(abs(math.log(rate / base[key] / found.value)))
+    return min(sorted(apart), key=lambda repeat: (-len(apart[repeat]), round(sum(apart[repeat]), 9)), default=0)
+
+
+def race(lane: Measured, prompt: int, plain: Measured | None) -> dict[str, Any]:
+    """A recorded run of a lane on a prompt, of the repeat that is `replayed`: the lanes were measured together in it.
+
+    Returns:
+        rounds with their end in seconds after the prompt was read, and their tokens; repeat, from 0; and speedup: this
+        run's own, over the plain run of the same repeat.
+    """
+    trace, repeat = lane.traces[prompt], lane.shown.get(prompt)
+    mine, theirs = (
+        side.samples.get((prompt, repeat)) if side and repeat is not None else None for side in (lane, plain)
+    )
     rounds = [[r.started_s + r.seconds, [[e.text, e.kind] for e in r.emitted]] for r in trace.rounds]
-    return {"prefill_s": trace.header.prefill_s, "seconds": trace.footer.seconds, "rounds": rounds}
+    return {
+        "prefill_s": trace.header.prefill_s,
+        "seconds": trace.footer.seconds,
+        "rounds": rounds,
+        "repeat": repeat,
+        "speedup": mine.decode_rate / theirs.decode_rate
+        if mine and theirs and mine.token_ids and theirs.token_ids
+        else None,
+    }
 
 
 # -- would it pay -----------------------------------------------------------------------------------------------------
@@ -138,7 +196,8 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
     """The speed-up that the lane's measured costs allow at each acceptance, and where it breaks even.
 
     speed-up(a) = mean over rounds of (1 + a + … + a^K) × plain seconds a token / seconds a round, with K the depth
-    drafted in that round: every draft accepted with probability a, whatever came before it.
+    drafted in that round: every draft accepted with probability a, whatever came before it. Both times are geometric
+    means over prompts, as the measured speed-up is.
 
     Returns:
         curve [[a, speed-up]], acceptance (rounds that accepted / rounds that tested, over all depths), predicted
@@ -149,33 +208,32 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
 
     rounds = [r for trace in lane.traces.values() for r in trace.rounds]
     depths = [max(r.nodes.depth, default=0) for r in rounds]
-    mine, theirs = list(lane.samples.values()), list(plain.samples.values())
-    n_rounds, n_plain = sum(s.rounds for s in mine), sum(len(s.token_ids) for s in theirs)
-    by_depth = acceptance_by_depth(rounds)
-    if not any(depths) or not n_rounds or not n_plain or not by_depth:
+    mine = list(lane.samples.values())
+    n_rounds, by_depth = sum(s.rounds for s in mine), acceptance_by_depth(rounds)
+    rounds_a_second = {
+        key: s.rounds / s.figures["decode_s"] for key, s in lane.samples.items() if s.figures["decode_s"]
+    }
+    round_rate, plain_rate = (estimate(by_prompt(rates)) for rates in (rounds_a_second, decode_rates(plain)))
+    if not any(depths) or not n_rounds or not by_depth or round_rate is None or plain_rate is None:
         return None
-    round_s, plain_s = (
-        sum(s.figures["decode_s"] for s in mine) / n_rounds,
-        sum(s.figures["decode_s"] for s in theirs) / n_plain,
-    )
+    round_s, plain_s = 1 / round_rate.value, 1 / plain_rate.value
 
-    def speedup(a: float) -> float:
+    def gain(a: float) -> float:
         tau = statistics.fmean(depth + 1 if a >= 1 else (1 - a ** (depth + 1)) / (1 - a) for depth in depths)
         return tau * plain_s / round_s
 
     acceptance = sum(kept for _, _, kept in by_depth) / sum(tried for _, tried, _ in by_depth)
-    crosses = speedup(0.0) < 1 <= speedup(1.0)
+    crosses = gain(0.0) < 1 <= gain(1.0)
     return {
-        "curve": [[a, speedup(a)] for a in GRID],
+        "curve": [[a, gain(a)] for a in GRID],
         "acceptance": acceptance,
-        "predicted": speedup(acceptance),
-        "break_even": float(brentq(lambda a: speedup(a) - 1, 0.0, 1.0)) if crosses else None,  # pyright: ignore
-        "always": speedup(0.0) >= 1,
+        "predicted": gain(acceptance),
+        "break_even": float(brentq(lambda a: gain(a) - 1, 0.0, 1.0)) if crosses else None,  # pyright: ignore
+        "always": gain(0.0) >= 1,
         "depth": statistics.fmean(depths),
         "round_ms": 1e3 * round_s,
         "plain_ms": 1e3 * plain_s,
-        "draft_ms": 1e3 * sum(s.figures["draft_s"] for s in mine) / n_rounds,
-        "verify_ms": 1e3 * sum(s.figures["verify_s"] for s in mine) / n_rounds,
+        **{f"{part}_ms": 1e3 * round_s * share for part, share in _shares(mine).items() if part in ("draft", "verify")},
     }
 
 

@@ -6,7 +6,9 @@ keep the share of false alarms among what is reported (Benjamini–Hochberg). A 
 tolerance: with many prompts the test sees changes that matter to nobody.
 
 Speed is compared twice. As speed-up against plain decoding within the same session, a slower machine or a busy minute
-falls out; tokens per second show it, for plain decoding as for all others.
+falls out; tokens per second show it, for plain decoding as for all others. Both are the geometric means of
+`workbench.trace.speedup`, so that a report says the same here as in its own tables; other figures are medians over
+prompts.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from scipy import stats
 from workbench.bench.machine import describe
 from workbench.bench.report import BASELINE, BenchReport
 from workbench.core.errors import WorkbenchError
+from workbench.trace.speedup import by_prompt, estimate, speedup
 
 ALPHA = 0.05
 """Share of false alarms among the changes that are reported."""
@@ -44,26 +47,28 @@ class Figure:
         title: in words.
         value: of the runs of one prompt by one method, and of plain decoding's in the same session; None: not defined.
         bigger_is_better: so that a change can be called better or worse.
+        is_speed: summarised over prompts by the geometric mean, as a speed-up is; else by the median.
     """
 
     title: str
     value: Callable[[Sequence[Run], Sequence[Run]], float | None]
     bigger_is_better: bool = True
+    is_speed: bool = False
+
+
+def _rates(runs: Sequence[Run]) -> dict[tuple[int, int], float]:
+    """Tokens per second of one prompt's runs, by (0, repeat)."""
+    return {(0, run["repeat"]): run["tokens"] / (run["decode_seconds"] or run["seconds"]) for run in runs}
 
 
 def _rate(runs: Sequence[Run]) -> float | None:
-    rates = [run["tokens"] / (run["decode_seconds"] or run["seconds"]) for run in runs if run["tokens"]]
-    return statistics.median(rates) if rates else None
+    found = estimate(by_prompt(_rates(runs)))
+    return None if found is None else found.value
 
 
 def _speedup(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
-    by_repeat = {run["repeat"]: run for run in plain}
-    ratios = []
-    for run in runs:
-        mine, theirs = _rate([run]), _rate([by_repeat[run["repeat"]]]) if run["repeat"] in by_repeat else None
-        if mine and theirs:
-            ratios.append(mine / theirs)
-    return statistics.median(ratios) if ratios else None
+    found = speedup(_rates(runs), _rates(plain))
+    return None if found is None else found.value
 
 
 def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
@@ -72,8 +77,8 @@ def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
 
 
 FIGURES = {
-    "speedup": Figure("speed-up against plain decoding", _speedup),
-    "tokens_per_second": Figure("tokens per second", lambda runs, _: _rate(runs)),
+    "speedup": Figure("speed-up against plain decoding", _speedup, is_speed=True),
+    "tokens_per_second": Figure("tokens per second", lambda runs, _: _rate(runs), is_speed=True),
     "tau": Figure("τ", lambda runs, _: _share(runs, "tokens", "rounds")),
     "acceptance_rate": Figure("accepted / tested", lambda runs, _: _share(runs, "accepted", "tested")),
     "overhead_share": Figure(
@@ -89,9 +94,9 @@ class Change:
     Attributes:
         method: name of the contender.
         figure: key of `FIGURES`.
-        old: median over prompts.
+        old: over prompts: of speeds the geometric mean, else the median.
         new: the same.
-        change: median relative change of a prompt: 0.1 is a tenth more.
+        change: relative change of a prompt, summarised alike: 0.1 is a tenth more.
         prompts: how many have the figure in both reports.
         p: adjusted for all tests of the comparison; None with too few prompts.
         verdict: "better", "worse", "within noise", "too few prompts".
@@ -227,8 +232,12 @@ def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _change(method: str, name: str, pairs: Sequence[tuple[float, float]], p: float | None, tolerance: float) -> Change:
-    old, new = (statistics.median(side) for side in zip(*pairs, strict=True))
-    change = statistics.median((b - a) / a if a else float(b != a) for a, b in pairs)
+    if FIGURES[name].is_speed:
+        old, new = (statistics.geometric_mean(side) for side in zip(*pairs, strict=True))
+        change = new / old - 1
+    else:
+        old, new = (statistics.median(side) for side in zip(*pairs, strict=True))
+        change = statistics.median((b - a) / a if a else float(b != a) for a, b in pairs)
     verdict = "within noise"
     if p is None:
         verdict = "too few prompts"

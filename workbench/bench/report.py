@@ -1,71 +1,27 @@
-"""From samples to rows: ratios within one prompt and repetition, then their median and quartiles over prompts."""
+"""From samples to rows: ratios within one prompt and repeat, summarised by `workbench.trace.speedup`."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from workbench.bench.bootstrap import bounds
 from workbench.bench.contenders import Contender, Sample
 from workbench.bench.machine import describe
 from workbench.bench.prompts import BenchPrompt, groups_of
+from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
 
-SCHEMA_VERSION = 1
-"""Of saved reports."""
+ESTIMATES = ("speedup_vs_autoregressive", "speedup_vs_hf")
+"""Columns of a row that are an `Estimate`."""
+SCHEMA_VERSION = 2
+"""Of saved reports. 1 had medians with quartiles; `saved` computes its speed-ups anew from its runs."""
 BASELINE = "autoregressive"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """What a method is compared with on the side of Hugging Face; every other method meets plain `generate`."""
-FEWEST = 3
-"""Prompts below which an interval says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Median and quartiles of a figure over prompts."""
-
-    median: float
-    q1: float
-    q3: float
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """None where there is nothing to summarise.
-
-        Example:
-            >>> Spread.of([1.0, 2.0, 3.0])
-            Spread(median=2.0, q1=1.5, q3=2.5, n=3)
-        """
-        if not values:
-            return None
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0], 1)
-        q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(median, q1, q3, len(values))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.q1:.2f}–{self.q3:.2f})"
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with its 95 % interval over prompts; None where there are too few prompts for one."""
-
-    value: float
-    low: float | None
-    high: float | None
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f}" + ("" if self.low is None else f" [{self.low:.2f}–{self.high:.2f}]")
 
 
 @dataclass(slots=True)
@@ -81,12 +37,11 @@ class BenchRow:
         prompts: prompts measured.
         tau: tokens emitted / target verification passes, over all prompts.
         acceptance_rate: accepted / tested drafted tokens; None without drafts or where the other side does not say.
-        tokens_per_second: median over prompts, prefill left out (of the whole call for other engines).
-        speedup_vs_autoregressive: ratio of rates within a repetition.
-        speedup_in_total: total tokens / total time over the same of plain decoding (`ratio_of_rates`); for all by whole
-            calls, prefill included, with token ids counted as they came out of the model.
-        speedup_per_tau: median speed-up / τ: the share of the ideal that arrives.
-        speedup_vs_hf: ratio of the rates of whole calls, prefill included; None unless measured against it.
+        tokens_per_second: geometric mean, prompts weighing alike; prefill left out (whole calls for other engines).
+        speedup_vs_autoregressive: see `workbench.trace.speedup`; decoding only (whole calls for other engines, on both
+            sides).
+        speedup_per_tau: speed-up / τ, the share of the ideal that arrives: geometric mean of the prompts' quotients.
+        speedup_vs_hf: the same estimate, of whole calls, prefill included; None unless measured against it.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
         overhead_share: wall time in no model forward / wall time from the end of prefill to the last token.
         overhead_ms_per_round: the same, in milliseconds a round.
@@ -108,10 +63,9 @@ class BenchRow:
     tau: float | None
     acceptance_rate: float | None
     tokens_per_second: float
-    speedup_vs_autoregressive: Spread | None
-    speedup_in_total: Interval | None
+    speedup_vs_autoregressive: Estimate | None
     speedup_per_tau: float | None
-    speedup_vs_hf: Spread | None
+    speedup_vs_hf: Estimate | None
     hf_counterpart: str | None
     overhead_share: float | None
     overhead_ms_per_round: float | None
@@ -155,7 +109,7 @@ class BenchReport:
         return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:
-        """One line a row and group; spreads become three columns."""
+        """One line a row and group; an estimate has a column for each of its numbers."""
         lines = [{"group": "all"} | _flat(row) for row in self.rows]
         lines += [{"group": name} | _flat(row) for name, rows in self.groups.items() for row in rows]
         out = io.StringIO()
@@ -176,9 +130,13 @@ class BenchReport:
         return "\n\n".join(parts) + "\n"
 
 
+Runs = dict[tuple[int, int], Sample]
+"""Runs of one contender by (prompt, repeat)."""
+
+
 def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greedy: bool) -> list[BenchRow]:
     """One row for each contender that was measured, in the order given."""
-    runs: dict[str, dict[tuple[int, int], Sample]] = defaultdict(dict)
+    runs: dict[str, Runs] = defaultdict(dict)
     for sample in samples:
         runs[sample.contender][sample.prompt, sample.repeat] = sample
     return [_row(c, runs, greedy) for c in contenders if c.name in runs]
@@ -195,15 +153,15 @@ def build_groups(
     return {name: build_rows(some, contenders, greedy) for name, some in chosen.items() if some}
 
 
-def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], greedy: bool) -> BenchRow:
+def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
     own = runs[contender.name]
     base = runs.get(BASELINE, {})
     plain = "hf-generate"
     counterpart = COUNTERPARTS.get(contender.name, plain)
     counterpart = counterpart if counterpart in runs else plain if plain in runs else None
     is_ours = contender.kind == "workbench"
-    rate: Callable[[Sample], float] = (lambda s: s.decode_rate) if is_ours else (lambda s: s.call_rate)
-    speedup = Spread.of(_ratios(own, base, rate)) if base else None
+    rate = _decode_rate if is_ours else _call_rate
+    typical = estimate(by_prompt(_rates(own, rate)))
     tau = _share(sum(len(s.token_ids) for s in own.values()), sum(s.rounds for s in own.values()))
     sums: dict[str, float] = defaultdict(float)
     for sample in own.values():
@@ -221,12 +179,11 @@ def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], g
         prompts=len({prompt for prompt, _ in own}),
         tau=tau,
         acceptance_rate=_share(sums["accepted"], sums["tested"]) if is_ours else None,
-        tokens_per_second=statistics.median(_by_prompt({k: rate(s) for k, s in own.items()})),
-        speedup_vs_autoregressive=speedup,
-        speedup_in_total=ratio_of_rates(own, base) if base else None,
-        speedup_per_tau=_share(speedup.median, tau) if speedup and tau else None,
+        tokens_per_second=typical.value if typical else 0.0,
+        speedup_vs_autoregressive=speedup(_rates(own, rate), _rates(base, rate)),
+        speedup_per_tau=_per_tau(own, base, rate),
         speedup_vs_hf=(
-            Spread.of(_ratios(own, runs[counterpart], lambda s: s.call_rate)) if is_ours and counterpart else None
+            speedup(_rates(own, _call_rate), _rates(runs[counterpart], _call_rate)) if is_ours and counterpart else None
         ),
         hf_counterpart=counterpart if is_ours else None,
         overhead_share=_share(sums["overhead_s"], sums["decode_s"]) if is_ours else None,
@@ -241,42 +198,28 @@ def _row(contender: Contender, runs: dict[str, dict[tuple[int, int], Sample]], g
     )
 
 
-def _ratios(
-    ours: dict[tuple[int, int], Sample], theirs: dict[tuple[int, int], Sample], rate: Callable[[Sample], float]
-) -> list[float]:
-    """Ratio of rates within each repetition, then the median over the repetitions of each prompt."""
-    pairs = {k: rate(ours[k]) / rate(theirs[k]) for k in ours if k in theirs and theirs[k].token_ids}
-    return _by_prompt(pairs)
+def _decode_rate(sample: Sample) -> float:
+    return sample.decode_rate
 
 
-def ratio_of_rates(ours: dict[tuple[int, int], Sample], theirs: dict[tuple[int, int], Sample]) -> Interval | None:
-    """Total tokens / total time of ours over the same of theirs, on the prompts that both have, prefill included.
-
-    The interval is scipy's percentile bootstrap over prompts, each drawn with both its sides. Source of the figure:
-    Spec-Bench (Xia et al. 2024, arXiv:2401.07851), which counts the baseline's tokens anew from its text; here both
-    sides are counted as the ids they generated.
-    """
-    prompts = sorted({prompt for prompt, repeat in ours if (prompt, repeat) in theirs})
-    totals = np.array([[*_totals(ours, prompt), *_totals(theirs, prompt)] for prompt in prompts], dtype=float)
-    if not prompts or not totals[:, 2].any():
-        return None
-
-    def ratio(*columns: Any, axis: int = -1) -> Any:
-        tokens, seconds, their_tokens, their_seconds = (np.sum(c, axis=axis) for c in columns)
-        with np.errstate(all="ignore"):  # a resample may draw only prompts without a token
-            return (tokens / seconds) / (their_tokens / their_seconds)
-
-    value = float(ratio(*totals.T))
-    if len(prompts) < FEWEST:
-        return Interval(value, None, None, len(prompts))
-    if len({ratio(*line) for line in totals[:, :, None]}) == 1:
-        return Interval(value, value, value, len(prompts))
-    return Interval(value, *bounds(ratio, *totals.T), len(prompts))
+def _call_rate(sample: Sample) -> float:
+    return sample.call_rate
 
 
-def _totals(runs: dict[tuple[int, int], Sample], prompt: int) -> tuple[int, float]:
-    own = [sample for (index, _), sample in runs.items() if index == prompt]
-    return sum(len(s.token_ids) for s in own), sum(s.seconds for s in own)
+def _rates(runs: Runs, rate: Callable[[Sample], float]) -> dict[tuple[int, int], float]:
+    return {key: rate(sample) for key, sample in runs.items()}
+
+
+def _per_tau(own: Runs, base: Runs, rate: Callable[[Sample], float]) -> float | None:
+    """Speed-up / τ prompt by prompt, with the weights of the speed-up: prompts count alike on both sides."""
+    shares = {}
+    for prompt, ratios in pairs(_rates(own, rate), _rates(base, rate)).items():
+        mine = [sample for (index, _), sample in own.items() if index == prompt]
+        emitted, rounds = sum(len(s.token_ids) for s in mine), sum(s.rounds for s in mine)
+        if emitted and rounds:
+            shares[prompt] = [ratio * rounds / emitted for ratio in ratios]
+    found = estimate(shares)
+    return None if found is None else found.value
 
 
 def _by_position(samples: Iterable[Sample]) -> list[tuple[int, int, int]]:
@@ -314,13 +257,6 @@ def _run(sample: Sample, prompt: BenchPrompt) -> dict[str, Any]:
     return {name: known.get(name) for name in SAVED}
 
 
-def _by_prompt(values: dict[tuple[int, int], float]) -> list[float]:
-    prompts: dict[int, list[float]] = defaultdict(list)
-    for (prompt, _), value in values.items():
-        prompts[prompt].append(value)
-    return [statistics.median(v) for _, v in sorted(prompts.items())]
-
-
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
@@ -328,8 +264,8 @@ def _share(part: float, whole: float) -> float | None:
 def _flat(row: BenchRow) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in asdict(row).items():
-        if name in ("speedup_vs_autoregressive", "speedup_vs_hf", "speedup_in_total"):
-            for part in ("value", "low", "high") if name == "speedup_in_total" else ("median", "q1", "q3"):
+        if name in ESTIMATES:
+            for part in ("value", "low", "high", "n", "prompts"):
                 flat[f"{name}_{part}"] = value[part] if value else None
         elif name == "acceptance_by_position":
             flat[name] = " ".join(f"{depth}:{accepted}/{tested}" for depth, tested, accepted in value)
@@ -347,10 +283,9 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     "τ": lambda r: _number(r.tau, 2),
     "accepted / tested": lambda r: _number(r.acceptance_rate, 2),
     "tokens/s": lambda r: _number(r.tokens_per_second, 0),
-    "× autoregressive": lambda r: str(r.speedup_vs_autoregressive or "–"),
-    "× in total [95 %]": lambda r: str(r.speedup_in_total or "–"),
+    "× autoregressive [95 %]": lambda r: str(r.speedup_vs_autoregressive or "–"),
     "speed-up / τ": lambda r: _number(r.speedup_per_tau, 2),
-    "× Hugging Face": lambda r: f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–",
+    "× Hugging Face [95 %]": lambda r: f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–",
     "overhead": lambda r: "–" if r.overhead_share is None else f"{r.overhead_share:.0%}",
     "ms/round outside models": lambda r: _number(r.overhead_ms_per_round, 2),
     "memory, MiB": lambda r: _memory(r),

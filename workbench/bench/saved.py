@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from workbench.bench.report import SAVED, SCHEMA_VERSION, BenchReport, BenchRow, Interval, Spread
+from workbench.bench.report import BASELINE, ESTIMATES, SAVED, SCHEMA_VERSION, BenchReport, BenchRow
 from workbench.core.errors import WorkbenchError
+from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
 
 _METADATA = "workbench.report"
 _REMEDY = "Give a report that `workbench bench --out` wrote as .json or .parquet."
@@ -59,6 +60,8 @@ def read_report(path: Path) -> BenchReport:
             raise WorkbenchError(
                 f"{path} has schema {version}; this workbench reads up to {SCHEMA_VERSION}.", "Update the workbench."
             )
+        if version < SCHEMA_VERSION:
+            _renew(wire)
         wire["rows"] = [_row(row) for row in wire["rows"]]
         wire["groups"] = {name: [_row(row) for row in rows] for name, rows in wire["groups"].items()}
         return BenchReport(**wire)
@@ -67,7 +70,34 @@ def read_report(path: Path) -> BenchReport:
 
 
 def _row(row: dict[str, Any]) -> BenchRow:
-    kinds = {"speedup_vs_autoregressive": Spread, "speedup_vs_hf": Spread, "speedup_in_total": Interval}
-    read = {name: kind(**row[name]) for name, kind in kinds.items() if row[name] is not None}
+    read = {name: Estimate(**row[name]) for name in ESTIMATES if row[name] is not None}
     positions = [(depth, tested, accepted) for depth, tested, accepted in row["acceptance_by_position"]]
     return BenchRow(**{**row, **read, "acceptance_by_position": positions})
+
+
+def _renew(wire: dict[str, Any]) -> None:
+    """Bring a report of schema 1 up to date: its runs are there, so its speed-ups are computed anew, by today's rule.
+
+    A report without runs keeps no speed-up, since medians cannot be turned into geometric means.
+    """
+    for group, rows in [(None, wire["rows"]), *wire["groups"].items()]:
+        runs = [run for run in wire["runs"] if group in (None, run["group"])]
+        decode, call = (_rates(runs, whole) for whole in (False, True))
+        for row in rows:
+            name, own = row["method"], call if row["kind"] != "workbench" else decode
+            row.pop("speedup_in_total", None)
+            row["speedup_per_tau"] = None
+            typical = estimate(by_prompt(own.get(name, {})))
+            row["tokens_per_second"] = typical.value if typical else row["tokens_per_second"]
+            peer = row["hf_counterpart"]
+            found = speedup(own.get(name, {}), own.get(BASELINE, {})), speedup(call.get(name, {}), call.get(peer, {}))
+            row |= {key: value and value.to_wire() for key, value in zip(ESTIMATES, found, strict=True)}
+
+
+def _rates(runs: list[dict[str, Any]], whole: bool) -> dict[str, dict[tuple[int, int], float]]:
+    """Tokens per second by contender, then by (prompt, repeat); `whole`: of whole calls."""
+    found: dict[str, dict[tuple[int, int], float]] = {}
+    for run in runs:
+        seconds = run["seconds"] if whole else run["decode_seconds"] or run["seconds"]
+        found.setdefault(run["contender"], {})[run["prompt"], run["repeat"]] = run["tokens"] / seconds
+    return found

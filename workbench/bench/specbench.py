@@ -6,8 +6,10 @@ one choice a repetition, and `accept_lengths` the tokens of every round of all t
 included. Questions are read by `datasets` (suite `spec-bench`). Source: Xia et al. 2024, arXiv:2401.07851,
 github.com/hemingkx/Spec-Bench, evaluation/eval.py and speed.py.
 
-Its speed.py counts a method's tokens as they were generated and the baseline's by tokenising its text anew; here both
-are the counts in the files.
+Speed-ups are those of `workbench.trace.speedup`: a question is a prompt, a choice a repeat. Spec-Bench's own figure
+stands beside them under its name: total tokens / total time of the first choices over the same of the baseline. Its
+speed.py counts a method's tokens as they were generated and the baseline's by tokenising its text anew; here both are
+the counts in the files.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.contenders import Sample
 from workbench.bench.datasets import MT_BENCH
-from workbench.bench.report import BenchReport, Interval, ratio_of_rates
+from workbench.bench.report import BenchReport
 from workbench.core.errors import WorkbenchError
 from workbench.trace.files import write_whole
+from workbench.trace.speedup import Estimate, speedup
 
 _REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_id and choices."
 
@@ -129,7 +131,8 @@ def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any
 
     Returns:
         Rows with category, questions, mean_accepted (mean of accept_lengths; None where the file has none),
-        tokens_per_second and baseline_tokens_per_second (total tokens / total time), speedup (an `Interval`).
+        tokens_per_second and baseline_tokens_per_second (total tokens / total time), speedup (an `Estimate`), and
+        spec_bench_speedup, the quotient of the two.
 
     Raises:
         WorkbenchError: the files share no question.
@@ -147,36 +150,43 @@ def speeds(answers: dict[int, dict[str, Any]], baseline: dict[int, dict[str, Any
 
 def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -> dict[str, Any]:
     steps = [n for number in numbers for choice in answers[number]["choices"] for n in choice["accept_lengths"]]
-    ours, theirs = ({(n, 0): _sample(side[n], n) for n in numbers} for side in (answers, baseline))
+    ours, theirs = (_first_choice(side, numbers) for side in (answers, baseline))
     return {
         "category": category,
         "questions": len(numbers),
         "mean_accepted": sum(steps) / len(steps) if steps else None,
-        "tokens_per_second": _total_rate(ours.values()),
-        "baseline_tokens_per_second": _total_rate(theirs.values()),
-        "speedup": ratio_of_rates(ours, theirs),
+        "tokens_per_second": ours,
+        "baseline_tokens_per_second": theirs,
+        "speedup": speedup(_rates(answers, numbers), _rates(baseline, numbers)),
+        "spec_bench_speedup": ours / theirs if theirs else None,
     }
 
 
-def _sample(answer: dict[str, Any], number: int) -> Sample:
-    """All turns of the first choice as one run: speed.py, too, looks at the first only."""
-    choice = answer["choices"][0]
-    tokens = [0] * int(sum(choice["new_tokens"]))
-    return Sample(str(answer["model_id"]), number, 0, tokens, float(sum(choice["wall_time"])), None, 0)
+def _rates(side: Any, numbers: Sequence[int]) -> dict[tuple[int, int], float]:
+    """Tokens per second of all turns together, by question and choice."""
+    return {
+        (number, index): sum(choice["new_tokens"]) / sum(choice["wall_time"])
+        for number in numbers
+        for index, choice in enumerate(side[number]["choices"])
+        if choice["wall_time"]
+    }
 
 
-def _total_rate(samples: Any) -> float:
-    samples = list(samples)
-    return sum(len(s.token_ids) for s in samples) / sum(s.seconds for s in samples)
+def _first_choice(side: Any, numbers: Sequence[int]) -> float:
+    """Total tokens / total time of the first choices: speed.py, too, looks at the first only."""
+    first = [side[number]["choices"][0] for number in numbers]
+    return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 
 
 def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = ["| category | questions | mean accepted | tokens/s | baseline tokens/s | speed-up [95 %] |"]
-    lines.append("|---|--:|--:|--:|--:|--:|")
+    lines = ["| category | questions | mean accepted | tokens/s | baseline tokens/s | speed-up [95 %] "]
+    lines[0] += "| Spec-Bench's, of totals |"
+    lines.append("|---|--:|--:|--:|--:|--:|--:|")
     for row in rows:
         mean = "–" if row["mean_accepted"] is None else f"{row['mean_accepted']:.2f}"
-        speedup: Interval | None = row["speedup"]
+        found: Estimate | None = row["speedup"]
+        own = "–" if row["spec_bench_speedup"] is None else f"{row['spec_bench_speedup']:.2f}"
         rates = f"{row['tokens_per_second']:.1f} | {row['baseline_tokens_per_second']:.1f}"
-        lines.append(f"| {row['category']} | {row['questions']} | {mean} | {rates} | {speedup or '–'} |")
+        lines.append(f"| {row['category']} | {row['questions']} | {mean} | {rates} | {found or '–'} | {own} |")
     return "\n".join(lines) + "\n"

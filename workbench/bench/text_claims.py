@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workbench.bench.bootstrap import bounds, interval
-from workbench.bench.claims import Claim, Measured
+from workbench.bench.claims import Claim, Measured, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.prompts import load_prompts
 from workbench.bench.runner import measure
@@ -22,6 +22,7 @@ from workbench.engine import Engine, Models, Request, load_models
 from workbench.methods import registry
 from workbench.trace import metrics, theory
 from workbench.trace.events import Trace
+from workbench.trace.speedup import speedup
 
 ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
 TOKENS, REPEATS = 64, 3
@@ -38,7 +39,7 @@ def _prompts(groups: Sequence[str]) -> list[list[int]]:
 
 
 def speed(method: str, groups: Sequence[str] = ALL, **params: Any) -> Callable[[], Measured]:
-    """Measures the speed-up over plain decoding: ratios within a prompt and repetition, median over prompts."""
+    """Measures the speed-up over plain decoding; see `workbench.trace.speedup`."""
 
     def run() -> Measured:
         engine, prompts = Engine(_models()), _prompts(groups)
@@ -47,12 +48,10 @@ def speed(method: str, groups: Sequence[str] = ALL, **params: Any) -> Callable[[
             for name, given in (("autoregressive", {}), (method, params))
         ]
         samples, _ = measure(pair, prompts, REPEATS)
-        rates = {(s.contender, s.prompt, s.repeat): s.decode_rate for s in samples}
-        ratios = [
-            float(np.median([rates[method, i, r] / rates["autoregressive", i, r] for r in range(REPEATS)]))
-            for i in range(len(prompts))
-        ]
-        return Measured(*interval(ratios), len(ratios), f"{_setting(groups)}, greedy; median over prompts")
+        mine, plain = (
+            {(s.prompt, s.repeat): s.decode_rate for s in samples if s.contender == c.name} for c in pair[::-1]
+        )
+        return of_speedup(speedup(mine, plain), f"{_setting(groups)}, greedy")
 
     return run
 

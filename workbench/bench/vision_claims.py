@@ -13,15 +13,16 @@ import numpy as np
 
 from workbench.bench import vision_suite
 from workbench.bench.bootstrap import interval
-from workbench.bench.claims import Claim, Measured
+from workbench.bench.claims import Claim, Measured, of_speedup
 from workbench.bench.vision_suite import DEPTH, Asked
 from workbench.engine import Engine, Models
 from workbench.engine.models import load_models
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Trace
+from workbench.trace.speedup import speedup
 
-SCENES, REPEATS = 20, 3
+SCENES, TIMED, REPEATS = 20, 12, 3
 
 
 @lru_cache(maxsize=1)
@@ -44,8 +45,8 @@ def _taus(name: str) -> list[float]:
     return [metrics.tau(trace.rounds) or 0.0 for trace in _traces(name)]
 
 
-def _note() -> str:
-    return f"vision-target, {SCENES} captions of held-out scenes, greedy, {DEPTH} levels; mean over scenes"
+def _note(scenes: int = SCENES, over: str = "; mean over scenes") -> str:
+    return f"vision-target, {scenes} captions of held-out scenes, greedy, {DEPTH} levels{over}"
 
 
 def tau(name: str) -> Callable[[], Measured]:
@@ -87,24 +88,20 @@ def per_offset() -> Measured:
 
 
 def speed(name: str) -> Callable[[], Measured]:
-    """Measures the speed-up over plain decoding: decoding time within a scene and repetition, median over scenes."""
+    """Measures the speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
 
     def run() -> Measured:
         setting = next(s for s in vision_suite.settings() if s.name == name)
         method = registry.get(setting.method).with_params(depth=DEPTH, **setting.params)
         plain = registry.get("autoregressive").with_params()
-        models, ratios = _models(), []
+        models, rates = _models(), ({}, {})  # of plain decoding, and of the method
         engine = Engine(models, record=False)
-        for one in _captions()[:12]:
-            found = []
-            for _ in range(REPEATS):
-                seconds = [
-                    metrics.summary(engine.generate(vision_suite.request(models, one, configured)))["seconds"]
-                    for configured in (plain, method)
-                ]
-                found.append(seconds[0] / seconds[1])
-            ratios.append(float(np.median(found)))
-        return Measured(*interval(ratios, np.mean), len(ratios), f"{_note()}; decoding only")
+        for scene, one in enumerate(_captions()[:TIMED]):
+            for repeat in range(REPEATS):
+                for side, configured in zip(rates, (plain, method), strict=True):
+                    trace = engine.generate(vision_suite.request(models, one, configured))
+                    side[scene, repeat] = metrics.summary(trace)["tokens_per_second"] or 0.0
+        return of_speedup(speedup(rates[1], rates[0]), _note(TIMED, ", decoding only"))
 
     return run
 

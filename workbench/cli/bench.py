@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,9 +106,9 @@ def bench(
 ) -> None:
     """Measure speed, acceptance and overhead, interleaved with plain decoding, prompt by prompt.
 
-    Speed-ups are ratios within one repetition, given as the median over prompts with quartiles. Ctrl-C keeps what is
-    done. `--set NAME=VALUE` applies to every method that has the parameter, `--set METHOD.NAME=VALUE` to one.
-    A bench measures the machine it runs on: there is no --connect.
+    Speed-ups are ratios within one repeat, given as the geometric mean over prompts with its 95 % interval. Ctrl-C
+    keeps what is done. `--set NAME=VALUE` applies to every method that has the parameter, `--set METHOD.NAME=VALUE` to
+    one. A bench measures the machine it runs on: there is no --connect.
 
     Example: workbench bench --suite spec-bench --data ../data/eval --per-group 3 --against hf --out bench.html
     """
@@ -230,7 +229,7 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
     from workbench.bench.specbench import read_answers, speeds, speeds_table
 
     rows = speeds(read_answers(method), read_answers(baseline))
-    plain = [{**row, "speedup": asdict(row["speedup"]) if row["speedup"] else None} for row in rows]
+    plain = [{**row, "speedup": row["speedup"] and row["speedup"].to_wire()} for row in rows]
     print(json.dumps(plain) if as_json else speeds_table(rows))
 
 

@@ -104,19 +104,26 @@ def write(found: Any, path: Path) -> None:
 def to_markdown(found: Any) -> str:
     """A comparison for people: a row a lane, then what is said of its text."""
     from workbench.bench.machine import describe
+    from workbench.trace.speedup import Estimate
 
     data = found.to_wire()
     settings, plain = data["settings"], data["reference"]
     lines = [
-        "| lane | speed-up (quartiles, n) | τ | accepted / tested | tokens/s | ms a token: draft + verify + overhead "
+        "| lane | speed-up | τ | accepted / tested | tokens/s | ms a token: draft + verify + overhead "
         f"| text against {plain} |",
         "|---|--:|--:|--:|--:|--:|---|",
     ]
     for lane in data["lanes"]:
         f = lane["figures"]
         costs = " + ".join(_number(f["ms_per_token"][part], 2) for part in ("draft", "verify", "overhead"))
-        rate = f["tokens_per_second"]["median"] if f["tokens_per_second"] else None
-        cells = [lane["name"], _spread(f["speedup"]), _number(f["tau"], 2), _number(f["acceptance_rate"], 2)]
+        rate = f["tokens_per_second"]["value"] if f["tokens_per_second"] else None
+        faster = Estimate(**f["speedup"]).sentence if f["speedup"] else "–"
+        cells = [
+            lane["name"],
+            "reference" if lane["plain"] else faster,
+            _number(f["tau"], 2),
+            _number(f["acceptance_rate"], 2),
+        ]
         lines.append(f"| {' | '.join([*cells, _number(rate, 0), costs, lane['error'] or said(lane, data)])} |")
     parts = [
         f"{name} {value}" for name, value in settings.items() if value not in ("", None, [], {}) and name != "greedy"
@@ -142,10 +149,6 @@ def said(lane: dict[str, Any], data: dict[str, Any]) -> str:
         f", where the target's margin is {first['margin']:.2g} nats" if first and first["margin"] is not None else ""
     )
     return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{where}{margin}"
-
-
-def _spread(spread: dict[str, float] | None) -> str:
-    return "–" if spread is None else f"{spread['median']:.2f} ({spread['q1']:.2f}–{spread['q3']:.2f}, {spread['n']})"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -142,7 +142,7 @@ def to_markdown(update: Any) -> str:
     failed = {r.error for r in update.results.values() if r.error}
     parts += [f"failed: {error}" for error in sorted(failed)]
     kept = f"; {update.kept} were there already" if update.kept else ""
-    parts.append(f"{update.done} of {update.total} cells{kept}. Mean, 95 % bootstrap interval, n.")
+    parts.append(f"{update.done} of {update.total} cells{kept}. Mean (speed-ups: geometric), 95 % interval, n.")
     parts += [update.note] if update.note else []
     parts.append(update.sweep.command())
     return "\n\n".join(parts) + "\n"

@@ -170,7 +170,7 @@ class Workbench:
 
         Example:
             >>> found = wb.compare("Once upon a time", ["draft-model", "prompt-lookup"])     # doctest: +SKIP
-            >>> found.figures["Draft model"]["speedup"]["median"]                         # doctest: +SKIP
+            >>> found.figures["Draft model"]["speedup"]["value"]                         # doctest: +SKIP
         """
         from workbench.bench.compare import finish
 

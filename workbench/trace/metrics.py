@@ -26,7 +26,9 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
     "overhead_share": ("overhead", "wall time in no model forward / wall time of all rounds"),
     "speedup_vs_autoregressive": (
         "speed-up",
-        "tokens per second / tokens per second of plain decoding by the same engine, dtype and prompt in the same run",
+        "tokens per second / tokens per second of plain decoding by the same engine, dtype and prompt in the same "
+        "repeat; over several the geometric mean, prompts weighing alike, with Student's 95 % interval over prompts "
+        "(over repeats where there are fewer than three prompts: this prompt only)",
     ),
     "grounded_acceptance": (
         "acceptance, words of the picture",

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.trace.speedup import FASTER, SLOWER, Estimate
 from workbench.views.palette import css_variables
 from workbench.views.replay import embed
 
 Row = dict[str, Any]
 Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, as Plotly.newPlot takes it; colours are CSS variables
 
-ALL = "all prompts"
+ALL, PLAIN = "all prompts", "autoregressive"
+SPEED = "speedup_vs_autoregressive"
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
     "hugging-face": ("Hugging Face", "var(--wb-host)", "diamond"),
@@ -81,15 +84,15 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def speed(rows: Sequence[Row]) -> Panel | None:
-    """Speed-up in total with its interval, best on top."""
-    found = sorted((r for r in rows if r["speedup_in_total"]), key=lambda r: r["speedup_in_total"]["value"])
+    """Speed-up with its interval, best on top."""
+    found = sorted((r for r in rows if r[SPEED]), key=lambda r: r[SPEED]["value"])
     if not found:
         return None
     data = []
     for kind, (words, colour, marker) in KINDS.items():
         mine = [r for r in found if r["kind"] == kind]
         if mine:
-            values = [r["speedup_in_total"] for r in mine]
+            values = [r[SPEED] for r in mine]
             data.append(
                 {
                     "type": "scatter",
@@ -112,19 +115,18 @@ def speed(rows: Sequence[Row]) -> Panel | None:
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     line["line"] = {"color": "var(--wb-mute)", "dash": "dot"}
     layout = _layout("× plain decoding", len(found), [_name(r) for r in found])
-    best, ours = found[-1], [r for r in found if r["kind"] == "workbench"]
+    best, ours = found[-1], [r for r in found if r["kind"] == "workbench" and r["method"] != PLAIN]
+    verdicts = Counter(Estimate(**r[SPEED]).verdict for r in ours)
     sentence = (
-        f"Fastest is {best['method']} with {best['speedup_in_total']['value']:.2f} times plain decoding"
-        f"{_between(best['speedup_in_total'])}; {sum(r['speedup_in_total']['value'] > 1 for r in ours)} of {len(ours)} "
-        "methods of the workbench are faster than plain decoding. Total tokens / total time; bars are 95 % intervals "
-        "over prompts."
+        f"Highest is {best['method']}, {Estimate(**best[SPEED]).sentence}. Of {len(ours)} methods of the workbench "
+        f"{verdicts[FASTER]} are faster than plain decoding and {verdicts[SLOWER]} slower; of the others it cannot be "
+        "told. Geometric means over prompts; bars are 95 % intervals."
     )
-    table = [["method", "× in total", "95 % from", "to", "tokens/s", "median × by prompt", "prompts"]]
+    table = [["method", "× plain", "95 % from", "to", "verdict", "tokens/s", "prompts"]]
     for row in reversed(found):
-        total, median = row["speedup_in_total"], row["speedup_vs_autoregressive"]
-        numbers = [total["value"], total["low"], total["high"], row["tokens_per_second"]]
-        numbers.append(median["median"] if median else None)
-        table.append([row["method"], *map(_number, numbers), str(row["prompts"])])
+        numbers = [_number(row[SPEED][part]) for part in ("value", "low", "high")]
+        said = "reference" if row["method"] == PLAIN else Estimate(**row[SPEED]).verdict
+        table.append([row["method"], *numbers, said, _number(row["tokens_per_second"]), str(row["prompts"])])
     return Panel("Speed-up", sentence, {"data": data, "layout": layout | {"shapes": [line]}}, table)
 
 
@@ -233,7 +235,7 @@ def across(groups: dict[str, list[Row]]) -> Panel:
     """Speed-up of every method in every group of prompts, as a heat map."""
     names = list(groups)
     methods = list(dict.fromkeys(row["method"] for rows in groups.values() for row in rows))
-    cells = {(g, r["method"]): r["speedup_in_total"] for g, rows in groups.items() for r in rows}
+    cells = {(g, r["method"]): r[SPEED] for g, rows in groups.items() for r in rows}
     values = [[(cells.get((g, m)) or {}).get("value") for g in names] for m in methods]
     known = [v for line in values for v in line if v is not None]
     widest = max((abs(v - 1) for v in known), default=1) or 1
@@ -258,9 +260,12 @@ def across(groups: dict[str, list[Row]]) -> Panel:
         "yaxis": {"automargin": True, "autorange": "reversed"},
         "xaxis": {"automargin": True},
     }
-    best = max(((v, m, g) for m, line in zip(methods, values, strict=True) for v, g in zip(line, names, strict=True)
-                if v is not None), default=None)  # fmt: skip
-    sentence = "" if best is None else f"The largest speed-up is {best[0]:.2f} times, by {best[1]} on {best[2]}."
+    (group, method), best = max(
+        ((at, v) for at, v in cells.items() if v), key=lambda x: x[1]["value"], default=(("",) * 2, None)
+    )
+    sentence = (
+        "" if best is None else f"The largest speed-up is that of {method} on {group}, {Estimate(**best).sentence}."
+    )
     table = [["method", *names]]
     table += [[m, *(_number(v) for v in line)] for m, line in zip(methods, values, strict=True)]
     return Panel("Speed-up by group of prompts", sentence, {"data": [data], "layout": layout}, table)

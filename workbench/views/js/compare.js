@@ -1,7 +1,7 @@
 /** The Compare view: lanes are measured alone on the device, then raced on one clock from what was recorded. Joins its
  *  panel and its drawings with a host; everything below is drawn from one comparison as plain data. */
 
-const SCHEMA = 1;
+const SCHEMA = 2;
 const KEPT = "wb-compare-last";
 const FORMS = ["text", "lane", "prompts", "repeats", "max_new_tokens", "seed", "target"];
 
@@ -100,7 +100,7 @@ export function measuring(page) {
 function pinned(host) {
   try {
     const pin = JSON.parse(host.remember?.getItem("wb-compare-pin") ?? "null");
-    return pin?.figures && typeof pin.name === "string" ? pin : null;
+    return typeof pin?.figures?.speedup?.value === "number" && typeof pin.name === "string" ? pin : null; // a pin of schema 1 has medians
   } catch {
     return null;
   }
@@ -133,7 +133,7 @@ function hear(page, message) {
     page.made = message.step.comparison ?? page.made;
     if (message.step.comparison) keep(page);
     if (message.step.last) ended(page);
-    else if (message.step.comparison && before) page.parts.live.textContent = page.m.comparetable.heard(message.step);
+    else if (message.step.comparison && before) page.parts.live.textContent = page.m.comparetable.heard(message.step, page.m.speedup);
   }
   page.draw();
 }
@@ -163,7 +163,7 @@ function recall(page) {
 
 function ended(page) {
   page.channel = null;
-  page.parts.live.textContent = page.m.comparetable.heard(page.step);
+  page.parts.live.textContent = page.m.comparetable.heard(page.step, page.m.speedup);
   if (page.made?.lanes.some((lane) => lane.race?.[0])) page.m.comparerace.toggle(page, true);
 }
 
@@ -183,7 +183,7 @@ export async function open(page, file) {
     if (!Array.isArray(made?.lanes) || !made.settings || !made.prompts?.length || !made.lanes.every((lane) => lane.figures && typeof lane.name === "string")) fail("it is no comparison.", "Open a file that Export wrote as JSON, or workbench compare --out x.json.");
     else if (made.schema > SCHEMA) fail(`it has schema ${made.schema}; this workbench reads up to ${SCHEMA}.`, "Update the workbench to open it.");
     else {
-      Object.assign(page, { made, job: null, step: null, from: "imported", prompt: 0, shown: null });
+      Object.assign(page, { made: made.schema < SCHEMA ? page.m.comparetable.renew(made, page.m.speedup) : made, job: null, step: null, from: "imported", prompt: 0, shown: null });
       page.m.comparerace.seek(page, 1);
     }
   } catch {

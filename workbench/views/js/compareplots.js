@@ -18,7 +18,7 @@ export function paysWords(lane) {
   const { pays, figures } = lane;
   if (!pays) return `${lane.name}: nothing was drafted`;
   const limit = pays.always ? "pays at any acceptance" : pays.break_even === null ? "does not pay at any acceptance, at these costs" : `pays above ${pays.break_even.toFixed(2)} acceptance`;
-  const measured = figures.speedup ? `; measured ${figures.speedup.median.toFixed(2)}×, the formula says ${pays.predicted.toFixed(2)}× at ${pays.acceptance.toFixed(2)}` : "";
+  const measured = figures.speedup ? `; measured ${figures.speedup.value.toFixed(2)}×, the formula says ${pays.predicted.toFixed(2)}× at ${pays.acceptance.toFixed(2)}` : "";
   return `${lane.name} ${limit}${measured}`;
 }
 
@@ -27,10 +27,10 @@ export function costs(page) {
   const { parts, m, made } = page, bars = costBars(made.lanes), pin = page.pin?.figures.ms_per_token.decode ?? null;
   const against = (i) => (pin === null || page.pin.key === m.comparetable.key(made, made.lanes.filter((lane) => lane.figures.n)[i]) ? "" : ` (${m.comparetable.signed(bars.totals[i] - pin, 1)})`);
   const labels = bars.totals.map((total, i) => (total === null ? "" : `${total.toFixed(1)}${against(i)}`));
-  m.kit.write(parts.costsNote, page.pin ? `ms, median; difference to ${page.pin.name}` : "ms, median");
+  m.kit.write(parts.costsNote, page.pin ? `ms, mean; difference to ${page.pin.name}` : "ms, mean");
   const said = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
   table(page, "costs", `One token costs: ${said}.`, ["lane", "draft ms", "verify ms", "overhead ms", "all ms"], bars.names.map((name, i) => [name, ...PHASES.map(([part]) => number(bars.parts[part][i])), labels[i]]));
-  const order = [...bars.names.keys()].reverse(), at = (list) => order.map((i) => list[i]), long = bars.totals.map((total, i) => Math.max(total, PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0))), max = Math.max(...long); // medians of parts may add up to more than the median of all
+  const order = [...bars.names.keys()].reverse(), at = (list) => order.map((i) => list[i]), long = bars.totals.map((total, i) => Math.max(total, PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0))), max = Math.max(...long); // phases that overlap add up to more than the whole
   m.plots.plot(page, parts.costs, (css) => ({
     data: PHASES.map(([part, colour]) => ({ type: "bar", orientation: "h", name: part, y: at(bars.names.map((n) => short(n))), x: at(bars.parts[part]), marker: { color: css(colour) }, hovertemplate: `%{y}: ${part} %{x:.2f} ms<extra></extra>` })),
     layout: {
@@ -46,13 +46,13 @@ export function costs(page) {
 export function pays(page) {
   const { parts, m, made } = page, lanes = made.lanes.filter((lane) => lane.pays), said = made.lanes.filter((lane) => !lane.plain && !lane.error).map(paysWords).join("; ");
   m.kit.write(parts.paysNote, "speed-up the measured costs allow, and what was measured");
-  const delta = (lane) => (page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== m.comparetable.key(made, lane) ? m.comparetable.signed(lane.figures.speedup.median - page.pin.figures.speedup.median, 2) : "");
-  table(page, "pays", `${said}.`, ["lane", "pays above", "acceptance", "formula", "measured", "difference", "draft ms a round", "verify ms a round", "depth"], lanes.map((lane) => [lane.name, lane.pays.always ? "0" : number(lane.pays.break_even), number(lane.pays.acceptance), number(lane.pays.predicted), number(lane.figures.speedup?.median), delta(lane) || "–", number(lane.pays.draft_ms), number(lane.pays.verify_ms), lane.pays.depth.toFixed(1)]));
-  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`), top = Math.max(1.2, ...lanes.flatMap((lane) => [lane.figures.speedup?.q3 ?? 0, ...lane.pays.curve.map(([, y]) => y)]));
+  const delta = (lane) => (page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== m.comparetable.key(made, lane) ? m.comparetable.signed(lane.figures.speedup.value - page.pin.figures.speedup.value, 2) : "");
+  table(page, "pays", `${said}.`, ["lane", "pays above", "acceptance", "formula", "measured", "difference", "draft ms a round", "verify ms a round", "depth"], lanes.map((lane) => [lane.name, lane.pays.always ? "0" : number(lane.pays.break_even), number(lane.pays.acceptance), number(lane.pays.predicted), number(lane.figures.speedup?.value), delta(lane) || "–", number(lane.pays.draft_ms), number(lane.pays.verify_ms), lane.pays.depth.toFixed(1)]));
+  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`), top = Math.max(1.2, ...lanes.flatMap((lane) => [lane.figures.speedup?.value ?? 0, ...lane.pays.curve.map(([, y]) => y)]));
   m.plots.plot(page, parts.pays, (css) => ({
     data: lanes.flatMap((lane, i) => [
       { type: "scatter", mode: "lines", name: lane.name, x: lane.pays.curve.map(([x]) => x), y: lane.pays.curve.map(([, y]) => y), line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] }, hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>` },
-      ...(lane.figures.speedup ? [{ type: "scatter", mode: "markers", name: `${lane.name}, measured`, showlegend: false, x: [lane.pays.acceptance], y: [lane.figures.speedup.median], error_y: { type: "data", symmetric: false, array: [lane.figures.speedup.q3 - lane.figures.speedup.median], arrayminus: [lane.figures.speedup.median - lane.figures.speedup.q1], color: colour(i, css), thickness: 1.5 }, marker: { color: colour(i, css), size: 11, symbol: MARKS[i % MARKS.length] }, hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>` }] : []),
+      ...(lane.figures.speedup ? [{ type: "scatter", mode: "markers", name: `${lane.name}, measured`, showlegend: false, x: [lane.pays.acceptance], y: [lane.figures.speedup.value], ...(lane.figures.speedup.low !== null && { error_y: { type: "data", symmetric: false, array: [lane.figures.speedup.high - lane.figures.speedup.value], arrayminus: [lane.figures.speedup.value - lane.figures.speedup.low], color: colour(i, css), thickness: 1.5 } }), marker: { color: colour(i, css), size: 11, symbol: MARKS[i % MARKS.length] }, hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>` }] : []),
     ]),
     layout: {
       height: 290, margin: { l: 44, r: 12, t: 34, b: 40 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },

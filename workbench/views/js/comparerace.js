@@ -32,14 +32,19 @@ export function length(lanes, prompt) {
   return Math.max(0, ...lanes.map((lane) => lane.race?.[prompt]?.rounds.at(-1)?.[0] ?? 0));
 }
 
-/** Tokens per second of a lane's shown run over plain decoding's; null where one is missing. Pure. */
-export function ratio(lane, plain, prompt) {
-  const rate = (each) => {
-    const race = each?.race?.[prompt], end = race?.rounds.at(-1)?.[0];
-    return end ? at(race, Infinity).of / end : null;
-  };
-  const mine = rate(lane), theirs = rate(plain);
-  return mine && theirs ? mine / theirs : null;
+/** Which run is replayed, and why that one. Pure. */
+export function replay(lanes, prompt, repeats, name) {
+  const repeat = lanes.find((lane) => lane.race?.[prompt])?.race[prompt].repeat ?? null;
+  if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 does not say which
+  return repeats > 1 ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to its estimate` : `replayed: the one run on ${name}`;
+}
+
+/** What a lane's row says at its end: the table's estimate, and the replayed run's own ratio named as such. Pure.
+ *  @returns {{estimate: string, own: string}} */
+export function ratio(lane, prompt) {
+  const found = lane.figures?.speedup ?? null, own = lane.race?.[prompt]?.speedup ?? null;
+  if (lane.plain) return { estimate: "1.00×", own: "reference" };
+  return { estimate: found === null ? "–" : `${found.value.toFixed(2)}×`, own: own === null ? "" : `this run ${own.toFixed(2)}×` };
 }
 
 /** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */
@@ -98,14 +103,14 @@ const ratioTime = (lane, page) => lane.race[page.prompt].rounds.at(-1)?.[0] ?? 0
 /** Draw the lanes at the clock's time. Elements are made once and then only changed. */
 export function render(page) {
   const { parts, m, made, race, prompt } = page, { kit } = m;
-  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]), end = length(lanes, prompt), t = Math.min(race.t, end), plain = made.lanes.find((lane) => lane.plain);
+  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]), end = length(lanes, prompt), t = Math.min(race.t, end), of = made.prompts[prompt]?.name ?? "";
   const pin = page.pin && lanes.find((lane) => m.comparetable.key(made, lane) === page.pin.key);
   if (document.activeElement !== parts.prompt || parts.prompt._key === undefined) m.controls.select(parts.prompt, made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })), `${prompt}`);
   while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
   while (parts.race.childElementCount < lanes.length) parts.race.append(row(kit));
   const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before anything is written
   lanes.forEach((lane, i) => {
-    const line = parts.race.children[i], now = at(lane.race[prompt], t), r = ratio(lane, plain, prompt), against = pin && pin !== lane ? ratio(pin, plain, prompt) : null;
+    const line = parts.race.children[i], now = at(lane.race[prompt], t), said = ratio(lane, prompt), mine = lane.figures.speedup?.value ?? null, against = pin && pin !== lane ? (pin.figures.speedup?.value ?? null) : null;
     kit.set(line, { "data-lane": lane.name });
     kit.write(line._name, lane.name);
     kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
@@ -122,10 +127,11 @@ export function render(page) {
     for (let k = now.last.length; k < line._tokens.childElementCount; k += 1) line._tokens.children[k].hidden = true;
     line._fill.style.width = `${now.of ? (100 * now.tokens) / now.of : 0}%`;
     line._bar.classList.toggle("is-plain", lane.plain);
-    kit.write(line._ratio, r === null ? "–" : `${r.toFixed(2)}×`);
-    kit.write(line._delta, r !== null && against ? m.comparetable.signed(r - against, 2, "×") : "");
+    kit.write(line._ratio, said.estimate);
+    kit.write(line._own, said.own);
+    kit.write(line._delta, mine !== null && against !== null ? m.comparetable.signed(mine - against, 2, "×") : "");
   });
-  kit.write(parts.raceNote, `${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`);
+  kit.write(parts.raceNote, `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`);
   kit.write(parts.clock, `${t.toFixed(2)} s`);
   if (document.activeElement !== parts.slider || race.playing) parts.slider.value = end ? Math.round((1000 * t) / end) : 0;
   parts.slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of ${end.toFixed(2)} seconds`);
@@ -144,9 +150,12 @@ function row(kit) {
   line._fill = h("i");
   line._bar = h("div", { className: "wb-racebar" }, line._fill);
   line._ratio = h("b");
+  line._own = h("small");
   line._delta = h("small", { className: "wb-delta" });
-  line.append(h("div", { className: "wb-racename" }, line._name, line._count), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._delta));
+  line._ratio.title = "speed-up over all repeats and prompts, as in the table";
+  line._own.title = "speed-up of the replayed run over the plain run of the same repeat";
+  line.append(h("div", { className: "wb-racename" }, line._name, line._count), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._own, line._delta));
   return line;
 }
 
-export default { newRace, at, length, ratio, toggle, stop, seek, nudge, render };
+export default { newRace, at, length, ratio, replay, toggle, stop, seek, nudge, render };

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { costBars, paysWords } from "./compareplots.js";
-import { at, length, overflows, ratio } from "./comparerace.js";
-import { busy, cells, signed } from "./comparetable.js";
+import { at, length, overflows, ratio, replay } from "./comparerace.js";
+import { busy, cells, heard, renew, signed } from "./comparetable.js";
 import { place, verdict } from "./comparetext.js";
+import * as speedup from "./speedup.js";
 
 const race = (ends, sizes) => ({ seconds: ends.at(-1), rounds: ends.map((end, i) => [end, Array.from({ length: sizes[i] }, (_, k) => [`${i}.${k} `, "accepted"])]) });
 const plain = { name: "Plain", plain: true, race: [race([1, 2, 3, 4], [1, 1, 1, 1])] }, fast = { name: "Fast", race: [race([0.5, 1], [3, 1])] };
@@ -15,16 +16,40 @@ test("a lane shows the tokens whose round has ended by then", () => {
   assert.ok(at(fast.race[0], 1).ended);
 });
 
-test("the race lasts as long as its slowest lane, and ratios are of rates", () => {
-  assert.equal(length([plain, fast], 0), 4);
-  assert.equal(ratio(fast, plain, 0), 4);
-  assert.equal(ratio(fast, plain, 1), null);
+const estimate = (value, more = {}) => ({ value, low: value / 1.2, high: value * 1.2, n: 5, prompts: 1, ...more });
+
+test("the race lasts as long as its slowest lane", () => assert.equal(length([plain, fast], 0), 4));
+
+test("the race shows the table's estimate, and the replayed run's own ratio under its own name", () => {
+  const lane = { name: "Fast", plain: false, figures: { speedup: estimate(2.316) }, race: [{ ...fast.race[0], repeat: 1, speedup: 2.41 }] };
+  assert.deepEqual(ratio(lane, 0), { estimate: "2.32×", own: "this run 2.41×" });
+  assert.equal(cells({ speedup: lane.figures.speedup, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[0].text, "2.32");
+  assert.deepEqual(ratio({ ...plain, figures: { speedup: estimate(1) } }, 0), { estimate: "1.00×", own: "reference" });
+  assert.deepEqual(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0), { estimate: "–", own: "" });
+  assert.equal(replay([lane], 0, 5, "story"), "replayed: repeat 2 of 5 on story, the nearest to its estimate");
+  assert.equal(replay([lane], 0, 1, "story"), "replayed: the one run on story");
+});
+
+test("the table concludes nothing while the interval holds 1×, nor from two runs", () => {
+  const words = (found) => cells({ speedup: found, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[1].text;
+  assert.equal(words(estimate(1.5)), "1.25–1.80× faster, n = 5, this prompt only");
+  assert.equal(words(estimate(1.1)), "0.92–1.32× cannot be told yet, n = 5, this prompt only");
+  assert.equal(words(estimate(1.5, { low: null, high: null, n: 2 })), "2 runs");
+  assert.match(heard({ last: true, comparison: { complete: true, lanes: [{ name: "Fast", plain: false, figures: { speedup: estimate(1.1) } }] } }, speedup), /Fast 1\.10×: cannot be told yet/);
+});
+
+test("a comparison of schema 1 is shown with today's figures, from its runs", () => {
+  const run = (repeat, seconds) => ({ prompt: 0, repeat, token_ids: [1, 2, 3, 4], seconds, decode_seconds: seconds }), old = { median: 9, q1: 9, q3: 9, n: 2 };
+  const lane = (name, times, more) => ({ name, ...more, figures: { speedup: old, tokens_per_second: old }, runs: times.map((s, i) => run(i, s)) });
+  const [mine, theirs] = renew({ schema: 1, lanes: [lane("Fast", [1, 4]), lane("Plain", [2, 2], { plain: true })] }, speedup).lanes;
+  assert.ok(Math.abs(mine.figures.speedup.value - 1) < 1e-12);
+  assert.ok(Math.abs(theirs.figures.tokens_per_second.value - 2) < 1e-12);
 });
 
 test("figures show their difference to the pinned lane", () => {
-  const spread = (median) => ({ median, q1: median, q3: median, n: 2 }), mine = { speedup: spread(2), tau: 3, acceptance_rate: 0.8, tokens_per_second: spread(100) };
-  assert.deepEqual(cells(mine, null).map((c) => c.delta), ["", "", "", "", ""]);
-  assert.deepEqual(cells(mine, { speedup: spread(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: spread(100) }).map((c) => c.delta), ["+0.50", "", "−0.25", "", "±0"]);
+  const mine = { speedup: estimate(2), tau: 3, acceptance_rate: 0.8, tokens_per_second: estimate(100) };
+  assert.deepEqual(cells(mine, null, speedup).map((c) => c.delta), ["", "", "", "", ""]);
+  assert.deepEqual(cells(mine, { speedup: estimate(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: estimate(100) }, speedup).map((c) => c.delta), ["+0.50", "", "−0.25", "", "±0"]);
   assert.equal(signed(-0.004, 2), "±0.00");
 });
 

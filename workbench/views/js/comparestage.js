@@ -5,7 +5,7 @@ const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
 /** What will be there, for those who have measured nothing yet. */
 const INTRO = [
   ["Race", "each lane's words appear at the pace they were measured at; 1× to a tenth of it"],
-  ["Measured", "speed-up against plain decoding with quartiles, τ, accepted drafts, tokens per second; pin a lane to see differences to it"],
+  ["Measured", "speed-up against plain decoding with its 95 % interval, τ, accepted drafts, tokens per second; pin a lane to see differences to it"],
   ["One token costs", "where the milliseconds go: draft, verify, overhead"],
   ["Would it pay?", "the acceptance a method needs at these costs, and the acceptance it had"],
   ["Same text?", "whether an exact method wrote plain decoding's text, token for token, and where a text first differs"],

@@ -1,11 +1,11 @@
-/** The table of figures: a row a lane, medians with quartiles, and differences to the lane that is pinned. */
+/** The table of figures: a row a lane, speed-ups with their intervals (`speedup.js`), and differences to the lane that is pinned. */
 
 const WORDS = {
-  speedup: ["speed-up", "tokens per second / plain decoding's, prompt by prompt and repeat by repeat; the median of these ratios"],
-  quartiles: ["quartiles, n", "of the ratios; n: how many there are"],
+  speedup: ["speed-up", "tokens per second / plain decoding's, prompt by prompt and repeat by repeat; the geometric mean of these ratios, prompts weighing alike"],
+  interval: ["95 % interval", "Student's, over prompts; with one or two prompts over their repeats, and then it says nothing of other prompts"],
   tau: ["τ", "tokens emitted / target verification passes, bonus and corrected included"],
   acceptance_rate: ["accepted of tested", "accepted drafted tokens / tested drafted tokens (discarded ones left out)"],
-  tokens_per_second: ["tok/s", "tokens emitted / seconds from the end of prefill to the last token; median over runs"],
+  tokens_per_second: ["tok/s", "tokens emitted / seconds from the end of prefill to the last token; geometric mean, prompts weighing alike: two lanes' divide to their speed-up"],
 };
 
 /** A lane's identity across comparisons: what ran, on what, under which settings. Pure. */
@@ -28,18 +28,35 @@ export function signed(value, digits, unit = "") {
 const percent = (v) => (v === null ? "–" : `${Math.round(100 * v)} %`);
 const fixed = (v, digits) => (v === null || v === undefined ? "–" : v.toFixed(digits));
 
+/** An interval with what it rests on and the verdict that follows, in two short lines. Pure. @param {object} words  the module `speedup` */
+function interval(found, words) {
+  if (!found) return "–";
+  return found.low === null ? words.basis(found) : `${words.range(found)} ${words.verdict(found)}, ${words.basis(found)}`;
+}
+
 /** Cells of a lane, with differences to `pin` (figures of the reference, or null). Pure.
- *  @returns {{name: string, text: string, delta: string}[]} */
-export function cells(figures, pin) {
+ *  @param {object} words  the module `speedup`  @returns {{name: string, text: string, delta: string}[]} */
+export function cells(figures, pin, words) {
   const delta = (mine, theirs, digits, unit, scale = 1) => (pin && mine !== null && mine !== undefined && theirs !== null && theirs !== undefined ? signed(scale * (mine - theirs), digits, unit) : "");
   const s = figures.speedup, r = figures.tokens_per_second;
   return [
-    { name: "speedup", text: fixed(s?.median, 2), delta: delta(s?.median, pin?.speedup?.median, 2) },
-    { name: "quartiles", text: s ? `${s.q1.toFixed(2)} – ${s.q3.toFixed(2)}, ${s.n}` : "–", delta: "" },
+    { name: "speedup", text: fixed(s?.value, 2), delta: delta(s?.value, pin?.speedup?.value, 2) },
+    { name: "interval", text: interval(s, words), delta: "" },
     { name: "tau", text: fixed(figures.tau, 2), delta: delta(figures.tau, pin?.tau, 2) },
     { name: "acceptance_rate", text: percent(figures.acceptance_rate), delta: delta(figures.acceptance_rate, pin?.acceptance_rate, 0, " %", 100) },
-    { name: "tokens_per_second", text: fixed(r?.median, 0), delta: delta(r?.median, pin?.tokens_per_second?.median, 0) },
+    { name: "tokens_per_second", text: fixed(r?.value, 0), delta: delta(r?.value, pin?.tokens_per_second?.value, 0) },
   ];
+}
+
+/** A comparison of schema 1, which had medians, with today's figures of speed, from its runs. Pure. */
+export function renew(made, words) {
+  const plain = made.lanes.find((lane) => lane.plain), typical = (lane) => {
+    const byPrompt = {};
+    for (const run of lane.runs ?? []) if (run.token_ids.length) (byPrompt[run.prompt] ??= []).push(run.token_ids.length / (run.decode_seconds || run.seconds));
+    return words.estimate(Object.values(byPrompt));
+  };
+  const lanes = made.lanes.map((lane) => ({ ...lane, figures: { ...lane.figures, tokens_per_second: typical(lane), speedup: plain && lane.runs ? words.ofRuns(lane.runs, plain.runs ?? []) : null } }));
+  return { ...made, schema: 2, lanes };
 }
 
 /** Whether other work had the processor when the measurement began: such figures scatter. Pure. */
@@ -47,9 +64,9 @@ export function busy({ load, cores }) {
   return cores && Number(load) > cores ? `the machine was busy (load ${load} on ${cores} cores), so figures scatter` : "";
 }
 
-/** What a screen reader hears of a step. Pure. */
-export function heard(step) {
-  const said = (step.comparison?.lanes ?? []).filter((lane) => lane.figures.speedup && !lane.plain).map((lane) => `${lane.name} ${lane.figures.speedup.median.toFixed(2)} times plain`);
+/** What a screen reader hears of a step. Pure. @param {object} words  the module `speedup` */
+export function heard(step, words) {
+  const said = (step.comparison?.lanes ?? []).filter((lane) => lane.figures.speedup && !lane.plain).map((lane) => `${lane.name} ${words.sentence(lane.figures.speedup)}`);
   const failed = (step.comparison?.lanes ?? []).filter((lane) => lane.error).map((lane) => `${lane.name} failed`);
   const head = step.last ? (step.comparison?.complete ? "Measured. " : "Stopped. ") : `${step.done} of ${step.total} runs. `;
   return head + [...said, ...failed].join("; ");
@@ -63,16 +80,16 @@ export function render(page) {
   while (body.rows.length > made.lanes.length) body.deleteRow(-1);
   while (body.rows.length < made.lanes.length) body.append(row(kit));
   made.lanes.forEach((lane, i) => {
-    const line = body.rows[i], pinned = page.pin?.key === key(made, lane), of = cells(lane.figures, pinned ? null : page.pin?.figures);
+    const line = body.rows[i], pinned = page.pin?.key === key(made, lane), of = cells(lane.figures, pinned ? null : page.pin?.figures, m.speedup);
     line.dataset.lane = lane.name;
     line.classList.toggle("is-pinned", pinned);
     kit.write(line._name, lane.name);
-    const said = lane.error ? "" : [lane.plain ? "the reference of the speed-ups" : "", lane.promise === "exact" ? "" : lane.promise, ...lane.warnings].filter(Boolean).join(" · ");
+    const said = lane.error ? "" : [lane.promise === "exact" ? "" : lane.promise, ...lane.warnings].filter(Boolean).join(" · ");
     kit.write(line._said, said);
     kit.write(line._error, lane.error ? `left out: ${lane.error}` : "");
     of.forEach((cell, k) => {
       const td = line.cells[k + 1];
-      kit.write(td.firstChild, cell.text);
+      kit.write(td.firstChild, lane.plain && cell.name === "interval" ? "reference" : cell.text);
       kit.write(td.lastChild, cell.delta);
     });
     line._pin.setAttribute("aria-pressed", String(pinned));
@@ -82,9 +99,9 @@ export function render(page) {
     line._live.disabled = !page.job || !lane.race?.[page.prompt];
     line._live.title = page.job ? "Open its run in the Live view" : "its trace is not kept any more: measure again";
   });
-  const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)), { repeats } = made.settings;
+  const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)), { repeats } = made.settings, prompts = made.prompts.length;
   const scatter = busy(made.machine);
-  kit.write(parts.tableNote, `${scatter && `${scatter} · `}median and quartiles, ${made.complete ? `n = ${repeats} × ${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""}` : `n = ${n} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`);
+  kit.write(parts.tableNote, `${scatter && `${scatter} · `}geometric means, ${made.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`);
 }
 
 function head(h) {
@@ -104,4 +121,4 @@ function row(kit) {
   return line;
 }
 
-export default { busy, key, where, signed, cells, heard, render };
+export default { busy, key, where, signed, cells, heard, renew, render };

@@ -70,7 +70,7 @@ export function draw(page) {
   if (!sweep?.sweep) return;
   const title = catalogue.metrics[page.metric], range = m.sweepgrid.render(parts.grid, { sweep, cells, metric: page.metric, title, chosen: page.chosen }, kit);
   kit.write(parts.scale, some && Number.isFinite(range.low) ? `${m.sweepgrid.words(page.metric, range.low)} to ${m.sweepgrid.words(page.metric, range.high)}` : "");
-  kit.write(parts.heatNote, `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean, 95 % bootstrap interval, n`);
+  kit.write(parts.heatNote, `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean (of speeds: geometric), 95 % interval, n`);
   failures(parts.failed, [...cells.values()], kit);
   kit.write(parts.code, sweep.code ?? "");
   kit.write(parts.command, sweep.command ?? "");

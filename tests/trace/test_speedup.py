@@ -1,0 +1,112 @@
+"""The estimator of speed-up: intervals that deserve their name, symmetry, and words that conclude nothing too soon."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from workbench.trace import speedup
+from workbench.trace.speedup import OPEN, SLOWER, Estimate, estimate
+
+
+def test_the_mean_is_geometric_and_prompts_weigh_alike() -> None:
+    found = estimate({"a": [4.0], "b": [1.0] * 7, "c": [2.0, 2.0]})
+    assert found is not None
+    assert found.value == pytest.approx(2.0)
+    assert (found.n, found.prompts) == (10, 3)
+
+
+def test_the_interval_is_students_over_prompts() -> None:
+    ratios = {"a": [1.1, 1.3], "b": [1.6, 1.4], "c": [2.0, 2.1], "d": [0.9, 1.0]}
+    means = [float(np.mean(np.log(own))) for own in ratios.values()]
+    low, high = stats.t.interval(0.95, 3, np.mean(means), stats.sem(means))
+    found = estimate(ratios)
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
+
+
+def test_one_prompt_has_an_interval_over_its_repeats_and_says_so() -> None:
+    logs = np.log([1.2, 1.5, 1.3, 1.4])
+    low, high = stats.t.interval(0.95, 3, logs.mean(), stats.sem(logs))
+    found = estimate({0: [1.2, 1.5, 1.3, 1.4]})
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
+    assert found.basis == "n = 4, this prompt only"
+    two = estimate({0: [1.2, 1.3], 1: [1.5, 1.4]})
+    assert two is not None
+    assert two.basis == "n = 4, these 2 prompts only"
+    pair = estimate({0: [1.2, 1.3]})
+    assert pair is not None
+    assert (pair.value, pair.low, pair.high) == (pytest.approx(math.sqrt(1.56)), None, None)
+
+
+def test_repeats_are_not_prompts() -> None:
+    """Three prompts that differ, ten repeats that agree: thirty values, and no certainty about the next prompt."""
+    found = estimate({i: [level] * 10 for i, level in enumerate((0.8, 1.2, 1.8))})
+    assert found is not None
+    assert found.high is not None
+    assert found.low is not None
+    assert found.high / found.low > 5
+    assert found.verdict == OPEN
+
+
+ratio = st.floats(0.05, 20)
+by_prompt = st.dictionaries(st.integers(0, 9), st.lists(ratio, min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+@given(by_prompt)
+def test_a_over_b_is_one_over_b_over_a(ratios: dict[int, list[float]]) -> None:
+    there, back = estimate(ratios), estimate({i: [1 / r for r in own] for i, own in ratios.items()})
+    assert there is not None
+    assert back is not None
+    assert there.value * back.value == pytest.approx(1)
+    if there.low is not None:
+        assert there.low * back.high == pytest.approx(1)
+
+
+@given(by_prompt)
+def test_typical_rates_divide_to_the_speed_up(ratios: dict[int, list[float]]) -> None:
+    """Whoever divides the two columns of tokens per second finds the speed-up that stands beside them."""
+    plain = {(i, k): 50.0 + 7 * i + k for i, own in ratios.items() for k in range(len(own))}
+    mine = {(i, k): plain[i, k] * r for i, own in ratios.items() for k, r in enumerate(own)}
+    found = speedup.speedup(mine, plain)
+    rates = [estimate(speedup.by_prompt(side)) for side in (mine, plain)]
+    assert found is not None
+    assert rates[0] is not None
+    assert rates[1] is not None
+    assert rates[0].value / rates[1].value == pytest.approx(found.value)
+
+
+@pytest.mark.parametrize(("prompts", "repeats"), [(3, 3), (8, 2), (1, 3)])
+def test_a_95_per_cent_interval_covers_in_95_of_100_cases(prompts: int, repeats: int) -> None:
+    """Seeded; 600 draws: a standard error of 0.9 points. A bootstrap over three prompts covers in 75 of 100."""
+    rng, covered, trials = np.random.default_rng(0), 0, 600
+    for _ in range(trials):
+        of_prompt = rng.normal(0, 0.3 if prompts > 1 else 0, (prompts, 1))
+        logs = math.log(1.4) + of_prompt + rng.normal(0, 0.1, (prompts, repeats))
+        found = estimate({i: np.exp(own).tolist() for i, own in enumerate(logs)})
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= 1.4 <= found.high
+    assert 0.92 <= covered / trials <= 0.98
+
+
+def test_no_verdict_while_the_interval_holds_1() -> None:
+    assert Estimate(1.4, 0.99, 2.0, 6, 6).verdict == OPEN
+    assert Estimate(0.7, 0.5, 0.9, 6, 6).verdict == SLOWER
+    assert Estimate(0.7, None, None, 1, 1).verdict == "one run"
+    assert Estimate(1.01, 0.8, 1.3, 4, 1).sentence == "1.01×: cannot be told yet (0.80–1.30×, n = 4, this prompt only)"
+    assert Estimate(1.5, 1.3, 1.7, 12, 4).sentence == "1.50×: faster (1.30–1.70×, n = 12: 4 prompts)"
+
+
+def test_runs_without_a_token_and_runs_without_a_partner_are_left_out() -> None:
+    found = speedup.speedup({(0, 0): 30.0, (0, 1): 0.0, (1, 0): 9.0}, {(0, 0): 10.0, (0, 1): 10.0})
+    assert found is not None
+    assert (found.value, found.n, found.prompts) == (pytest.approx(3.0), 1, 1)
+    assert speedup.speedup({}, {(0, 0): 1.0}) is None
