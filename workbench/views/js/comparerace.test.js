@@ -31,10 +31,10 @@ test("the race shows the table's estimate, and the replayed run's own ratio unde
 });
 
 test("the table concludes nothing while the interval holds 1×, nor from two runs", () => {
-  const words = (found) => cells({ speedup: found, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[1].text;
-  assert.equal(words(estimate(1.5)), "1.25–1.80× faster, n = 5, this prompt only");
-  assert.equal(words(estimate(1.1)), "0.92–1.32× cannot be told yet, n = 5, this prompt only");
-  assert.equal(words(estimate(1.5, { low: null, high: null, n: 2 })), "2 runs");
+  const words = (found) => cells({ speedup: found, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[1], word = (found) => [words(found).text, words(found).delta].join(" ").trim();
+  assert.equal(word(estimate(1.5)), "1.25–1.80× faster, n = 5, this prompt only");
+  assert.equal(word(estimate(1.1)), "0.92–1.32× cannot be told yet, n = 5, this prompt only");
+  assert.equal(word(estimate(1.5, { low: null, high: null, n: 2 })), "2 runs");
   assert.match(heard({ last: true, comparison: { complete: true, lanes: [{ name: "Fast", plain: false, figures: { speedup: estimate(1.1) } }] } }, speedup), /Fast 1\.10×: cannot be told yet/);
 });
 
@@ -48,8 +48,8 @@ test("a comparison of schema 1 is shown with today's figures, from its runs", ()
 
 test("figures show their difference to the pinned lane", () => {
   const mine = { speedup: estimate(2), tau: 3, acceptance_rate: 0.8, tokens_per_second: estimate(100) };
-  assert.deepEqual(cells(mine, null, speedup).map((c) => c.delta), ["", "", "", "", ""]);
-  assert.deepEqual(cells(mine, { speedup: estimate(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: estimate(100) }, speedup).map((c) => c.delta), ["+0.50", "", "−0.25", "", "±0"]);
+  assert.deepEqual(cells(mine, null, speedup).map((c) => c.delta), ["", "faster, n = 5, this prompt only", "", "", ""]);
+  assert.deepEqual(cells(mine, { speedup: estimate(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: estimate(100) }, speedup).map((c) => c.delta), ["+0.50", "faster, n = 5, this prompt only", "−0.25", "", "±0"]);
   assert.equal(signed(-0.004, 2), "±0.00");
 });
 

@@ -28,10 +28,10 @@ export function signed(value, digits, unit = "") {
 const percent = (v) => (v === null ? "–" : `${Math.round(100 * v)} %`);
 const fixed = (v, digits) => (v === null || v === undefined ? "–" : v.toFixed(digits));
 
-/** An interval with what it rests on and the verdict that follows, in two short lines. Pure. @param {object} words  the module `speedup` */
+/** An interval, and under it the verdict that follows and what both rest on. Pure. @param {object} words  the module `speedup` */
 function interval(found, words) {
-  if (!found) return "–";
-  return found.low === null ? words.basis(found) : `${words.range(found)} ${words.verdict(found)}, ${words.basis(found)}`;
+  if (!found) return { text: "–", delta: "" };
+  return found.low === null ? { text: words.basis(found), delta: "" } : { text: words.range(found), delta: `${words.verdict(found)}, ${words.basis(found)}` };
 }
 
 /** Cells of a lane, with differences to `pin` (figures of the reference, or null). Pure.
@@ -41,7 +41,7 @@ export function cells(figures, pin, words) {
   const s = figures.speedup, r = figures.tokens_per_second;
   return [
     { name: "speedup", text: fixed(s?.value, 2), delta: delta(s?.value, pin?.speedup?.value, 2) },
-    { name: "interval", text: interval(s, words), delta: "" },
+    { name: "interval", ...interval(s, words) },
     { name: "tau", text: fixed(figures.tau, 2), delta: delta(figures.tau, pin?.tau, 2) },
     { name: "acceptance_rate", text: percent(figures.acceptance_rate), delta: delta(figures.acceptance_rate, pin?.acceptance_rate, 0, " %", 100) },
     { name: "tokens_per_second", text: fixed(r?.value, 0), delta: delta(r?.value, pin?.tokens_per_second?.value, 0) },
@@ -90,7 +90,7 @@ export function render(page) {
     of.forEach((cell, k) => {
       const td = line.cells[k + 1];
       kit.write(td.firstChild, lane.plain && cell.name === "interval" ? "reference" : cell.text);
-      kit.write(td.lastChild, cell.delta);
+      kit.write(td.lastChild, lane.plain && cell.name === "interval" ? "" : cell.delta);
     });
     line._pin.setAttribute("aria-pressed", String(pinned));
     line._pin.setAttribute("aria-label", pinned ? `${lane.name} is the reference: let it go` : `Make ${lane.name} the reference: every figure then shows its difference to it`);
