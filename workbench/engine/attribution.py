@@ -150,14 +150,24 @@ def _weights(
     return attention[rows][:, is_vision].detach(), gradient
 
 
-def slopes(says: Float[Tensor, " T"], leaves: Sequence[Float[Tensor, "1 n D"]]) -> Float[Tensor, "T n"]:
-    """|Σ gradient · input| of each figure at each position, over all leaves together."""
-    found = []
+def slopes(
+    says: Float[Tensor, " T"],
+    leaves: Sequence[Float[Tensor, "1 n D"]],
+    towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
+) -> Float[Tensor, "T n"]:
+    """|Σ gradient · direction| of each figure at each position, over all leaves together.
+
+    Args:
+        says: the figures.
+        leaves: what they are differentiated by.
+        towards: a direction for each leaf; by default the leaf itself: gradient × input.
+    """
+    found, towards = [], leaves if towards is None else towards
     for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
         gradients = torch.autograd.grad(
             says, leaves, some, retain_graph=True, is_grads_batched=True, allow_unused=True, materialize_grads=True
         )
-        parts = [(gradient[:, 0] * leaf[0]).sum(-1) for gradient, leaf in zip(gradients, leaves, strict=True)]
+        parts = [(gradient[:, 0] * way[0]).sum(-1) for gradient, way in zip(gradients, towards, strict=True)]
         found.append(torch.stack(parts).sum(0).abs())
     return torch.cat(found).detach()
 

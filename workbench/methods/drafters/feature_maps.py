@@ -24,9 +24,12 @@ def explain_feature_drafter(
 
     Each token is taken as the drafter would draft it right behind the true text before it, under the picture that it
     was shown then. *Attention* is the mean over heads of what that position gives to the picture's entries; an entry
-    that stands for several patches hands its weight on to them. *Gradient* is |Σ (∂ log q(token) / ∂x) · x| over the
-    embedding and the feature that the drafter is given at a patch. Both are about the picture itself: what the target's
-    features of the *text* carry of the picture reaches the drafter, too, and is not counted.
+    that stands for several patches hands its weight on to them. *Gradient* is |Σ (∂ log q(token) / ∂x) · (x − x̄)|
+    over the embedding x and the feature x that the drafter is given at a patch, x̄ their mean over the patches of that
+    picture: how much log q falls or rises, to first order, if the patch looked like the picture's mean. (Not gradient ×
+    input: these drafters norm what enters, a patch's length cancels, and ∂/∂x · x would be what the norms' ε leaves of
+    it, 1e-13 and rounding.) Both are about the picture itself: what the target's features of the *text* carry of the
+    picture reaches the drafter, too, and is not counted.
 
     Args:
         net: the drafter.
@@ -62,12 +65,22 @@ def explain_feature_drafter(
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
                 chosen = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
                 says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
-                gradient.append(slopes(says, (embeds, features))[:, :n_prompt][:, is_vision.to(embeds.device)])
+                contrasts = [contrast(x, spans) for x in (embeds, features)]
+                found = slopes(says, (embeds, features), contrasts)
+                gradient.append(found[:, :n_prompt][:, is_vision.to(embeds.device)])
             with torch.no_grad():
                 weights = net.attention(entered.inputs, entered.places)[0, rows]
                 attention.append(_on_patches(weights, entered, spans, n_prompt)[:, is_vision.to(embeds.device)])
-    found = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
-    return {name: scaled(maps) for name, maps in found.items()} if bool(found["attention"].any()) else None
+    maps = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
+    return {name: scaled(weights) for name, weights in maps.items()} if bool(maps["attention"].any()) else None
+
+
+def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Float[Tensor, "1 n D"]:
+    """What each patch has that the mean of its picture's patches has not; zero at the text."""
+    found = torch.zeros_like(x)
+    for start, end in spans:
+        found[:, start:end] = x[:, start:end] - x[:, start:end].mean(1, keepdim=True)
+    return found.detach()
 
 
 def _on_patches(
