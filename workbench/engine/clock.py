@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
@@ -43,18 +45,37 @@ class Mark:
         return 0.0 if origin is None else origin.elapsed_time(self._event) / 1e3
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One forward.
+
+    Attributes:
+        start: when it began.
+        end: when it ended.
+        owners: `id` of each row it was run for; empty where the model does not know them.
+    """
+
+    start: Mark
+    end: Mark
+    owners: frozenset[int] = frozenset()
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end.seconds - self.start.seconds
+
+
 class Meter:
-    """Stretches of time spent in forwards of one model, in order."""
+    """Forwards of one model, in order."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[Mark, Mark]] = []
+        self.spans: list[Span] = []
 
-    def take(self) -> list[tuple[Mark, Mark]]:
+    def add(self, start: Mark, end: Mark, owners: Iterable[int | None] = ()) -> None:
+        """A forward was run."""
+        self.spans.append(Span(start, end, frozenset(owner for owner in owners if owner is not None)))
+
+    def take(self) -> list[Span]:
         """What was measured since the last call."""
         spans, self.spans = self.spans, []
         return spans
-
-
-def seconds_of(spans: list[tuple[Mark, Mark]]) -> float:
-    """Sum of the stretches, in seconds."""
-    return sum(b.seconds - a.seconds for a, b in spans)

@@ -12,7 +12,6 @@ import platform
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from workbench.core.errors import (
     is_out_of_memory,
 )
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.clock import Clock, Mark, seconds_of
+from workbench.engine.clock import Clock, Span
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.method import Configured
@@ -49,25 +48,12 @@ from workbench.engine.request import (
 )
 from workbench.engine.runner import SCRATCH, Segment
 from workbench.engine.selfcheck import warnings_for
+from workbench.engine.timing import Drafting, Timing, share
 from workbench.trace.events import Change, Footer, Header, Trace
 
 log = logging.getLogger(__name__)
 
 PREFILL_CHUNK = 512
-
-
-@dataclass(slots=True)
-class Spans:
-    """When the phases of a round began, and the last one ended."""
-
-    draft: Mark
-    verify: Mark
-    judge: Mark
-    commit: Mark
-    forward_draft_s: float = 0.0
-    forward_verify_s: float = 0.0
-    draft_forwards: int = 0
-    target_forwards: int = 0
 
 
 class Engine:
@@ -241,7 +227,7 @@ class Engine:
         return False
 
     def _open(self, row: Row) -> None:
-        row.slot = self.models.target.open()
+        row.slot = self.models.target.open(id(row))
         row.detokeniser = detokeniser(self.models.tokenizer, row.committed)
         row.prefill_start = time.perf_counter()
 
@@ -314,8 +300,8 @@ class Engine:
         finally:
             target.close(spare)
 
-    def _take_spans(self, rows: list[Row]) -> list[tuple[Mark, Mark]]:
-        """Stretches of time in model forwards since the last call, whichever models the rows use."""
+    def _take_spans(self, rows: list[Row]) -> list[Span]:
+        """Forwards since the last call, of whichever models the rows use."""
         meters = {id(m): m for row in rows for m in row.models.meters}
         return [span for meter in meters.values() for span in meter.take()]
 
@@ -323,42 +309,60 @@ class Engine:
         t_round = time.perf_counter()
         self._take_spans(rows)
         start = self.clock.mark()
-        trees = self._draft(rows)
+        trees, drafting = self._draft(rows)
         rows = [row for row in rows if id(row) in trees]
         if not rows:
             return
-        drafted = self._take_spans(rows)
         verify = self.clock.mark()
         logits, hidden = self._verify(rows, [trees[id(row)] for row in rows])
         rows = [row for row in rows if id(row) in logits]
-        verified = self._take_spans(rows)
         judge = self.clock.mark()
         judged = self._judge(rows, [trees[id(row)] for row in rows], [logits[id(row)] for row in rows])
         commit = self.clock.mark()
-        spans = Spans(
-            start, verify, judge, commit, seconds_of(drafted), seconds_of(verified), len(drafted), len(verified)
+        spans = self._take_spans(rows)
+        drafted = {row: work for group in drafting for row, work in share(group.spans, group.rows).items()}
+        verified, when = (
+            share(spans, [id(row) for row in rows]),
+            {row: group for group in drafting for row in group.rows},
         )
+        forwards_s = sum(work.part_s for work in drafted.values()) + sum(span.seconds for span in spans)
         for row, verdict in judged:
-            self._guard(row, self._commit, row, verdict, hidden[id(row)], spans, t_round)
+            key = id(row)
+            timing = Timing(
+                start, verify, judge, commit, when[key], drafted[key], verified[key], forwards_s, len(judged)
+            )  # fmt: skip
+            self._guard(row, self._commit, row, verdict, hidden[key], timing, t_round)
 
-    def _draft(self, rows: list[Row]) -> dict[int, DraftTree]:
-        """One tree a row; rows of one drafter class are drafted together."""
+    def _draft(self, rows: list[Row]) -> tuple[dict[int, DraftTree], list[Drafting]]:
+        """One tree a row, and what they took; rows of one drafter class are drafted together where it can."""
         trees: dict[int, DraftTree] = {}
-        groups: dict[tuple[type, int], list[Row]] = {}
+        drafting: list[Drafting] = []
+        groups: dict[tuple[type, int, int], list[Row]] = {}
+        now = self.clock.mark()
         for row in rows:
             if row.plan.depth > 0:
-                groups.setdefault((type(row.drafter), id(row.models.drafter)), []).append(row)
+                alone = 0 if row.drafter.batches() else id(row)
+                groups.setdefault((type(row.drafter), id(row.models.drafter), alone), []).append(row)
             else:
                 trees[id(row)] = DraftTree.empty(device=self.models.target.device)
+                drafting.append(Drafting(now, now, (id(row),)))
         for group in groups.values():
-            if len(group) == 1:
-                self._guard(group[0], lambda g=group: trees.__setitem__(id(g[0]), g[0].drafter.propose(g)[0]))
-                continue
-            try:
-                trees.update(zip(map(id, group), group[0].drafter.propose(group), strict=True))
-            except Exception:  # find the row that fails; keep the others
-                for row in group:
-                    self._guard(row, lambda r=row: trees.__setitem__(id(r), self._propose_again(r)))
+            start = self.clock.mark()
+            trees.update(self._propose(group))
+            drafting.append(Drafting(start, self.clock.mark(), tuple(map(id, group)), self._take_spans(group)))
+        return trees, drafting
+
+    def _propose(self, group: list[Row]) -> dict[int, DraftTree]:
+        """Trees by row. A row whose drafter fails ends, and has none."""
+        trees: dict[int, DraftTree] = {}
+        if len(group) == 1:
+            self._guard(group[0], lambda: trees.__setitem__(id(group[0]), group[0].drafter.propose(group)[0]))
+            return trees
+        try:
+            return dict(zip(map(id, group), group[0].drafter.propose(group), strict=True))
+        except Exception:  # find the row that fails; keep the others
+            for row in group:
+                self._guard(row, lambda r=row: trees.__setitem__(id(r), self._propose_again(r)))
         return trees
 
     @staticmethod
@@ -434,7 +438,7 @@ class Engine:
             self._guard(row, lambda r=row, t=tree, f=mine: judged.append((r, Judged.of(t, f, r.verifier, r.uniform))))
         return judged
 
-    def _commit(self, row: Row, judged: Judged, hidden: Tensor, spans: Spans, t_round: float) -> None:
+    def _commit(self, row: Row, judged: Judged, hidden: Tensor, timing: Timing, t_round: float) -> None:
         """Move the accepted path into the cache, emit its tokens, tell the drafter, record the round."""
         assert row.slot is not None
         assert row.trace is not None
@@ -459,7 +463,7 @@ class Engine:
             row.policy.observe(row, row.policy_state, outcome)
         changes: list[Change] = row.changes
         record = record_round(
-            row, judged, kept, spans_text, changes, spans, self._params_of(row), self.token_text, self.record, t_round
+            row, judged, kept, spans_text, changes, timing, self._params_of(row), self.token_text, self.record, t_round
         )
         row.trace.rounds.append(record)
         row.pace.emitted(kept)

@@ -76,6 +76,11 @@ class Drafter:
         """State for one row; None when there is none."""
         return None
 
+    @classmethod
+    def batches(cls) -> bool:
+        """Whether it drafts for several rows together. Others are asked for one row at a time."""
+        return cls.propose is not Drafter.propose
+
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """One tree a row. Rows share this drafter's class, not necessarily its parameters: read `row.drafter`.
 

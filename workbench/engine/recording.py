@@ -26,8 +26,8 @@ from workbench.trace.events import (
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
-    from workbench.engine.loop import Spans
     from workbench.engine.request import Row
+    from workbench.engine.timing import Timing
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def record_round(
     kept: int,
     spans_text: list[tuple[str, int, int]],
     changes: list[Change],
-    spans: Spans,
+    timing: Timing,
     params: dict[str, Any],
     token_text: TokenText,
     full: bool,
@@ -124,6 +124,8 @@ def record_round(
     seconds = now - t_round
     origin_s = row.origin_s + still_s
     begin = t_round - origin_s
+    drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
+    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
     record = Round(
         index=len(row.trace.rounds),
         method=row.configured.name,
@@ -135,18 +137,20 @@ def record_round(
         emitted=emitted,
         entropy=judged.entropy if full else [],
         phases=[
-            Phase("draft", spans.draft.seconds - origin, spans.verify.seconds - origin),
-            Phase("verify", spans.verify.seconds - origin, spans.judge.seconds - origin),
-            Phase("judge", spans.judge.seconds - origin, spans.commit.seconds - origin),
-            Phase("commit", spans.commit.seconds - origin, now - origin_s),
+            *_draft_phases(timing, origin),
+            Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
+            Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
+            Phase("commit", timing.commit.seconds - origin, now - origin_s),
         ],
         started_s=begin,
         seconds=seconds,
-        draft_s=spans.forward_draft_s,
-        verify_s=spans.forward_verify_s,
-        overhead_s=max(0.0, seconds - spans.forward_draft_s - spans.forward_verify_s),
-        draft_forwards=spans.draft_forwards,
-        target_forwards=spans.target_forwards,
+        draft_s=drafted.seconds,
+        verify_s=verified.seconds,
+        overhead_s=overhead_s,
+        waited_s=timing.waited_s if timing.rows > 1 else 0.0,
+        shared={"rows": timing.rows, **parts} if timing.rows > 1 else {},
+        draft_forwards=drafted.forwards,
+        target_forwards=verified.forwards,
         changes=changes,
         signals=dict(row.signals),
         notes=list(row.notes),
@@ -159,6 +163,16 @@ def record_round(
         ]
         record.top_q = _top_q(row, judged, token_text)
     return record
+
+
+def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
+    """The row's own drafting; before and behind it others of its batch were drafted for."""
+    own = timing.drafting
+    if timing.rows == 1:
+        return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]
+    edges = [mark.seconds - origin for mark in (timing.start, own.start, own.end, timing.verify)]
+    stretches = zip(("wait", "draft", "wait"), edges[:-1], edges[1:], strict=True)
+    return [Phase(name, start, end) for name, start, end in stretches if end > start]
 
 
 def _top_q(row: Row, judged: Judged, token_text: TokenText) -> list[Top | None]:

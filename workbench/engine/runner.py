@@ -36,7 +36,8 @@ class Slot:
 
     `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them. `pictured`
     says what the pictures of the prompt became. `shift` is by how much the target's sequence is longer than this
-    model's, which was given the same prompt with fewer tokens for its pictures.
+    model's, which was given the same prompt with fewer tokens for its pictures. `owner` is the `id` of the row of the
+    engine that it serves, so that a forward is counted for those who asked for it.
     """
 
     index: int
@@ -47,6 +48,7 @@ class Slot:
     positions: Tensor | None = None
     pictured: Pictured | None = None
     shift: int = 0
+    owner: int | None = None
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ class Runner:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def open(self) -> Slot:
+    def open(self, owner: int | None = None) -> Slot:
         """A new, empty row. Rows are kept dense: an open row's `index` may change when another closes."""
         if len(self.slots) == self.cache.n_rows:
             try:
@@ -169,7 +171,7 @@ class Runner:
                 ) from error
         if self._lean is not None:
             self._lean = self._lean.fresh()
-        slot = Slot(len(self.slots))
+        slot = Slot(len(self.slots), owner=owner)
         self.cache.clear_row(slot.index)
         self.slots.append(slot)
         return slot
@@ -231,7 +233,7 @@ class Runner:
         begun, start = time.perf_counter(), self.clock.mark()
         with watched(self, self._first_layer) as seen:
             logits = self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=2).logits
-        self.meter.spans.append((start, self.clock.mark()))
+        self.meter.add(start, self.clock.mark(), [slot.owner])
         if self._multi_rope and self.model.model.rope_deltas is not None:
             slot.rope_delta = int(self.model.model.rope_deltas[0])
         elif "places" in seen:  # PaliGemma counts from 1
@@ -301,7 +303,7 @@ class Runner:
                 use_cache=True,
                 logits_to_keep=1 if last_only else 0,
             ).logits
-        self.meter.spans.append((start, self.clock.mark()))
+        self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:
             segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
         assert self._hidden is not None

@@ -163,10 +163,13 @@ class Round:
         phases: draft, verify, judge, commit with start and end.
         started_s: start of the round, seconds since the start of the generation, pauses not counted.
         seconds: length of the round in wall time.
-        draft_s: time in drafting.
-        verify_s: time in the target's verification forward.
-        overhead_s: wall time of the round in neither the target's nor a drafter's forward.
-        draft_forwards: forwards of drafter models.
+        draft_s: time in forwards of its drafter, shared ones in full.
+        verify_s: time in the target's verification forward, in full where rows of a batch shared it.
+        overhead_s: wall time of the round in no model's forward, be it for this row or for another of its batch.
+        waited_s: time in forwards for other rows of its batch, which this row took no part in.
+        shared: what this row's part is where rows of a batch shared forwards, so that sums over the batch give the time
+            that passed: `rows` (verified together), `draft_s`, `verify_s`, `overhead_s`; {} for a row on its own.
+        draft_forwards: forwards of drafter models that this row took part in.
         target_forwards: forwards of the target (1, unless a simulation or self-drafter used more).
         changes: settings that changed before this round.
         signals: named figures a drafter wants seen.
@@ -198,6 +201,8 @@ class Round:
     draft_s: float = 0.0
     verify_s: float = 0.0
     overhead_s: float = 0.0
+    waited_s: float = 0.0
+    shared: dict[str, float] = field(default_factory=dict)
     draft_forwards: int = 0
     target_forwards: int = 1
     changes: list[Change] = field(default_factory=list)

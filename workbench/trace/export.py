@@ -186,7 +186,7 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "a token is of an unknown kind"
     if not all(isinstance(text, str) for text in [*nodes.text, *(e.text for e in r.emitted)]):
         return "a token's text is no text"
-    numbers = [*nodes.p, *nodes.depth, r.seconds, r.started_s, r.draft_s, r.verify_s, r.overhead_s]
+    numbers = [*nodes.p, *nodes.depth, r.seconds, r.started_s, r.draft_s, r.verify_s, r.overhead_s, r.waited_s]
     numbers += [x for p in r.phases for x in (p.start_s, p.end_s)] + [e.p for e in r.emitted]
     if not all(isinstance(x, (int, float)) for x in numbers):
         return "what should be a number is none"

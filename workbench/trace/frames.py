@@ -32,12 +32,12 @@ may be any integer."""
 ROUNDS: Schema = {
     "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
     "bonus_kind": pl.String, "started_s": pl.Float64, "seconds": pl.Float64, "draft_s": pl.Float64,
-    "verify_s": pl.Float64, "overhead_s": pl.Float64, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
+    "verify_s": pl.Float64, "overhead_s": pl.Float64, "waited_s": pl.Float64, "shared": pl.String, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
     "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
     "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
     "vision": pl.String,
 }  # fmt: skip
-"""One row a round. `params`, `changes`, `signals`, `vision` are JSON; the `n_` columns count what `places` holds."""
+"""One row a round. `params`, `changes`, `signals`, `shared`, `vision` are JSON; the `n_` columns count what `places` holds."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
@@ -160,6 +160,7 @@ def _round_row(r: Round) -> dict[str, Any]:
         "changes": json.dumps([_slots(c) for c in r.changes]),
         "signals": json.dumps(r.signals),
         "vision": json.dumps(r.vision),
+        "shared": json.dumps(r.shared),
         "n_top_p": len(r.top_p),
         "n_top_q": len(r.top_q),
         "n_entropy": len(r.entropy),
@@ -213,6 +214,8 @@ def _round(
         changes=[Change(**c) for c in json.loads(row["changes"])],
         signals=json.loads(row["signals"]),
         vision=json.loads(row["vision"] or "{}"),
+        shared=json.loads(row["shared"] or "{}"),
+        waited_s=row["waited_s"] or 0.0,
         **{name: row[name] for name in ROUNDS if name in _PLAIN},
     )
 
@@ -222,4 +225,4 @@ def _read_top(place: dict[str, Any], law: str) -> Top | None:
     return None if tokens is None else Top(tokens, place[f"{law}_text"], place[f"{law}_prob"])
 
 
-_PLAIN = set(Round.__dataclass_fields__) - {"params", "changes", "signals", "vision"}
+_PLAIN = set(Round.__dataclass_fields__) - {"params", "changes", "signals", "vision", "shared", "waited_s"}

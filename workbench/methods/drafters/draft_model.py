@@ -70,7 +70,7 @@ def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
     """
     runner = models.drafter
     assert runner is not None
-    slot = runner.open()
+    slot = runner.open(id(row))
     if row.images is None:
         if len(row.committed) > 1:
             runner.prefill(slot, row.committed[:-1])

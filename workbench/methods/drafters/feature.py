@@ -91,7 +91,7 @@ class FeatureState:
         clock = self.models.target.clock
         start = clock.mark()
         state = self.net(x, places, mask, self.entries)
-        self.models.meter.spans.append((start, clock.mark()))
+        self.models.meter.add(start, clock.mark())
         return state
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
@@ -99,7 +99,7 @@ class FeatureState:
         clock = self.models.target.clock
         start = clock.mark()
         logits = self.models.target.lm_head.forward(features).float()  # without the hooks that watch the target
-        self.models.meter.spans.append((start, clock.mark()))
+        self.models.meter.add(start, clock.mark())
         found = logits.topk(min(k, logits.shape[1]), dim=1)
         return (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), found.indices
 

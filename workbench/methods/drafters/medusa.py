@@ -118,7 +118,7 @@ class Medusa(Drafter):
         if ready:
             start = target.clock.mark()
             logits = ready[0].state(torch.stack([h for h in hidden.values() if h is not None]))
-            meter.spans.append((start, target.clock.mark()))
+            meter.add(start, target.clock.mark(), map(id, ready))
             best = logits.float().softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
             for b, row in enumerate(ready):
                 trees[id(row)] = self._tree(row, best.indices[b], best.values[b])

@@ -48,7 +48,7 @@ export function read(text, schema) {
   return { trace: { header: known, rounds: kept, footer: footer ?? null, attribution: attribution ?? null }, notes };
 }
 
-const DEFAULTS = { top_p: [], top_q: [], entropy: [], phases: [], changes: [], notes: [], signals: {}, vision: {}, params: {}, started_s: 0, seconds: 0, draft_s: 0, verify_s: 0, overhead_s: 0, draft_forwards: 0, target_forwards: 1, bonus: null, bonus_kind: null };
+const DEFAULTS = { top_p: [], top_q: [], entropy: [], phases: [], changes: [], notes: [], signals: {}, vision: {}, params: {}, started_s: 0, seconds: 0, draft_s: 0, verify_s: 0, overhead_s: 0, waited_s: 0, shared: {}, draft_forwards: 0, target_forwards: 1, bonus: null, bonus_kind: null };
 
 function parse(text) {
   try {
