@@ -32,12 +32,14 @@ may be any integer."""
 ROUNDS: Schema = {
     "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
     "bonus_kind": pl.String, "started_s": pl.Float64, "seconds": pl.Float64, "draft_s": pl.Float64,
-    "verify_s": pl.Float64, "overhead_s": pl.Float64, "waited_s": pl.Float64, "shared": pl.String, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
+    "verify_s": pl.Float64, "overhead_s": pl.Float64, "waited_s": pl.Float64,
+    "shared": pl.String, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
     "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
     "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
     "vision": pl.String,
 }  # fmt: skip
-"""One row a round. `params`, `changes`, `signals`, `shared`, `vision` are JSON; the `n_` columns count what `places` holds."""
+"""One row a round. `params`, `changes`, `signals`, `shared`, `vision` are JSON; the `n_` columns count what
+`places` holds."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
