@@ -142,6 +142,23 @@ def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fa
     assert page.evaluate("location.search").count("pace=0") == 1
 
 
+def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app + "/?pace=8&method=draft-model", viewport={"width": 390, "height": 844}, has_touch=True)
+    page.click("[data-press=run]")
+    wait_rounds(page, 2)
+    seen = "(e) => { const box = e.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
+    page.wait_for_function(f"({seen})(document.querySelector('.wb-token'))")
+    for name in ("pause", "step", "stop"):
+        assert page.eval_on_selector(f"[data-near={name}]", seen), f"{name} is at hand"
+    page.select_option(".wb-bar-near select", "draft-tree")
+    page.click("[data-near=pause]")
+    state(page, "paused")
+    page.click("[data-near=step]")
+    says(page, ".wb-note", "draft-model → draft-tree")
+    page.click("[data-near=stop]")
+    state(page, "cancelled")
+
+
 def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=step]")

@@ -7,16 +7,21 @@ function live(page) {
   const { m, parts } = page, rounds = () => (page.run ? m.store.visible(page.run) : []);
   const to = (pick) => pick && pin(page, pick);
   const presses = {
-    run: () => m.backend.start(page, false), stop: () => m.backend.control(page, "cancel"), baseline: () => m.backend.startPlain(page),
+    run: () => start(page, false), stop: () => m.backend.control(page, "cancel"), baseline: () => m.backend.startPlain(page),
     pause: () => m.backend.control(page, page.run?.state === "paused" ? "resume" : "pause"),
     step: () => {
-      if (!m.store.isActive(page.run)) m.backend.start(page, true);
+      if (!m.store.isActive(page.run)) start(page, true);
       page.stepping = true;
       m.backend.control(page, "step");
     },
   };
   const views = () => [parts.figures.firstChild, parts.ribbon, [parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)], parts.laneCard, parts.curveCard, parts.slider];
   return { rounds, to, presses, views };
+}
+
+function start(page, paused) {
+  page.m.backend.start(page, paused);
+  page.m.bar.toTokens(page.parts);
 }
 
 /** What buttons and keys do. @param {object} own  of a view: the `rounds` it shows, `to` pin one, `presses` of its buttons,

@@ -131,8 +131,9 @@ function build(el) {
     ui.params, ui.sampling,
     h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
     h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
-  el.append(settings,
+  el.append(
     h("div", { className: "wb-ask" }, h("label", { htmlFor: prompt.id }, "Prompt"), presets, prompt, ui.branch),
+    settings,
     h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""),
       h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace), ui.barred, ui.note));
   return ui;

@@ -10,7 +10,6 @@
  */
 
 const ANNOUNCE_MS = 5000;
-const motion = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Put the view into `el`.
  *  @param {{modules: Record<string, object>, host: Host, trace?: object, embed?: boolean}} given  `trace`: shown at once */
@@ -146,14 +145,15 @@ function draw(page, all = false) {
     page.scroll = true;
   }
   const now = performance.now();
-  if (page.run) page.arrival = m.pace.arrival(page.arrival, page.run, m.store.complete(page.run), now);
-  page.still = all || motion.matches;
+  m.pace.notice([page], all, now);
   page.view = m.view.of(page, now);
-  clearTimeout(page.staging);
-  if (page.view.arriving) page.staging = setTimeout(page.draw, page.view.arriving.ms);
+  m.pace.again(page, [page.view.arriving]);
   m.stage.draw(page.parts, m, { ...page.view, all: all || !page.view.active });
   if (page.stepping) announce(page, false);
-  if (page.catalogue) m.controls.render(page.parts.side, m.view.panel(page, page.view));
+  if (!page.catalogue) return;
+  const panel = m.view.panel(page, page.view);
+  m.controls.render(page.parts.side, panel);
+  m.bar.render(page.parts.bar, panel, m);
 }
 
 export default { mount };

@@ -1,11 +1,12 @@
 /** Runs that are held back so that people can follow: how fast, and what of the newest round is to be seen yet. The
  *  engine waits between rounds; a round that has come is shown as it went: drafted, then one verdict after the other,
- *  then accepted. Pure but for what the visitor chose last. */
+ *  then accepted. */
 
 /** Tokens a second that are offered; 0: as fast as the engine is. */
 export const PACES = [0, 4, 8, 20];
 const KEY = "wb-pace";
 const MOST_MS = 1600;
+const motion = typeof matchMedia === "undefined" ? null : matchMedia("(prefers-reduced-motion: reduce)");
 const DRAFTED = 0.3, JUDGED = 0.9; // shares of a round's time by which it has been drafted, and judged
 
 /** Tokens a second for a choice: what was chosen, else what suits the target; 0 where nothing can be held back. */
@@ -50,6 +51,21 @@ export function remember(pace) {
 export function arrival(known, run, n, now) {
   if (known?.run === run && known.n === n) return known;
   return { run, n, at: known?.run === run ? now : -Infinity }; // what was there when the run was first seen is not news
+}
+
+/** Take note of what has come in the runs of some pages. `still`: their rounds are to be there at once. */
+export function notice(pages, still, now) {
+  for (const page of pages) {
+    if (page.run) page.arrival = arrival(page.arrival ?? null, page.run, page.m.store.complete(page.run), now);
+    page.still = still || motion?.matches;
+  }
+}
+
+/** Draw again when the next verdict is out. @param {({ms: number}|null|undefined)[]} arriving  what is being judged */
+export function again(page, arriving) {
+  clearTimeout(page.staging);
+  const waits = arriving.filter(Boolean).map((each) => each.ms);
+  if (waits.length) page.staging = setTimeout(page.draw, Math.min(...waits));
 }
 
 /** Milliseconds that a round is to be seen for: until the next one comes, at most. 0: it is there at once.

@@ -2,8 +2,8 @@
 
 const SPEEDS = [["1", "1×"], ["0.25", "0.25×"], ["0.1", "0.1×"], ["0.02", "0.02×"]];
 
-/** Build it into `parts`; the slider counts rounds from 1. */
-export function build(kit, parts) {
+/** Build it into `parts`; the slider counts rounds from 1. @param {Element[]} above  what stands over it at the page's foot */
+export function build(kit, parts, ...above) {
   const button = (name, text, title) => {
     parts[name] = kit.h("button", { type: "button", className: "wb-tool", title }, text);
     parts[name].setAttribute("aria-label", title);
@@ -17,8 +17,8 @@ export function build(kit, parts) {
   parts.where = kit.h("span", { className: "wb-where" }, "round –");
   parts.jumpWords = kit.h("span", {}, "jump to live");
   parts.jump = kit.h("button", { type: "button", className: "wb-badge" }, kit.h("i"), parts.jumpWords);
-  parts.scrub = kit.h("div", { className: "wb-scrub" }, button("play", "▶", "Play with the recorded times"), button("back", "[", "Previous round"),
-    parts.where, button("forth", "]", "Next round"), parts.slider, parts.speed, parts.jump);
+  parts.scrub = kit.h("div", { className: "wb-scrub" }, ...above, button("play", "▶", "Play with the recorded times"), button("back", "[", "Previous round"),
+    parts.where, button("forth", "]", "Next round"), parts.speed, parts.slider, parts.jump);
   kit.set(parts.scrub, { role: "group", "aria-label": "Time line" });
   return parts.scrub;
 }

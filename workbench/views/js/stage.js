@@ -32,7 +32,7 @@ export function build(el, m) {
           chart("position", "By position", null, "wb-chart"),
           chart("histogram", "Accepted per round", m.panel.legend(kit, [["wb-with-bonus", "bonus"], ["wb-key-theory", "if all alike"]]), "wb-chart is-parts")),
         part("positionTheory", "p", { className: "wb-theorywords" }),
-        m.scrubber.build(kit, parts))),
+        m.scrubber.build(kit, parts, m.bar.build(kit, parts)))),
     part("live", "div", { className: "wb-unseen" }),
     part("keys", "dialog", { className: "wb-keys" }));
   kit.set(parts.live, { "aria-live": "polite" });

@@ -3,7 +3,7 @@
 /** @param {object} page  the state that `live.mount` holds  @param {number} now  milliseconds, as `performance.now` */
 export function of(page, now) {
   const { m, run, catalogue } = page;
-  const all = run ? m.store.visible(run) : [], arriving = arrivingOf(page, all, now), rounds = arriving ? all.slice(0, -1) : all;
+  const all = run ? m.store.visible(run) : [], arriving = arrivingIn(page, all, now), rounds = arriving ? all.slice(0, -1) : all;
   const figures = m.figures.summary(rounds), active = m.store.isActive(run);
   const baseline = baselineOf(page, rounds), measuring = measured(page);
   const shown = m.selection.shown(page.selection, rounds);
@@ -27,7 +27,7 @@ export function of(page, now) {
 
 /** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null: nothing is.
  *  @returns {{round: object, judged: number, ms: number, line: {node: number, test: number}[]}|null} */
-function arrivingOf({ m, run, arrival, feeding, still }, rounds, now) {
+export function arrivingIn({ m, run, arrival, feeding, still }, rounds, now) {
   const round = rounds.at(-1);
   if (still || !round || arrival?.run !== run || arrival.n !== rounds.length) return null;
   const staged = m.pace.stage(round, m.pace.span(round, run, feeding), now - arrival.at);

@@ -314,6 +314,7 @@ async function start(page, paused) {
   page.choice.images = [await composed(page, "both")];
   page.host.remember?.setItem(SCENE, vision.scene);
   m.backend.start(page, paused);
+  m.bar.toTokens(page.parts);
   const runs = [begun(page, page.run)];
   vision.fresh = false;
   page.beside.run = null;
@@ -422,6 +423,7 @@ function pin(page, pick) {
 function choose(page, what, value) {
   const { m, choice } = page, active = running(page);
   m.actions.choose(page, what, value);
+  if (what === "pace") m.backend.change(page.beside, { pace: value });
   if (what === "target" || what === "drafter") look(page, choice.target, choice.drafter).then(page.draw);
   if (active && what === "prompt") page.note = "This takes effect with the next run.";
 }
@@ -577,13 +579,17 @@ function announce(page, over) {
 
 function draw(page) {
   const { m, vision, parts } = page;
-  page.view = m.visionview.of(page, performance.now());
+  const now = performance.now();
+  m.pace.notice([page, page.beside], false, now);
+  page.view = m.visionview.of(page, now);
+  m.pace.again(page, [page.view.arriving, page.view.second?.arriving]);
   m.visionstage.draw(parts, m, page.view);
   if (page.stepping) announce(page, false);
   if (!page.catalogue) return;
   const { catalogue } = page, panel = m.view.panel(page, page.view), besideMethod = catalogue.methods.find((x) => x.name === vision.besideMethod);
   panel.run.active ||= running(page);
   m.controls.render(parts.controls, panel);
+  m.bar.render(parts.bar, panel, m);
   m.visionpanel.render(parts.controls, {
     scenes: vision.scenes, chosen: vision.scene, alt: vision.alt, tool: vision.tool, scope: vision.scope, painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0), active: running(page),
     features: catalogue.methods.find((x) => x.name === page.choice.method)?.reads_target ?? false,

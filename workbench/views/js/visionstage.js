@@ -45,7 +45,7 @@ export function build(el, m) {
         h("div", { className: "wb-halves" },
           chart("keep", "τ against vision tokens kept", null, "wb-chart is-keep"),
           card("runs", "Questions so far", null, part("runs", "div", { className: "wb-table wb-runs", tabIndex: 0 }))),
-        m.scrubber.build(kit, parts))),
+        m.scrubber.build(kit, parts, m.bar.build(kit, parts)))),
     part("live", "div", { className: "wb-unseen" }),
     part("keys", "dialog", { className: "wb-keys" }));
   kit.set(parts.live, { "aria-live": "polite" });
@@ -123,7 +123,7 @@ function pictures(parts, m, view) {
 function lane(parts, m, view, name, shown) {
   const el = parts[name], { kit } = m;
   if (!shown) return;
-  m.ribbon.render(el, { key: shown.key, prompt: [], rounds: shown.rounds, ghosts: view.ghosts, follow: shown.follow, shown: shown.at && { round: shown.at.round, token: shown.at.token ?? null, scroll: view.scroll } }, kit);
+  m.ribbon.render(el, { key: shown.key, prompt: [], rounds: shown.rounds, arriving: shown.arriving, ghosts: view.ghosts, follow: shown.follow, shown: shown.at && { round: shown.at.round, token: shown.at.token ?? null, scroll: view.scroll } }, kit);
   const drawn = el.querySelectorAll(".wb-token"), marked = new Map(shown.marks.map((mark) => [String(mark.index), mark.text]));
   drawn.forEach((token, i) => {
     token.classList.toggle("is-grounded", shown.grounded?.[i] ?? false);

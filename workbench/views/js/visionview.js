@@ -5,9 +5,10 @@ const EMPTY = "Choose a picture: from the gallery, a file, the clipboard, or dra
 /** @param {object} page  the state that `vision.mount` holds  @param {number} now  milliseconds */
 export function of(page, now) {
   const { m, run, vision } = page, d = m.visiondata, base = m.view.of(page, now), { rounds, shown } = base, second = page.beside.run, on = page.on === "beside" && second ? page.beside : page;
-  const theirs = second ? m.store.visible(second) : [], lexicon = vision.lexicon;
+  const all = second ? m.store.visible(second) : [], arriving = second && m.view.arrivingIn(page.beside, all, now), theirs = arriving ? all.slice(0, -1) : all, lexicon = vision.lexicon;
   const at = page.on === "beside" ? m.selection.shown(page.selection, theirs) : shown;
-  const main = lane(page, page, rounds, page.on === "beside" ? null : shown, lexicon), beside = second ? lane(page, page.beside, theirs, page.on === "beside" ? at : null, lexicon) : null;
+  const main = { ...lane(page, page, rounds, page.on === "beside" ? null : shown, lexicon), arriving: base.arriving };
+  const beside = second && { ...lane(page, page.beside, theirs, page.on === "beside" ? at : null, lexicon), arriving };
   const chosen = on === page ? main : beside, held = chosen.rounds, seen = d.sight(on.run?.header, held, at?.round ?? held.length - 1);
   const token = chosen.tokenOf(at), maps = { target: d.maps(on.run?.attribution, "target", vision.how), drafter: d.maps(on.run?.attribution, "drafter", vision.how) };
   const patch = vision.patch === null ? null : vision.patch + d.span(seen.pictures, vision.picture)[0];

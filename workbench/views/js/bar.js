@@ -1,0 +1,42 @@
+/** The controls at hand on a narrow page, where the panel is far above the tokens: run or pause, step, stop, and the method
+ *  of the coming rounds. They emit what the panel's own do; see `controls.js`. */
+
+/** Build it; a stylesheet shows it where the page is narrow. */
+export function build(kit, parts) {
+  const method = kit.h("select", { onchange: (event) => kit.tell(parts.bar, "wb:choose", { what: "method", value: event.target.value }) });
+  method.setAttribute("aria-label", "Method of the coming rounds");
+  const buttons = ["go", "step", "stop"].map((name) => {
+    const button = kit.h("button", { type: "button", onclick: () => kit.tell(parts.bar, "wb:press", { button: button.dataset.near }) }, name);
+    button.dataset.near = name;
+    return button;
+  });
+  parts.bar = kit.h("div", { className: "wb-bar-near" }, method, ...buttons);
+  Object.assign(parts.bar, { _method: method, _buttons: buttons });
+  kit.set(parts.bar, { role: "group", "aria-label": "Run and method" });
+  return parts.bar;
+}
+
+/** What its buttons do now: run what is idle, pause what runs. Pure. @param {ReturnType<typeof import("./controls.js").buttons>} all */
+export function offered(all, active) {
+  return [active ? "pause" : "run", "step", "stop"].map((name) => ({ name, ...all[name] }));
+}
+
+/** Show what the panel shows. @param {object} data  as `controls.render` takes it */
+export function render(el, data, m) {
+  m.controls.select(el._method, m.controls.options(data.catalogue.methods), data.choice.method);
+  offered(m.controls.buttons(data.run), data.run.active).forEach(({ name, label, off }, i) => {
+    const button = el._buttons[i];
+    m.kit.set(button, { "data-near": name });
+    m.kit.write(button, label);
+    Object.assign(button, { disabled: Boolean(off), title: off });
+  });
+}
+
+/** Bring the tokens into sight where they are not: a narrow page has them below the panel. */
+export function toTokens({ ribbonCard }) {
+  const { top, bottom } = ribbonCard.getBoundingClientRect();
+  if (top >= 0 && top < innerHeight / 2 && bottom > 0) return;
+  ribbonCard.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
+export default { build, render, toTokens };
