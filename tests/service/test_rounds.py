@@ -128,6 +128,7 @@ def test_a_run_nobody_follows_any_more_gives_its_row_back(backend: Callable[...,
     assert left.state == also_left.state == "cancelled"
     assert "follow" in left.message
     assert left.trace is not None
+    assert [run.since(0)["footer"]["reason"] for run in (left, also_left)] == ["lease", "lease"], "not its user's doing"
 
 
 def test_a_run_that_is_followed_keeps_its_lease(backend: Callable[..., Backend]) -> None:
@@ -145,6 +146,7 @@ def test_a_row_is_not_kept_by_a_pause_without_end(backend: Callable[..., Backend
     mine = bench.start(PROMPT, "autoregressive", paused=True)  # the only user of a private backend may take their time
     until(lambda: run.state == "cancelled", seconds=5)
     assert "paused" in run.message
+    assert run.since(0)["footer"]["reason"] == "limit"
     assert mine.state == "paused"
 
 

@@ -130,6 +130,7 @@ def test_a_run_nobody_follows_is_cancelled(client: Any) -> None:
         time.sleep(0.05)
     assert run.state == "cancelled"
     assert "Nobody followed" in run.message
+    assert run.since(0)["footer"]["reason"] == "lease"
 
 
 def test_every_call_of_the_workbench_is_there() -> None:

@@ -93,6 +93,8 @@ class FakeRun:
         self.footer: dict[str, Any] | None = None
         self.rate = rate
         self.pace, self.steps, self.paused, self.stopped = pace, 0, paused, False
+        self.lease_s: float | None = None
+        self.followed = time.monotonic()
         self.changes: list[Change] = []
         self.lock = threading.Condition()
         self.queue: dict[str, int] | None = None
@@ -121,6 +123,10 @@ class FakeRun:
         if not self.stopped:
             time.sleep(2 * self.pace)
 
+    def _left(self) -> bool:
+        """Whether nobody followed it for the length of its lease."""
+        return self.lease_s is not None and time.monotonic() - self.followed > self.lease_s
+
     def _turn(self) -> bool:
         """What a scene does to a run of three rounds. True when it ends the run."""
         if self.scene == "inactive":
@@ -143,13 +149,13 @@ class FakeRun:
             if self.scene in ("limit", "out of memory", "inactive") and len(self.rounds) == 3 and self._turn():
                 return
             with self.lock:
-                while self.paused and not self.steps and not self.stopped:
+                while self.paused and not self.steps and not self.stopped and not self._left():
                     self.state, self.message = "paused", ""
                     self.lock.wait(0.05)
-                if self.stopped or self.writer.left <= 0:
-                    reason = "cancelled" if self.stopped else "length"
+                if self.stopped or self._left() or self.writer.left <= 0:
+                    reason = "cancelled" if self.stopped else "lease" if self._left() else "length"
                     self.footer = Footer(reason, self.writer.text, self.writer.clock).to_wire()
-                    self.state = "cancelled" if self.stopped else "finished"
+                    self.state = "finished" if reason == "length" else "cancelled"
                     return
                 self.state, self.message = "running", ""
                 self.steps = max(0, self.steps - 1)
@@ -168,6 +174,7 @@ class FakeRun:
             time.sleep(min(0.02, wait))
 
     def since(self, n: int) -> dict[str, Any]:
+        self.followed = time.monotonic()
         with self.lock:
             return {
                 "run": self.id, "state": self.state, "message": self.message, "seq": len(self.rounds),
@@ -291,6 +298,7 @@ class FakeWorkbench:
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
         run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace, pace)
+        run.lease_s = lease_s
         self.runs[run.id] = run
         return run
 

@@ -188,6 +188,7 @@ class FakeVision(FakeWorkbench):
             more.get("paused", False),
             self.pace,
         )
+        run.lease_s = more.get("lease_s")
         self.runs[run.id] = run
         return run
 

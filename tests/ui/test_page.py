@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from ui.conftest import Opener
 
+from workbench.ui.session import GRACE_S
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROUNDS = "[...new Set([...document.querySelectorAll('.wb-round')].map((e) => Number(e.dataset.round)))]"
@@ -184,7 +186,7 @@ def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_
     page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # the baseline belongs to its prompt
 
 
-def test_a_reload_shows_how_far_the_run_came(fake_app: str, open_page: Opener) -> None:
+def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
@@ -192,9 +194,25 @@ def test_a_reload_shows_how_far_the_run_came(fake_app: str, open_page: Opener) -
     open_page.allowed += ["AbortError", "Connection errored out"]  # Gradio's client, of the stream it leaves behind
     page.reload()
     page.wait_for_selector(".wb[data-ready=true]")
-    wait_rounds(page, 4)
+    state(page, "running")
+    says(page, ".wb-badge", "LIVE")
+    wait_rounds(page, count(page) + 3)
+    assert page.evaluate(ROUNDS) == list(range(count(page))), "every round once, those of before the reload too"
+    page.select_option("[data-what=method]", "draft-tree")
+    page.wait_for_selector(".wb-change text:text-is('draft-model → draft-tree')")
+    page.click("[data-press=pause]")
+    state(page, "paused")
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true]")
+    state(page, "paused")
+    page.wait_for_selector("[data-press=pause]:has-text('Resume')")
+    assert page.locator("[data-what=method]").input_value() == "draft-tree"
+    page.click("[data-press=stop]")
+    state(page, "cancelled")
+    page.reload()
+    page.wait_for_selector(".wb[data-ready=true] .wb-round")
     says(page, ".wb-badge", "RECORDED")
-    assert page.evaluate(ROUNDS) == list(range(count(page)))
+    says(page, ".wb-card-ribbon h3 em", "stopped by you")
     short(page, 16)
     page.click("[data-press=run]")
     state(page, "finished")
@@ -224,17 +242,19 @@ def test_closing_the_tab_frees_the_run(fake_app: str, open_page: Opener) -> None
     component = page.evaluate("window.gradio_config.components.find((c) => c.props.elem_id === 'wb-page').id")
     page.context.close()
     body = {"session_hash": "x", "component_id": component, "fn_name": "fetch_trace", "data": {"run": run, "from": 0}}
-    deadline = time.monotonic() + 30
+    time.sleep(GRACE_S + 2)  # asking is following
+    deadline = time.monotonic() + 60
     while True:
         asked = urllib.request.Request(
             f"{fake_app}/gradio_api/component_server", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(asked, timeout=5) as answer:
-            now = json.load(answer)["state"]
-        if now == "cancelled":
+            now = json.load(answer)
+        if now["state"] == "cancelled":
             break
-        assert time.monotonic() < deadline, f"the run is still {now}"
-        time.sleep(0.2)
+        assert time.monotonic() < deadline, f"the run is still {now['state']}"
+        time.sleep(GRACE_S + 2)
+    assert now["footer"]["reason"] == "lease", "nobody pressed Stop"
 
 
 def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str, open_page: Opener) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -72,15 +73,65 @@ def test_a_bad_prompt_is_answered_with_a_remedy(session: Session) -> None:
     assert only["error"]["remedy"]
 
 
-def test_closing_the_page_frees_the_run(session: Session, client: FakeWorkbench) -> None:
-    async def leave() -> str:
-        stream = session.decode(request(max_new_tokens=5000))
-        first = await anext(stream)
-        await stream.aclose()
-        return first["run"]
+async def leave(session: Session) -> str:
+    """A page that is closed in mid-run."""
+    stream = session.decode(request(max_new_tokens=5000))
+    first = await anext(stream)
+    await stream.aclose()
+    return first["run"]
 
-    run = client.run(wait(leave()))
-    assert run.stopped
+
+def test_a_closed_page_frees_its_run_after_a_grace_and_the_trace_says_why(client: FakeWorkbench) -> None:
+    run = client.run(wait(leave(Session(client, grace_s=0.3))))
+    until = time.monotonic() + 20
+    while run.footer is None and time.monotonic() < until:
+        time.sleep(0.02)  # asked by nobody
+    assert (run.state, (run.footer or {})["reason"]) == ("cancelled", "lease")
+
+
+def test_a_page_that_comes_back_in_time_goes_on_with_its_run(session: Session, client: FakeWorkbench) -> None:
+    run = client.run(wait(leave(session)))
+    had = session.fetch_trace({"run": run.id, "from": 0})
+    assert had["state"] != "cancelled"
+
+    async def again() -> list[dict[str, Any]]:
+        stream, heard = session.decode({"channel": "anew", "follow": run.id, "from": had["seq"]}), []
+        async for message in stream:
+            heard.append(message)
+            if len([r for m in heard for r in m.get("rounds", [])]) > 3:
+                session.control({"run": run.id, "action": "cancel"})
+        return heard
+
+    heard = wait(again())
+    assert heard[-1]["state"] == "cancelled", "it is steered as before"
+    assert {message["channel"] for message in heard} == {"anew"}
+    found = [r["index"] for message in heard for r in message.get("rounds", [])]
+    assert found == list(range(had["seq"], heard[-1]["seq"])), "only what the page had not"
+
+
+def test_two_pages_may_follow_one_run_and_one_of_them_leave(session: Session, client: FakeWorkbench) -> None:
+    async def both() -> str:
+        one = session.decode(request(max_new_tokens=5000))
+        run = (await anext(one))["run"]
+        two = session.decode({"channel": "b", "follow": run})
+        assert (await anext(two))["run"] == run
+        await one.aclose()
+        assert (await anext(two))["channel"] == "b"
+        await two.aclose()
+        return run
+
+    run = client.run(wait(both()))
+    assert not run.stopped
+    run.cancel()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"follow": "no-such-run"}, {"follow": 3}, {"follow": ""}, {"follow": "x", "from": -1}]
+)
+def test_a_run_that_is_not_there_cannot_be_followed(session: Session, wrong: dict[str, Any]) -> None:
+    (only,) = run_all(session, wrong | {"channel": "c"})
+    assert only["error"]["message"]
+    assert only["channel"] == "c"
 
 
 def test_two_pages_do_not_see_each_other(session: Session) -> None:

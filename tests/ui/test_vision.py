@@ -251,6 +251,39 @@ def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(visio
     assert page.locator(f"{V}.wb-caption .wb-token").count() == 0
 
 
+def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
+    vision_app: str, open_page: Opener
+) -> None:
+    open_page.allowed += ["signal is aborted", "Connection errored out"]  # Gradio's, of the page that is left
+    page = visit(open_page, vision_app)
+    page.select_option(f"{V}[data-what=beside]", "draft-model")
+    page.click(f"{V}[data-press=step]")
+    page.wait_for_selector(f"{V}.wb-badge[data-state=paused]")
+    page.wait_for_selector(f"{V}[aria-label='Caption, second drafter'] .wb-token")
+    page.reload()
+    page.wait_for_selector(f"{V}.wb[data-ready=true] .wb-badge[data-state=paused]")
+    assert page.input_value(f"{V}[data-what=beside]") == "draft-model"
+    page.click(f"{V}[data-press=pause]")
+    page.wait_for_selector(f"{V}.wb-badge[data-state=finished]")
+    texts = (
+        "[...document.querySelectorAll('#wb-vision .wb-caption')].map((e) => e.querySelectorAll('.wb-token').length)"
+    )
+    page.wait_for_function(f"({texts}).join() === '26,26'")
+    # a picture that no run has seen, painted over
+    upload = {"name": "own.png", "mimeType": "image/png", "buffer": png("green", (48, 48))}
+    picture = f"document.querySelector('{V}.wb-card-picture image').getAttribute('href')"
+    before = page.evaluate(picture)
+    page.locator(f"{V}.wb-picking input[type=file]").set_input_files(upload)
+    page.wait_for_function(f"{picture} !== {json.dumps(before)}")
+    own = page.evaluate(picture)
+    page.select_option(f"{V}[data-what=beside]", "")
+    page.wait_for_url("**beside=none**")
+    page.reload()
+    page.wait_for_selector(f"{V}.wb[data-ready=true]")
+    page.wait_for_function(f"{picture} === {json.dumps(own)}")
+    assert page.input_value(f"{V}[data-what=beside]") == ""
+
+
 def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: str, open_page: Opener) -> None:
     page = visit(open_page, vision_app)
     given = page.get_attribute(f"{V}.wb-card-picture image", "href")

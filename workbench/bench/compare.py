@@ -20,7 +20,7 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.trace.events import Trace
+from workbench.trace.events import STOPPED, Trace
 
 LANES, PROMPTS, REPEATS = 4, 32, 21
 """The most of each in one comparison."""
@@ -382,7 +382,7 @@ def _run(
             if not run.ended:
                 yield Step(0, 0, what, waiting_for(run))
         trace = run.wait()
-        if trace.footer.reason == "cancelled":
+        if trace.footer.reason in STOPPED:
             raise WorkbenchError(run.message or "The run was cancelled.")
     except WorkbenchError as error:
         lane.error = str(error)

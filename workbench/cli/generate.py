@@ -31,7 +31,7 @@ from workbench.cli.options import (
     parse_settings,
 )
 from workbench.core.errors import PromptError, WorkbenchError
-from workbench.trace.events import Trace
+from workbench.trace.events import STOPPED, Trace
 from workbench.trace.metrics import summary
 
 
@@ -106,7 +106,7 @@ def generate(
         print(json.dumps(to_object(done), ensure_ascii=False, indent=2))
     else:
         _print_figures(done)
-    if done.footer.reason == "cancelled":
+    if done.footer.reason in STOPPED:
         raise KeyboardInterrupt
 
 

@@ -17,18 +17,21 @@ SIGN_OF_LIFE_S = 0.5
 """Something is said at least this often: Gradio notices that nobody listens any more only when something is said."""
 
 
-async def follow(run: Any, updates_per_second: float = UPDATES_PER_SECOND) -> AsyncGenerator[dict[str, Any], None]:
+async def follow(
+    run: Any, updates_per_second: float = UPDATES_PER_SECOND, *, seen: int = 0
+) -> AsyncGenerator[dict[str, Any], None]:
     """What a run does, as it does it. The engine never waits for this: it is asked for what it has recorded.
 
     Args:
         run: a `workbench.client.RunHandle`.
         updates_per_second: at most.
+        seen: how many rounds are known already.
 
     Yields:
         what `Run.since` answers, made fit for strangers: rounds that are new, and the header only when it changed.
         `{}` is a sign of life.
     """
-    seen, said, header, spoken = 0, None, None, time.monotonic()
+    said, header, spoken = None, None, time.monotonic()
     while True:
         news = wire.news(run.since(seen))
         now = {name: value for name, value in news.items() if name not in ("rounds", "seq")}

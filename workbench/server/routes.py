@@ -16,7 +16,7 @@ from workbench.client import wire
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
-from workbench.trace.events import Trace
+from workbench.trace.events import STOPPED, Trace
 
 POLL_S = 0.01
 BODY_S = 30.0
@@ -140,7 +140,7 @@ def _begin(client: Any, body: Any, chat: bool, user: str) -> tuple[openai.Wanted
 def _finished(run: Any) -> Trace:
     """The trace of a run that ended well."""
     trace = run.wait(timeout=10)
-    if trace.footer.reason == "cancelled":
+    if trace.footer.reason in STOPPED:
         raise WorkbenchError("The run was cancelled by the server.", "Try again.")
     return trace
 

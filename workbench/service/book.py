@@ -84,4 +84,5 @@ class Book:
                 del self._runs[run.id]
             largest = max(self._runs.values(), key=lambda run: run.trace_bytes, default=None)
         if largest is not None and total > limits.trace_bytes:
-            largest.cancel("Its trace had filled the memory there is for traces. Use a smaller tree or fewer tokens.")
+            full = "Its trace had filled the memory there is for traces. Use a smaller tree or fewer tokens."
+            largest.cancel(full, "memory")

@@ -15,7 +15,7 @@ import torch
 
 from workbench.core.errors import CapacityError, WorkbenchError, is_out_of_memory
 from workbench.engine import Engine, Models, Request
-from workbench.engine.request import ENDED, ERROR, PAUSED, Row
+from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Row
 from workbench.service import memory
 from workbench.service.book import Book
 from workbench.service.desk import Desk
@@ -145,11 +145,11 @@ class Rounds:
         paused = {}
         for run in self._book.active():
             if run.lease_s is not None and now - run.followed > run.lease_s:
-                run.cancel("Nobody followed this run any more.")
+                run.cancel("Nobody followed this run any more.", "lease")
             elif run.state == PAUSED and run.user != LOCAL:
                 paused[run.id] = self._paused_since.get(run.id, now)
                 if now - paused[run.id] > self._limits.paused_s:
-                    run.cancel(f"It was paused for {self._limits.paused_s:.0f} s, which others waited for.")
+                    run.cancel(f"It was paused for {self._limits.paused_s:.0f} s, which others waited for.", "limit")
         self._paused_since = paused
         for desk in self._shelf.desks():
             for waiting in desk.queue.order():
@@ -250,6 +250,7 @@ class Rounds:
                 self._let_go()
             if row is not None and row.trace is not None:
                 footer = row.trace.footer
+                footer.reason = run.stopped if row.status == CANCELLED else footer.reason
                 problem = row.error if isinstance(row.error, WorkbenchError) else None
                 if is_out_of_memory(row.error):
                     problem = out_of_memory(row, len(desk.runs))

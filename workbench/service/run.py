@@ -86,7 +86,7 @@ class Run:
         self.pace = 0.0
         self._host = host
         self._progress: Progress | None = None
-        self._message = ""
+        self._message = self._stopped = ""
         self._state = LOADING
         self._problem: WorkbenchError | None = None
         self._row: Row | None = None
@@ -162,7 +162,13 @@ class Run:
         """The trace's own, or one that says why there is no trace."""
         if trace is not None:
             return trace.footer
-        return Footer(reason=self._state, error=str(self._problem or "")) if self._state in ENDED else Footer()
+        reason = self.stopped if self._state == CANCELLED else self._state
+        return Footer(reason=reason, error=str(self._problem or "")) if self._state in ENDED else Footer()
+
+    @property
+    def stopped(self) -> str:
+        """Why it was stopped, if it was: one of `workbench.trace.events.STOPPED`."""
+        return self._stopped or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
         """Rounds as they are recorded, to the end of the run."""
@@ -251,16 +257,18 @@ class Run:
         """Run one round, then pause."""
         self.tell(Row.step)
 
-    def cancel(self, message: str = "") -> None:
+    def cancel(self, message: str = "", reason: str = CANCELLED) -> None:
         """End the run; its trace is kept. Does nothing when it has ended.
 
         Args:
             message: why, when it was not the user who asked.
+            reason: the same in one word, for the trace: one of `workbench.trace.events.STOPPED`.
         """
         with self._news:
             if self.ended:
                 return
             self._message = message or self._message
+            self._stopped = self._stopped or reason
             closed = self._row is None and self._close(CANCELLED, None)
         if closed:
             self._host.ended(self)

@@ -44,7 +44,7 @@ from workbench.engine.models import (
     same_vocabulary,
 )
 from workbench.engine.pictures import read
-from workbench.engine.request import ENDED, ERROR, QUEUED, RUNNING
+from workbench.engine.request import CANCELLED, ENDED, ERROR, QUEUED, RUNNING
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.service import catalogue
@@ -369,7 +369,7 @@ class ZeroClient:
             with self._turn, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():
                     if run.lease_s is not None and time.monotonic() - run.followed > run.lease_s:
-                        run.cancel("Nobody followed the run any more.")
+                        run.cancel("Nobody followed the run any more.", "lease")
                     if run.ended:
                         return
                     self._hear(run, job, message)
@@ -520,7 +520,7 @@ class ZeroClient:
         """A run has ended: its footer says how."""
         trace = run.trace
         if trace is not None and not trace.footer.reason:
-            trace.footer.reason = run.state
+            trace.footer.reason = run.stopped if run.state == CANCELLED else run.state
             trace.footer.text = "".join(e.text for r in trace.rounds for e in r.emitted)
             trace.footer.error = run.message if run.state == ERROR else ""
         self._telemetry.ended(run)

@@ -21,6 +21,10 @@ PNG_URL = "data:image/png;base64,"
 CORRECTED, BONUS = "corrected", "bonus"
 """Kind of the token the target adds: after a rejection, or for free at the end of a fully accepted path."""
 
+STOPPED = ("cancelled", "lease", "limit", "memory")
+"""Reasons of a run that was stopped: its user asked for it; the page that followed it was closed, or nobody asked after
+it; a limit of the server; its trace had filled the memory there is for traces."""
+
 
 def _fields(item: Any) -> dict[str, Any]:
     """A dataclass as a dict, one level deep: `dataclasses.asdict` copies everything below, which takes milliseconds."""
@@ -276,9 +280,9 @@ class Footer:
     """How the generation ended.
 
     `seconds`: wall time from the end of the prefill, without that in which the run was paused or held back for people.
-    `reason`: "eos", "length", "stop-string", "criterion", "cancelled", "error" or "" while it runs. `error` holds the
-    message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to plain
-    decoding).
+    `reason`: "eos", "length", "stop-string", "criterion", one of `STOPPED`, "error" or "" while it runs. `error` holds
+    the message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to
+    plain decoding).
     """
 
     reason: str = ""

@@ -21,6 +21,9 @@ from workbench.ui.kept import Kept
 BASELINE = "autoregressive"
 DEFAULT_METHOD = "draft-model"
 DEFAULT_TOKENS = 128
+GRACE_S = 15.0
+"""Seconds a run goes on after the page that followed it has gone: a reload, or a short loss of the network, finds it
+again. A page that was closed frees its row after that time, and the trace says why it ended."""
 MOST_OTHERS = 3
 """Runs that another one is compared with at once."""
 
@@ -31,10 +34,12 @@ class Session:
     Args:
         client: a `workbench.client.Workbench`, or anything with its methods.
         kept: runs kept on this machine; by default none are.
+        grace_s: see `GRACE_S`.
     """
 
-    def __init__(self, client: Any, kept: Kept | None = None) -> None:
+    def __init__(self, client: Any, kept: Kept | None = None, grace_s: float = GRACE_S) -> None:
         self.client = client
+        self.grace_s = grace_s
         self.kept = kept or Kept()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -135,28 +140,35 @@ class Session:
         return {"text": str(self.client.estimate(request))}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Start a run and yield what is new, at the display's pace. Closing the generator frees the run.
+        """Start a run, or go on following one, and yield what is new, at the display's pace.
+
+        A run that was started here ends some seconds after nobody follows it any more: see `GRACE_S`.
 
         Args:
             request: what the page holds: `wire.start_options`, `prompt_tokens` in place of a prompt, and `channel`,
-                the name the page gave the run.
+                the name the page gave the run. Or, after a reload: `channel`, the id of a run to `follow`, and `from`,
+                how many rounds the page has.
             user: whose run it is, for limits and fairness.
         """
         channel = {"channel": str(request.get("channel", ""))}
         try:
-            run = await asyncio.to_thread(self._start, request, user)
+            seen = wire.whole("from", request.get("from") or 0)
+            run = await asyncio.to_thread(self._begin, request, user)
         except Exception as problem:
             yield channel | {"error": wire.error_to_wire(problem)}
             return
-        try:
-            async for news in follow(run):
-                yield channel | (news or {"run": run.id})
-        finally:
-            run.cancel()
+        async for news in follow(run, seen=seen):
+            yield channel | (news or {"run": run.id})
 
-    def _start(self, request: dict[str, Any], user: str) -> Any:
+    def _begin(self, request: dict[str, Any], user: str) -> Any:
+        if request.get("follow") is not None:
+            return self._run({"run": request["follow"]})
+        return self.client.start(**self._options(request), user=user, lease_s=self.grace_s)
+
+    def _options(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keywords of `Workbench.start`."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        return self.client.start(**wire.start_options(self.client, asked), user=user)
+        return wire.start_options(self.client, asked)
 
     def _run(self, request: dict[str, Any]) -> Any:
         return self.client.run(wire.text("run", request.get("run")))

@@ -53,12 +53,12 @@ class VisionSession(Session):
         self._run(request).change(images=wire.images(request.get("images")), sees=sees)
         return {}
 
-    def _start(self, request: dict[str, Any], user: str) -> Any:
+    def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         options = wire.start_options(self.client, request)
         parts = [{"type": "image"}, {"type": "text", "text": options["prompt"]}]
         # As token ids: what looks like a marker in a question stays text.
         ids = self.client.chat_prompt([{"role": "user", "content": parts}], options["target"])
-        return self.client.start(**options | {"prompt": ids}, user=user)
+        return options | {"prompt": ids}
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the words of a run rest on: attention and gradient on the patches, and the picture blanked."""

@@ -95,8 +95,19 @@ export function start(page, paused) {
   page.run = newRun(page, "run");
   page.run.key = m.choice.pairing(choice, catalogue, m.form.clamp);
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
+  page.touched = true; // from now on the address says what runs
   page.host.decode({ ...m.choice.request(choice, catalogue, page.run.channel, m.form.clamp, paused), pace: m.pace.rate(choice, catalogue) });
   page.draw();
+}
+
+/** Go on with a run that the backend knows: one that has not ended is followed and steered like one started here.
+ *  @param {object} answer  of `fetch_trace`, from its first round on  @returns {object} its record */
+export function resume(page, answer, kind = "run") {
+  const { store } = page.m, run = newRun(page, kind);
+  store.apply(run, answer);
+  if (store.isOver(run)) return Object.assign(run, { closed: true, from: "recorded" });
+  page.host.decode?.({ channel: run.channel, follow: run.id, from: store.complete(run) });
+  return run;
 }
 
 /** Measure the baseline now, or after the run in progress. */

@@ -21,16 +21,16 @@ export async function arrive(page, trace) {
   await models(page, new URLSearchParams(query));
   const asked = m.link.fromQuery(query, page.catalogue, m.form.clamp);
   const again = !asked.run && !asked.recorded && earlier && (m.recall.reloaded() || m.recall.fits(asked, m.recall.inForce(earlier)));
-  if (again) await recall(page, earlier);
+  if (again) await recall(page, earlier, asked.pin);
   settle(page, asked);
   page.embed ||= asked.embed;
   page.shownView = asked.view;
-  if (again) page.selection.pin = asked.pin;
-  else if (asked.run) follow(page, asked.run, asked.pin);
+  if (again) return;
+  if (asked.run) follow(page, asked.run, asked.pin);
   else if (asked.recorded) await example(page, asked.recorded, asked.pin);
   else {
     page.wish = asked.settings ? asked.pin : null;
-    if (asked.settings && !page.embed) page.note = "From a link: press Run to decode it here.";
+    if (asked.settings && !page.embed && !m.recall.reloaded()) page.note = "From a link: press Run to decode it here.";
     await (page.greeting ?? example(page, EXAMPLE, null));
   }
 }
@@ -57,14 +57,14 @@ export function follow(page, id, wanted = null) {
   page.m.backend.watch(page); // all that was recorded until now
 }
 
-/** Show the run that this tab showed last, as far as it came, and its settings. */
-async function recall(page, answer) {
+/** Show the run that this tab showed last, as far as it came, with its settings. It goes on if it has not ended. */
+async function recall(page, answer, pin) {
   const { m } = page, header = m.recall.inForce(answer);
-  const run = Object.assign(m.store.newRun("recalled"), { heard: performance.now(), closed: true, from: "recorded" });
-  m.store.apply(run, answer);
-  if (header.target !== page.choice.target) await m.backend.look(page, header.target, header.drafter);
-  page.choice = m.choice.adopt(page.choice, header, page.catalogue);
-  page.run = run;
+  if (header && header.target !== page.choice.target) await m.backend.look(page, header.target, header.drafter);
+  if (header) page.choice = m.choice.adopt(page.choice, header, page.catalogue);
+  page.run = Object.assign(m.backend.resume(page, answer), { key: m.choice.pairing(page.choice, page.catalogue, m.form.clamp) });
+  if (m.store.isActive(page.run)) page.wish = pin; // its round may not be there yet
+  else page.selection.pin = pin;
 }
 
 /** Play a recording of the gallery. */

@@ -10,6 +10,7 @@ test("what a run is judged by is its last round, not what it began with", () => 
   const now = inForce({ header, rounds });
   assert.deepEqual([now.method, now.params.depth, now.params.width, now.prompt], ["draft-tree", 6, 3, "A fox"]);
   assert.deepEqual(inForce({ header, rounds: [] }).params, header.params);
+  assert.deepEqual([inForce({ header: null, rounds: [] }), fits(asked({}), null), fits(asked({ seed: 1 }), null)], [null, true, false], "its models load still");
 });
 
 test("an address that names something else is not answered by the run of before", () => {

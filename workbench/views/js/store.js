@@ -2,6 +2,9 @@
 
 const TERMINAL = new Set(["finished", "cancelled", "error"]);
 
+/** Reasons of a run that did not come to its end: see `workbench.trace.events.STOPPED`. */
+const STOPPED = new Set(["cancelled", "lease", "limit", "memory"]);
+
 /** An empty record of one run. `channel` is the name the page gave it before the backend answered with an id; `from`
  *  says where its numbers come from ("live", "recorded", "imported"), `origin` what it branched off. */
 export function newRun(channel) {
@@ -42,7 +45,7 @@ export function apply(run, message) {
 /** A record of a finished trace. `notes` are said with its warnings. */
 export function fromTrace(channel, { header, rounds, footer, attribution = null }, from, notes = []) {
   const run = { ...newRun(channel), from, attribution };
-  const ended = { error: "error", cancelled: "cancelled" }[footer?.reason] ?? "finished";
+  const ended = footer?.reason === "error" ? "error" : STOPPED.has(footer?.reason) ? "cancelled" : "finished";
   apply(run, { header, rounds, footer, state: ended, warnings: [...(footer?.warnings ?? []), ...notes], seq: rounds.length });
   return run;
 }

@@ -7,6 +7,7 @@
 
 const ANNOUNCE_MS = 5000;
 const SCENE = "wb-scene"; // of the run that the tab showed last
+const PICTURE = "wb-picture"; // that the tab held last, with what was painted
 const OWN = ["tab", "scene", "beside", "beside_drafter"];
 /** The recordings that play before anything was run: a drafter that sees, and a blind one beside it. */
 export const EXAMPLE = ["specvlm", "vlm-text-only"];
@@ -15,7 +16,7 @@ export const EXAMPLE = ["specvlm", "vlm-text-only"];
 export async function mount(el, { modules: m, host: given, trace = null, beside = null, embed = false }) {
   el.classList.remove("wb-page");
   el.classList.add("wb-vision");
-  const host = { ...given, remember: own(given.remember) }, parts = m.visionstage.build(el, m);
+  const host = { ...given, remember: own(given.remember, "vision") }, parts = m.visionstage.build(el, m);
   if (host.base === undefined) parts.nav.hidden = true;
   else m.pagehead.fill(parts.nav, m.kit, host, "Vision");
   const page = {
@@ -61,13 +62,14 @@ export async function render(el, { modules, trace, beside = null, lexicon = null
   return page;
 }
 
-function own(storage) {
-  return storage && { getItem: (k) => storage.getItem(`${k}-vision`), setItem: (k, v) => storage.setItem(`${k}-vision`, v), removeItem: (k) => storage.removeItem(`${k}-vision`) };
+/** The browser's store for one of the tab's seats. */
+function own(storage, name) {
+  return storage && { getItem: (k) => storage.getItem(`${k}-${name}`), setItem: (k, v) => storage.setItem(`${k}-${name}`, v), removeItem: (k) => storage.removeItem(`${k}-${name}`) };
 }
 
 function besides(page) {
   return {
-    m: page.m, host: { ...page.host, remember: undefined }, run: null, plain: null, plainKey: "", channels: 0, changes: {}, lost: 0, choice: null, note: "", wantPlain: false,
+    m: page.m, host: { ...page.host, remember: own(page.host.remember, "beside") }, run: null, plain: null, plainKey: "", channels: 0, changes: {}, lost: 0, choice: null, note: "", wantPlain: false,
     get catalogue() { return page.catalogue; }, get errors() { return page.errors; }, get notices() { return page.notices; },
     draw: () => page.draw(), fresh: () => {}, ended: (run) => ended(page, run),
   };
@@ -86,17 +88,19 @@ async function arrive(page, trace, beside) {
   const { m, host, vision } = page;
   if (trace) return show(page, trace, beside, "recorded");
   if (!host.call) return;
+  const earlier = Promise.all([m.recall.last(host), m.recall.last(page.beside.host)]); // at once: what goes on is freed when nobody follows it
   const found = await m.backend.ask(page, "gallery", {});
   if (found) Object.assign(vision, found);
   await look(page, null, null);
   const query = new URLSearchParams(host.address?.read() ?? ""), rest = new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
   const names = query.get("recorded") ? [query.get("recorded"), query.get("beside")] : EXAMPLE;
   if (page.catalogue) {
-    const wanted = await asked(page, query, rest), again = !wanted.recorded && (await recall(page, wanted));
+    const wanted = await asked(page, query, rest), again = !wanted.recorded && (await recall(page, wanted, await earlier));
     settle(page, wanted);
-    if (again) page.selection.pin = page.wish;
-    else if (page.wished) page.note = "From a link: press Run to decode it here.";
-    else await example(page, names);
+    if (again && !m.store.isActive(page.run)) page.selection.pin = page.wish;
+    else if (!again && !page.wished) await example(page, names);
+    if (m.recall.reloaded() || !page.wished) await hold(page, again);
+    else if (!again) page.note = "From a link: press Run to decode it here.";
   } else await example(page, names);
   if (!vision.url && !page.run && vision.scenes.length) take(page, vision.scenes[0]);
 }
@@ -123,7 +127,7 @@ async function asked(page, query, rest) {
   const scene = vision.scenes.find((s) => s.name === query.get("scene")), beside = query.get("beside");
   if (query.get("scene") && !scene) problems.push(`scene=${query.get("scene").slice(0, 40)}: no such picture in the gallery`);
   const known = page.catalogue.methods.some((x) => x.name === beside);
-  if (beside && !found.recorded && !known) problems.push(`beside=${beside.slice(0, 40)}: there is no such method here`);
+  if (beside && beside !== "none" && !found.recorded && !known) problems.push(`beside=${beside.slice(0, 40)}: there is no such method here`);
   page.embed ||= found.embed;
   page.wish = found.pin;
   page.wished = Boolean(scene || (found.settings && !found.recorded));
@@ -140,25 +144,56 @@ function settle(page, { choice, params, scene, beside, besideDrafter, problems }
   if (problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
 }
 
-/** After a reload: the run that this tab last showed, as far as it came; not where a link asks for something else. */
-async function recall(page, wanted) {
-  const { m, host } = page, answer = await m.recall.last(host);
+/** After a reload: the run that this tab last showed, and the one beside it; not where a link asks for something else.
+ *  What has not ended goes on. */
+async function recall(page, wanted, [answer, other]) {
+  const { m, host, vision } = page;
   if (!answer || !(m.recall.reloaded() || answers(page, wanted, answer))) return false;
-  const header = m.recall.inForce(answer);
-  const run = Object.assign(m.store.newRun("recalled"), { closed: true, from: "recorded", question: question(header) });
-  m.store.apply(run, answer);
-  if (header.target !== page.choice.target) await look(page, header.target, header.drafter);
-  page.run = run;
-  const scene = page.vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
-  adopt(page, header, { scene: scene?.name, alt: scene?.alt });
-  explain(page, run);
+  const header = m.recall.inForce(answer), scene = vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
+  if (header && header.target !== page.choice.target) await look(page, header.target, header.drafter);
+  const back = (seat, found, kind) => Object.assign(m.backend.resume(seat, found, kind), { question: question(found.header), scene: scene?.name, alt: scene?.alt });
+  page.run = back(page, answer, "run");
+  page.beside.run = other && back(page.beside, other, "beside");
+  if (other) Object.assign(page.run, { pair: page.beside.run });
+  vision.history.push(...[page.run, page.beside.run].filter(Boolean));
+  vision.besideMethod = other ? (m.recall.inForce(other)?.method ?? vision.besideMethod) : "";
+  vision.besideDrafter = other?.header?.drafter ?? null;
+  if (header) adopt(page, header, { scene: scene?.name, alt: scene?.alt });
+  for (const seat of [page, page.beside]) {
+    if (seat.run && header) seat.run.key = m.choice.pairing({ ...page.choice, images: [vision.url] }, page.catalogue, m.form.clamp);
+    if (seat.run && !m.store.isActive(seat.run)) explain(page, seat.run);
+  }
   return true;
+}
+
+/** Remember the picture, which no address can hold: an upload or a drawing is there again after a reload, run or not. */
+function remembers({ vision, host }) {
+  const { source, alt, scene, note, swapped, fresh } = vision, painted = { both: [...vision.both], drafter: [...vision.drafter] };
+  try {
+    host.remember?.setItem(PICTURE, JSON.stringify({ source, alt, scene, note, swapped, fresh, ...painted }));
+  } catch {
+    host.remember?.removeItem(PICTURE); // too large for the browser's store
+  }
+}
+
+/** Hold the remembered picture again; `again`: with the run that was shown beside it. */
+async function hold(page, again) {
+  const { vision, host } = page;
+  try {
+    const kept = JSON.parse(host.remember?.getItem(PICTURE) ?? "null");
+    if (!kept?.source?.startsWith("data:image/")) return;
+    Object.assign(vision, kept, { fresh: kept.fresh || !again, both: new Map(kept.both), drafter: new Map(kept.drafter) });
+    vision.url = await composed(page, "both");
+    if (page.catalogue) page.catalogue.presets = questions(page);
+  } catch {
+    host.remember?.removeItem(PICTURE);
+  }
 }
 
 /** Whether a run is of the settings, the question and the picture that the address names. */
 function answers({ m, host }, wanted, answer) {
-  const now = { ...m.recall.inForce(answer), prompt: question(answer.header) };
-  return m.recall.fits(wanted, now) && (!wanted.scene || wanted.scene.name === host.remember.getItem(SCENE));
+  const now = m.recall.inForce(answer);
+  return m.recall.fits(wanted, now && { ...now, prompt: question(now) }) && (!wanted.scene || wanted.scene.name === host.remember.getItem(SCENE));
 }
 
 /** Play a recording, and another one beside it; a missing one is no error, since a checkout may hold none yet. */
@@ -278,6 +313,7 @@ async function changed(page, who) {
   const { m, vision } = page, active = m.store.isActive(page.run) || m.store.isActive(page.beside.run);
   vision.url = await composed(page, "both").catch(() => vision.source);
   vision.fresh = !active;
+  remembers(page);
   page.touched = true;
   page.draw();
   if (!active) return;
@@ -317,7 +353,9 @@ async function start(page, paused) {
   m.bar.toTokens(page.parts);
   const runs = [begun(page, page.run)];
   vision.fresh = false;
+  remembers(page);
   page.beside.run = null;
+  page.beside.host.remember?.removeItem("wb-run");
   if (vision.besideMethod) {
     page.beside.choice = { ...page.choice, method: vision.besideMethod, drafter: vision.besideDrafter ?? page.choice.drafter };
     m.backend.start(page.beside, paused);
@@ -548,7 +586,7 @@ export function query(page) {
   const { m, choice, catalogue, vision } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish), params = m.choice.parameters(choice, catalogue, choice.method, m.form.clamp);
   const made = new URLSearchParams(m.link.toQuery(choice, catalogue, params, { pin, embed: page.embed, recorded: page.recorded }));
   if (page.recorded) return made.toString();
-  for (const [name, value] of [["scene", vision.scene], ["beside", vision.besideMethod], ["beside_drafter", vision.besideDrafter]]) if (value) made.set(name, value);
+  for (const [name, value] of [["scene", vision.scene], ["beside", vision.besideMethod || "none"], ["beside_drafter", vision.besideDrafter]]) if (value) made.set(name, value);
   return made.toString();
 }
 

@@ -10,14 +10,14 @@ export function status({ run, figures, pinned, measuring, lost = 0, slow = "", o
   if (!run) return "";
   const of = run.header?.max_new_tokens ? ` of ${run.header.max_new_tokens}` : "";
   const tail = `${run.pace && !over ? ` · ${paced(run.pace)}` : ""}${pinned ? " · pinned" : ""}`;
-  const say = { finished: ended(run), cancelled: "stopped by you", error: "ended by an error", starting: "starting", queued: place(run.queue), loading: "loading the models", prefill: "reading the prompt" };
+  const say = { finished: ended(run), cancelled: run.footer ? ended(run) : "stopped by you", error: "ended by an error", starting: "starting", queued: place(run.queue), loading: "loading the models", prefill: "reading the prompt" };
   const counted = figures.tokens ? `${figures.tokens}${of} tokens` : "";
   return [slow ? `played at ${slow}` : (say[run.state] ?? run.state), counted].filter(Boolean).join(" · ") + tail;
 }
 
 const REASONS = {
   eos: "finished: end of text", length: "finished: max tokens reached", "stop-string": "finished: stop string", cancelled: "stopped by you",
-  error: "ended by an error", limit: "stopped by a limit of this server", lease: "stopped: nobody followed it", memory: "stopped: out of memory",
+  error: "ended by an error", limit: "stopped by a limit of this server", lease: "stopped: the page that followed it was closed", memory: "stopped: its trace filled the memory",
 };
 
 function ended(run) {
