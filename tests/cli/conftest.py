@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,11 @@ class Result:
 
 
 Command = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _no_defaults_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_CONFIG", os.devnull)
 
 
 @pytest.fixture

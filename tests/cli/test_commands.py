@@ -31,8 +31,17 @@ def test_methods_say_what_they_miss(workbench: Command) -> None:
     assert rows["prompt-lookup"]["available"]
     assert not rows["draft-model"]["available"]
     assert rows["draft-model"]["reason"]
-    table = workbench("methods", "--drafter", "none").out
-    assert "prompt-lookup" in table
+    lines = workbench("methods", "--drafter", "none").out.splitlines()
+    assert next(line for line in lines if "draft-model" in line).startswith("–")
+    assert len(lines) == len(rows) + 2, "a line each, and one about all"
+
+
+def test_one_method_is_shown_in_full(workbench: Command) -> None:
+    shown = workbench("methods", "medusa").out
+    for words in ("Cai et al. 2024", "arxiv.org", "runs on text-target", "nodes=12 (1…96)", "softmax"):
+        assert words in shown
+    assert workbench("methods", "medusa", "--json").json["name"] == "medusa"
+    assert "Did you mean 'medusa'" in workbench("methods", "medus").err
 
 
 def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_what_the_app_refuses_is_one_line(workbench: Command) -> None:
         (("--set", "depth=99"), "range"),
     ):
         result = workbench("generate", "Hello", "--connect", serving.app().url, *more)
-        assert (result.status, result.out) == (1, "")
+        assert (result.status, result.out) == (2, "")
         assert words in result.err
         assert len(result.err.strip().splitlines()) == 1
 

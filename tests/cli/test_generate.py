@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import threading
 from pathlib import Path
 
 import pytest
 
-from workbench.cli.stream import TokenPrinter, wants_colour
+from workbench.cli import say
+from workbench.cli.loading import Waiting
+from workbench.cli.stream import Marks, TokenPrinter
 from workbench.trace.events import Emitted, Nodes, Round, Trace
 
 from .conftest import Command
@@ -85,27 +89,95 @@ def round_of(text: str, kind: str, drafted: int) -> Round:
     return Round(0, "draft-model", {}, nodes, [], None, None, [Emitted(1, text, 0, len(text), kind, None, 0, 1.0)])
 
 
-def test_colours_mark_tokens_and_keep_the_text() -> None:
-    out = io.StringIO()
-    printer = TokenPrinter(coloured=True, stream=out)
-    printer.show(round_of("yes\n", "accepted", 2))
+class Terminal(io.StringIO):
+    """What a command takes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(marks: Marks, stream: io.StringIO) -> str:
+    printer = TokenPrinter(marks, stream)
+    printer.show(round_of(" yes\n", "accepted", 2))
     printer.show(round_of("no", "corrected", 2))
+    printer.show(round_of(" so", "bonus", 2))
     printer.show(round_of("plain", "bonus", 0))
-    assert "\x1b[4;38;2;31;35;40;48;2;217;236;252myes\x1b[0m\n" in out.getvalue()
-    assert out.getvalue().endswith("\x1b[0mplain")
+    return stream.getvalue()
 
 
-def test_no_colour_without_a_terminal_or_against_the_users_wish(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+def test_tokens_can_be_told_apart_in_colour_by_style_and_by_characters() -> None:
+    text = shown(Marks.colour, io.StringIO())
+    assert "\x1b[4;38;2;31;35;40;48;2;217;236;252m yes\x1b[0m\n" in text
+    assert text.endswith("\x1b[0mplain")
+    assert shown(Marks.style, io.StringIO()) == "\x1b[4m yes\x1b[0m\n\x1b[1mno\x1b[0m\x1b[3m so\x1b[0mplain"
+    assert shown(Marks.text, io.StringIO()) == " _yes_\n*no* /so/plain"
+    assert shown(Marks.none, io.StringIO()) == " yes\nno soplain"
 
+
+def test_what_marks_there_are_follows_the_terminal_and_the_users_wish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert wants_colour(Terminal())
-    assert not wants_colour(io.StringIO())
+    assert Marks.auto.on(Terminal()) is Marks.colour
+    assert Marks.auto.on(io.StringIO()) is Marks.none
+    assert Marks.text.on(io.StringIO()) is Marks.text
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not wants_colour(Terminal())
-    out = io.StringIO()
-    TokenPrinter(stream=out).show(round_of("yes", "accepted", 2))
-    assert out.getvalue() == "yes"
+    assert Marks.auto.on(Terminal()) is Marks.style
+    monkeypatch.setenv("TERM", "dumb")
+    assert Marks.auto.on(Terminal()) is Marks.text
+
+
+def test_the_prompt_is_echoed_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        TokenPrinter(Marks.auto, stream).echo("Once \x1b[31m")
+    assert terminal.getvalue() == "\x1b[2mOnce \u20391B\u203a[31m\x1b[0m"
+    assert pipe.getvalue() == ""
+
+
+def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for level, stream in ((say.USUAL, Terminal()), (say.USUAL, io.StringIO()), (say.QUIET, Terminal())):
+        monkeypatch.setattr("sys.stderr", stream)
+        say.set_level(level == say.QUIET, level == say.VERBOSE)
+        seen = threading.Event()
+
+        def stage(seen: threading.Event = seen) -> str:
+            seen.set()
+            return "reading, 1.0 of 2.0 MB"
+
+        with Waiting("text-target, 27.7 MB", stage):
+            if stream.isatty() and level == say.USUAL:
+                assert seen.wait(20)
+        said = stream.getvalue()
+        if stream.isatty() and level == say.USUAL:
+            assert "loading text-target, 27.7 MB: reading, 1.0 of 2.0 MB · 0 s" in said
+            assert said.endswith("\r\x1b[2K")
+        else:
+            assert said == ""
+    say.reset()
+
+
+def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+    say.set_level(quiet=False, verbose=True)
+    asked = threading.Event()
+    with Waiting("text-target, 27.7 MB", lambda: asked.set() or "building"):
+        assert asked.wait(20)
+    say.reset()
+    first, last = pipe.getvalue().splitlines()
+    assert first == "loading text-target, 27.7 MB: building …"
+    assert re.fullmatch(r"loaded text-target, 27.7 MB in \d+\.\d s", last)
+
+
+def test_quiet_leaves_the_text_alone(workbench: Command) -> None:
+    result = workbench("-q", "generate", "Once upon a time", "--method", "autoregressive", *SHORT)
+    assert (result.status, result.err) == (0, "")
+    assert result.out
+
+
+def test_without_a_draft_model_a_method_that_runs_is_taken_and_named(workbench: Command) -> None:
+    result = workbench("generate", "one two one two", "--target", "text-drafter", "--json", *SHORT)
+    assert (result.status, result.json["method"]) == (0, "prompt-lookup")
+    assert "Decoding with prompt-lookup; --method and --drafter choose otherwise" in result.err

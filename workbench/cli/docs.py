@@ -47,10 +47,10 @@ def docs(
 def generated() -> dict[str, str]:
     """Text of each generated part, by the name of its markers."""
     from workbench.bench import board, vision_suite
-    from workbench.methods import registry
+    from workbench.methods import known
 
     return {
-        "methods": markdown_table(list(registry.methods())),
+        "methods": markdown_table(known.methods()),
         "definitions": definitions_table(),
         "vision": vision_suite.markdown(board.read(vision_suite.BOARD)).rstrip(),
     }

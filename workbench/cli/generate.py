@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.loading import open_workbench
+from workbench.cli import checks, say
+from workbench.cli.loading import Waiting, open_workbench, sizes, wait_for_models
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -21,6 +23,7 @@ from workbench.cli.options import (
     Dtype,
     Json,
     MaxNewTokens,
+    Method,
     Seed,
     Settings,
     Target,
@@ -30,6 +33,7 @@ from workbench.cli.options import (
     only_here,
     parse_settings,
 )
+from workbench.cli.stream import Marks, TokenPrinter
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.trace.events import STOPPED, Trace
 from workbench.trace.metrics import summary
@@ -41,7 +45,7 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a message: put it into the model's chat format.")
     ] = False,
-    method: Annotated[str, typer.Option(help="How to decode: a name that `workbench methods` lists.")] = "draft-model",
+    method: Method = None,
     settings: Settings = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
@@ -61,6 +65,14 @@ def generate(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the run, for `workbench runs` to find.")] = False,
     tag: Annotated[list[str] | None, typer.Option(help="Keep the run with this tag; repeatable.")] = None,
     store: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
+    marks: Annotated[
+        Marks,
+        typer.Option(
+            help="How tokens are marked by where they came from: in colour, by style alone (underlined, bold, italic), "
+            "by characters (_accepted_, *corrected*, /bonus/), or not. auto: colour on a terminal, style there with "
+            "NO_COLOR, characters on a dumb one, none elsewhere."
+        ),
+    ] = Marks.auto,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -72,17 +84,29 @@ def generate(
     """
     text = read_prompt(prompt, prompt_file)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
-    if trace is not None:
-        write_file(trace, "")  # a file that cannot be written is said before the work, not after it
-    params: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, **parse_settings(settings)}
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    settled = parse_settings(settings)
+    checks.sampling(sampling)
+    checks.request(text, max_new_tokens, stop or ())
+    if connect is None:
+        pair = checks.models(target, drafter, device, dtype)
+        method = checks.method(method, settled, pair, len(image or ()))
+    checks.pictures(image or (), target if connect is None else "")
+    checks.file_to_write(trace, "trace")
+    checks.folder_to_write(store, "store")
     images = [str(path) for path in image or ()]
     asked = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
+    printer = None if as_json else TokenPrinter(marks)
     with open_workbench(connect, target, drafter, device, dtype) as bench:
+        begin: Any = text
+        if chat:
+            with Waiting(sizes(target, drafter)) if connect is None else nullcontext():
+                begin = bench.chat_prompt([{"role": "user", "content": asked}], target)
         run = bench.start(
-            bench.chat_prompt([{"role": "user", "content": asked}], target) if chat else text,
-            method=method,
+            begin,
+            **({"method": method} if method else {}),
             images=images,
-            params=params,
+            params={**sampling, **settled},
             target=target,
             drafter=drafter,
             max_new_tokens=max_new_tokens,
@@ -90,8 +114,10 @@ def generate(
             stop=tuple(stop or ()),
         )
         try:
-            if not as_json:
-                _stream(run)
+            if connect is None:
+                wait_for_models(run, sizes(target, drafter))
+            if printer is not None:
+                _stream(run, printer, text.rstrip() + "\n" if chat or images else text)
             done = run.wait()
         except KeyboardInterrupt:
             run.cancel()
@@ -101,10 +127,12 @@ def generate(
     if trace is not None:
         write_trace(done, trace)
     if keep or tag or store:
-        print(f"kept as {_keep(done, tag or (), store)}", file=sys.stderr)
+        kept = _keep(done, tag or (), store)
+        if not say.is_quiet():
+            print(f"kept as {kept}", file=sys.stderr)
     if as_json:
         print(json.dumps(to_object(done), ensure_ascii=False, indent=2))
-    else:
+    elif not say.is_quiet():
         _print_figures(done)
     if done.footer.reason in STOPPED:
         raise KeyboardInterrupt
@@ -178,13 +206,13 @@ def write_file(path: Path, text: str) -> None:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 
 
-def _stream(run: Any) -> None:
-    from workbench.cli.stream import TokenPrinter
-
-    printer = TokenPrinter()
+def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
+    """The prompt once the models are there, since the line that waits for them is wiped; then what comes."""
+    if not say.is_quiet():
+        printer.echo(prompt)
     for round_ in run:
         printer.show(round_)
-    printer.end()
+    printer.end(legend=not say.is_quiet())
 
 
 def _print_figures(done: Trace) -> None:

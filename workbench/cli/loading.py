@@ -1,10 +1,74 @@
-"""Models for a command, without the chatter of the libraries that load them."""
+"""Models for a command: a line that says how far they are, without the chatter of the libraries that load them."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
+from workbench.cli import say
 from workbench.cli.options import drafter_or_none
+from workbench.engine.bundle import own_drafter, weight_bytes
+
+
+class Waiting:
+    """A line on standard error while something is waited for: what, how large, how long.
+
+    On a terminal it is written over and wiped away; with -v every new stage is a line of its own, the last one says
+    how long it took; elsewhere, and with -q, nothing is said.
+
+    Args:
+        what: what is waited for, "text-target + text-drafter, 55.9 MB".
+        now: asked again and again for the stage; None or empty: none is known.
+    """
+
+    def __init__(self, what: str, now: Callable[[], str | None] = lambda: None) -> None:
+        self.what, self.now = what, now
+        self._over = threading.Event()
+        self._shown: str | None = None
+        self._thread = threading.Thread(target=self._watch, name="workbench-waiting", daemon=True)
+
+    def __enter__(self) -> Waiting:
+        self._began = time.monotonic()
+        self._moves = say.moves(sys.stderr) and not say.is_quiet()
+        self._verbose = say.is_verbose()  # asked here: a thread has no context of its own
+        if self._moves or self._verbose:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._moves:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+        if kind is None:
+            say.detail(f"loaded {self.what} in {time.monotonic() - self._began:.1f} s")
+
+    def _watch(self) -> None:
+        while True:
+            stage = self.now() or ""
+            line = f"loading {self.what}{': ' if stage else ''}{stage}"
+            wipe = "\r\x1b[2K" if self._moves else ""
+            if self._verbose and stage.partition(",")[0] != self._shown:
+                self._shown = stage.partition(",")[0]
+                print(f"{wipe}{line} …", file=sys.stderr, flush=True)
+            elif self._moves:
+                line = f"{line} · {time.monotonic() - self._began:.0f} s"
+                print(f"{wipe}{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+            if self._over.wait(0.2):
+                return
+
+
+def sizes(target: str, drafter: str | None) -> str:
+    """Models in words: "text-target + text-drafter, 55.9 MB"; the size of those that are here."""
+    small = own_drafter(target) if drafter == "auto" else drafter_or_none(drafter or "none")
+    names = [target, *([small] if small else [])]
+    n_bytes = sum(map(weight_bytes, names))
+    return " + ".join(names) + (f", {n_bytes / 1e6:.1f} MB" if n_bytes else "")
 
 
 def quiet() -> None:
@@ -21,13 +85,26 @@ def open_workbench(connect: str | None, target: str, drafter: str, device: str, 
 
     if connect is not None:
         return Workbench(connect)
-    quiet()
-    return Workbench(target=target, drafter=drafter, device=device, dtype=dtype)
+    with Waiting("PyTorch"):
+        quiet()
+        return Workbench(target=target, drafter=drafter, device=device, dtype=dtype)
+
+
+def wait_for_models(run: Any, what: str) -> None:
+    """Until the models of a run are there; what is wrong with them, the run says itself."""
+
+    def stage() -> str | None:
+        return run.since(0)["message"].partition(": ")[2] if run.state == "loading" else None
+
+    with Waiting(what, stage):
+        while run.state == "loading":
+            time.sleep(0.02)
 
 
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
     """`load_models` for the command line."""
-    from workbench.engine import load_models
+    with Waiting(sizes(target, drafter)):
+        from workbench.engine import load_models
 
-    quiet()
-    return load_models(target, drafter_or_none(drafter), device, dtype, drafter_dtype)
+        quiet()
+        return load_models(target, drafter_or_none(drafter), device, dtype, drafter_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -11,6 +12,7 @@ from typing import Any
 import typer
 
 import workbench
+from workbench.cli import common, config, say
 from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.claims import claims
@@ -28,7 +30,7 @@ from workbench.cli.site import site
 from workbench.cli.sweep import sweep
 from workbench.cli.train import train
 from workbench.cli.whatif import whatif
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
@@ -36,7 +38,6 @@ app = typer.Typer(
     name="workbench",
     help="See, compare and build speculative decoding. `workbench COMMAND --help` explains a command.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for command in (
@@ -56,8 +57,12 @@ for command in (
     notebooks,
     lab,
     site,
+    config.config,
 ):
-    app.command()(command)
+    app.command()(common.command(command))
+for registered in runs.registered_commands:
+    if registered.callback is not None:
+        registered.callback = common.command(registered.callback)
 app.add_typer(runs)
 
 
@@ -70,8 +75,15 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    quiet: common.Quiet = False,
+    verbose: common.Verbose = False,
 ) -> None:
-    """See, compare and build speculative decoding. `workbench COMMAND --help` explains a command."""
+    """See, compare and build speculative decoding. `workbench COMMAND --help` explains a command.
+
+    Exit status: 0 well, 1 failed, 2 asked wrongly (nothing was run), 130 interrupted. Your own defaults: `workbench
+    config`.
+    """
+    say.set_level(quiet, verbose)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,40 +96,62 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0 well, 1 failed, 2 wrong use, 130 interrupted.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in args
+    debug, as_json = "--debug" in args, "--json" in args
+    say.reset()
     try:
-        status = app(args=args, prog_name="workbench", standalone_mode=False)
-    except WorkbenchError as error:
-        return _report(str(error), FAILED, debug)
+        status = app(args=args, prog_name="workbench", standalone_mode=False, default_map=_own_defaults(args))
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        return _report("Interrupted.", INTERRUPTED, debug=False)
+        return _report(WorkbenchError("Interrupted."), INTERRUPTED, False, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        if _is_usage_error(error):
-            return _report(_usage_message(error), WRONG_USE, debug)
-        hint = "" if debug else " Run again with --debug for the traceback."
-        return _report(f"Unexpected {type(error).__name__}: {_one_line(error)}.{hint}", FAILED, debug)
+        return _report(*_told(error, debug), debug, as_json)
     return status if isinstance(status, int) else 0
 
 
-def _report(message: str, status: int, debug: bool) -> int:
+def _own_defaults(args: Sequence[str]) -> dict[str, Any] | None:
+    """What the user's file of defaults says; `workbench config` reads it for itself, and says what is wrong there."""
+    if not args or args[0] == "config" or "_WORKBENCH_COMPLETE" in os.environ:
+        return None
+    said, text = config.read()
+    return config.default_map(typer.main.get_command(app), said, text) if said else None
+
+
+def _told(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
+    """An error in the words of this program, and the status that it ends with."""
+    if isinstance(error, WorkbenchError):
+        asked_wrongly = error.option or isinstance(error, (UnknownNameError, ParameterError, PromptError))
+        return error, WRONG_USE if asked_wrongly else FAILED
+    if _is_usage_error(error):
+        command = getattr(getattr(error, "ctx", None), "command_path", "workbench")
+        message = " ".join(error.format_message().split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        return UsageError(f"{message}." if message else "Something is missing.", f"See `{command} --help`."), WRONG_USE
+    hint = "" if debug else "Run again with --debug for the traceback."
+    return WorkbenchError(f"Unexpected {type(error).__name__}: {_one_line(error)}.", hint), FAILED
+
+
+class UsageError(WorkbenchError):
+    """Options or arguments that the command does not take."""
+
+
+def _report(error: WorkbenchError, status: int, debug: bool, as_json: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"error: {message}", file=sys.stderr)
+    option = f"--{error.option}" if error.option else ""
+    if as_json:
+        told = {"type": type(error).__name__, "message": error.message, "remedy": error.remedy}
+        print(json.dumps({"error": told | {"option": option or None, "exit_code": status}}, ensure_ascii=False))
+        return status
+    named = f"{option}: " if option and option not in str(error) else ""
+    print(f"error: {named}{error}", file=sys.stderr)
     return status
 
 
 def _is_usage_error(error: Any) -> bool:
     """Typer's usage errors, told by their shape: the module they come from differs between its versions."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
-
-
-def _usage_message(error: Any) -> str:
-    command = getattr(getattr(error, "ctx", None), "command_path", "workbench")
-    message = " ".join(error.format_message().split())
-    return f"{message.rstrip('.')}. See `{command} --help`." if message else f"See `{command} --help`."
 
 
 def _one_line(error: Exception) -> str:

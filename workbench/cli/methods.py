@@ -7,43 +7,74 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.loading import open_workbench
+from workbench.cli import checks, complete
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
     Connect,
     Debug,
-    Device,
     Drafter,
     Json,
     Target,
-    only_here,
 )
+from workbench.cli.stream import harmless
+from workbench.core.errors import TokenizerMismatchError, UnknownNameError
 
 
 def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this one in full.", autocompletion=complete.methods)] = None,
     target: Target = DEFAULT_TARGET,
     drafter: Drafter = DEFAULT_DRAFTER,
-    device: Device = "cpu",
+    device: Annotated[str, typer.Option(hidden=True)] = "cpu",
     connect: Connect = None,
-    markdown: Annotated[bool, typer.Option(help="Print the table of the README; loads no model.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print the table of the README.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the methods: name, title, paper, promise, parameters, needs, and whether each can run on the target."""
-    if markdown:
-        from workbench.methods import registry
+    """List the methods, a line each, and whether each can run on the target; no model is loaded.
 
-        print(markdown_table(list(registry.methods())))
+    Examples: workbench methods; workbench methods medusa; workbench methods --json
+    """
+    from workbench.methods import known
+
+    if markdown:
+        print(markdown_table(known.methods()))
         return
-    only_here(connect, device=(device, "cpu"))
-    with open_workbench(connect, target, drafter, device, "auto") as bench:
-        bench.load(target, drafter)
-        rows = [to_row(method) for method in bench.methods(target, drafter)]
+    if name is not None and connect is None:
+        known.get(name)
+    rows = [to_row(method) for method in described(target, drafter, connect)]
+    if name is not None:
+        rows = [row for row in rows if row["name"] == name]
+        if not rows:
+            raise UnknownNameError(f"{connect} has no method {name!r}.", "`workbench methods --connect` lists them.")
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
+    elif name is not None:
+        here = known.get(name) if connect is None else None
+        _print_whole(rows[0], target, here.idea if here else "", here.formula if here else "")
     else:
-        _print_table(rows, target)
+        _print_lines(rows, target)
+
+
+def described(target: str, drafter: str, connect: str | None) -> list[dict[str, Any]]:
+    """Methods as the API describes them: from files alone, or as the server says."""
+    if connect is not None:
+        from workbench.client import Workbench
+
+        with Workbench(connect) as bench:
+            bench.load(target, drafter)
+            return bench.methods(target, drafter)
+    from workbench.methods import known
+    from workbench.service.catalogue import describe, static_reasons
+    from workbench.service.checks import check_vocabulary
+
+    pair = checks.models(target, drafter, "auto", "auto")
+    reason, mismatch = static_reasons(*pair), ""
+    try:
+        check_vocabulary(pair)
+    except TokenizerMismatchError as error:
+        mismatch = error.message
+    return [describe(m, (mismatch if "drafter" in m.needs else "") or reason(m.needs)) for m in known.methods()]
 
 
 def to_row(method: dict[str, Any]) -> dict[str, Any]:
@@ -56,12 +87,11 @@ def markdown_table(found: list[Any]) -> str:
     lines = ["| method | promise | needs | parameters (defaults) | from |", "|---|---|---|---|---|"]
     for method in found:
         parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
-        source = method.source
-        paper = f"{source.authors} {source.year}" if source.year else source.title
-        paper = f"[{paper}]({_link(source.url)})" if source.url else paper
+        paper = _paper(method.source)
+        paper = f"[{paper}]({_link(method.source['url'])})" if method.source["url"] else paper
         needs = ", ".join(method.needs) or "–"
         lines.append(
-            f"| `{method.name}`: {method.title}. {method.teaches} | {method.promise.value} | {needs} | {parameters} "
+            f"| `{method.name}`: {method.title}. {method.teaches} | {method.promise} | {needs} | {parameters} "
             f"| {paper} |"
         )
     return "\n".join(lines)
@@ -71,24 +101,44 @@ def _link(url: str) -> str:
     return f"https://arxiv.org/abs/{url.removeprefix('arXiv:')}" if url.startswith("arXiv:") else url
 
 
-def _print_table(rows: list[dict[str, Any]], target: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _paper(source: dict[str, Any]) -> str:
+    return f"{source['authors']} {source['year']}" if source["year"] else source["title"]
 
-    table = Table(title=f"Methods on {target}", title_justify="left", show_lines=True)
-    for column in ("method", "promise", "parameters", "runs here"):
-        table.add_column(column, overflow="fold")
+
+def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
+    """A line each: a sign, the name, the promise, the title; in place of the title, why one cannot run."""
+    width = max(len(row["name"]) for row in rows)
     for row in rows:
-        source = row["source"]
-        paper = f"{source['authors']} {source['year']}" if source["year"] else source["title"]
-        about = Text.assemble((row["name"], "bold"), f"\n{row['title']}\n", (paper, "dim"))
-        parameters = "\n".join(_parameter(p) for p in row["parameters"]) or "none"
-        table.add_row(about, row["promise"], Text(parameters), Text("yes" if row["available"] else row["reason"]))
-    Console().print(table)
+        sign, words = ("✓", row["title"]) if row["available"] else ("–", row["reason"])
+        print(f"{sign} {row['name']:<{width}}  {row['promise']:<12}  {harmless(words)}")
+    runs = sum(row["available"] for row in rows)
+    print(f"\n{runs} of {len(rows)} can run on {target}. `workbench methods NAME` shows one in full.")
+
+
+def _print_whole(row: dict[str, Any], target: str, idea: str, formula: str) -> None:
+    """One method: what it is, how it works, where it comes from, what it promises and takes, and its parameters."""
+    source = row["source"]
+    paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
+    facts = {
+        "idea": idea,
+        "rule": formula,
+        "promise": row["promise"],
+        "from": paper,
+        "at": _link(source["url"]),
+        "needs": ", ".join(row["needs"]) or "nothing but the target",
+        "here": f"runs on {target}" if row["available"] else row["reason"],
+    }
+    print(f"{row['name']}: {row['title']}\n{row['teaches']}\n")
+    for fact, words in facts.items():
+        if words:
+            print(f"{fact:<8} {words}")
+    print("\nparameters (--set NAME=VALUE)" if row["parameters"] else "\nno parameters")
+    for spec in row["parameters"]:
+        print(f"  {_parameter(spec)}")
 
 
 def _parameter(spec: dict[str, Any]) -> str:
     allowed = "|".join(spec["choices"]) if spec["choices"] else f"{spec['ge']}…{spec['le']}"
     allowed = "true|false" if spec["kind"] == "bool" else allowed
-    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}"
+    when = f" (where {spec['when']})" if spec.get("when") else ""
+    return f"{spec['name']}={spec['default']} ({allowed}) {spec['doc']}{when}"

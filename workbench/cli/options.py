@@ -7,27 +7,65 @@ from typing import Annotated
 
 import typer
 
-Target = Annotated[str, typer.Option(help="The model that is verified against: a bundled name, a folder, a Hub id.")]
+from workbench.cli import complete
+
+Target = Annotated[
+    str,
+    typer.Option(
+        help="The model that is verified against: a bundled name, a folder, a Hub id.", autocompletion=complete.targets
+    ),
+]
 Drafter = Annotated[
     str,
-    typer.Option(help="The small model that drafts; 'auto': the target's own where it is bundled; 'none': no drafter."),
+    typer.Option(
+        help="The small model that drafts; 'auto': the target's own where it is bundled; 'none': no drafter.",
+        autocompletion=complete.drafters,
+    ),
 ]
-Dtype = Annotated[str, typer.Option(help="Number format of the target: auto, float32, bfloat16, float16 or float64.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else, on standard output.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="Number format of the target: auto, float32, bfloat16, float16 or float64.",
+        autocompletion=complete.dtypes,
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, or cuda, cuda:1 … where there is one.", autocompletion=complete.device_names)
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help="How to decode: a name that `workbench methods` lists. By default draft-model, or without a draft model "
+        "what runs on the target.",
+        autocompletion=complete.methods,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help='Print JSON for scripts, and nothing else, on standard output; an error is {"error": {"type", "message", '
+        '"remedy", "option", "exit_code"}} there.',
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Connect = Annotated[
     str | None, typer.Option(metavar="URL", help="Ask a running app (http://localhost:7860) or a Space (owner/space).")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the method; may be given several times."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a parameter of the method; may be given several times.",
+        autocompletion=complete.settings,
+    ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 is greedy; 1 samples from the model's own law.")]
 TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is off.")]
 TopP = Annotated[float, typer.Option(help="Sample among the likeliest tokens that hold this mass; 1 is off.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")]
-Seed = Annotated[int, typer.Option(help="Seed of every random number of the run.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of every random number of the run.")]
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "auto"
 

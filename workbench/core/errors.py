@@ -9,8 +9,11 @@ from collections.abc import Iterable
 class WorkbenchError(Exception):
     """Base of every error a user can cause or mend. The message is one line and says what to do.
 
-    `remedy` is kept apart from the message, so that the command line, the app and the API can show it their own way.
+    `remedy` is kept apart from the message, so that the command line, the app and the API can show it their own way;
+    `option` names what was asked wrongly ("target", "set"), where that is known before anything was done.
     """
+
+    option: str = ""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         self.message = message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -47,13 +48,23 @@ def locate(name: str) -> str:
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
         return str(path)
+    if path.is_file():
+        raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
     if looks_local:
+        near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+        guess = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
         hint = f"Bundled: {', '.join(n for n in known)}." if known else "No bundled models were found."
         raise ModelError(
-            f"There is no model {name!r}.", f"Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
+            f"There is no model {name!r}.", f"{guess}Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
         )
     return name
+
+
+def weight_bytes(name: str) -> int:
+    """Bytes of a model's weights on disk; 0 for one that is not on this machine in a folder."""
+    folder = bundled().get(name, Path(name).expanduser())
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
 
 
 def own_drafter(target: str, blind: bool = False) -> str | None:

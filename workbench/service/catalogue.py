@@ -85,6 +85,12 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
     return reason
 
 
+def same_words(target: str, drafter: str) -> bool | None:
+    """Whether two models share the words of their vocabularies; None where only loading them could tell."""
+    first, second = (_vocabulary(_folder_of(name)) for name in (target, drafter))
+    return first == second if first and second else None
+
+
 def reads_pictures(name: str) -> bool | None:
     """Whether a model reads pictures; None where only loading it could tell."""
     config = Path(_folder_of(name)) / "config.json"

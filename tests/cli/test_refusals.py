@@ -1,0 +1,181 @@
+"""What can be checked before models load is: newcomers' mistakes, each refused in a line, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Command
+
+PROGRAM = """
+import contextlib, io, json, sys
+from workbench.cli import main
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    print(json.dumps([status, out.getvalue(), err.getvalue(), "torch" in sys.modules]))
+"""
+Refused = tuple[int, str, str, bool]
+
+
+def wrong(folder: Path) -> dict[tuple[str, ...], str]:
+    """Wrong commands, and what each must be told."""
+    files = {name: folder / name for name in ("text.txt", "latin.txt", "damaged.png", "cut.png", "empty.txt")}
+    files["text.txt"].write_text("Once")
+    files["latin.txt"].write_bytes(b"caf\xe9")
+    files["empty.txt"].write_text(" ")
+    files["damaged.png"].write_bytes(b"no picture")
+    files["cut.png"].write_bytes(next(Path("assets/scenes").glob("*.png")).read_bytes()[:200])
+    bare = folder / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text("{}")
+    hello = ("generate", "Hello")
+    vision = (*hello, "--target", "vision-target", "--image")
+    return {
+        (*hello, "--method", "promt-lookup"): "--method: There is no method 'promt-lookup'. Did you mean 'prompt-look",
+        (*hello, "--set", "dept=9"): "--set: There is no parameter of draft-model 'dept'. Did you mean 'depth'",
+        (*hello, "--set", "depth=99"): "--set: depth='99' is outside its range. Use a whole number from 1 to 16",
+        (*hello, "--set", "depth=two"): "is not a whole number",
+        (*hello, "--set", "depth"): "NAME=VALUE",
+        (*hello, "--temperature", "-1"): "--temperature: temperature=-1.0 is outside its range",
+        (*hello, "--top-p", "2"): "--top-p",
+        (*hello, "--temperature", "warm"): "'--temperature'",
+        (*hello, "--seed", "-1"): "'--seed'",
+        (*hello, "--max-new-tokens", "0"): "'--max-new-tokens'",
+        (*hello, "--max-new-tokens", "999999"): "--max-new-tokens",
+        (*hello, "--stop", ""): "--stop: A stop string is empty",
+        (*hello, "--dtype", "int3"): "--dtype: There is no dtype 'int3'. Use one of: auto, float64",
+        (*hello, "--device", "warp"): "--device: Device 'warp' is not available here. Use auto",
+        (*hello, "--device", "mps"): "--device: Device 'mps' is not available here. Use auto",
+        (*hello, "--target", "text-targt"): "--target: There is no model 'text-targt'. Did you mean 'text-target'",
+        (*hello, "--target", "/no/such/model"): "--target: There is no model",
+        (*hello, "--target", str(files["text.txt"])): "is a file. Give the folder",
+        (*hello, "--target", str(folder)): "has no config.json",
+        (*hello, "--target", str(bare)): "has no *.safetensors",
+        (*hello, "--target", "text-medusa"): "is a head trained for text-target",
+        (*hello, "--drafter", "text-draftr"): "--drafter: There is no model 'text-draftr'",
+        (*hello, "--drafter", "none", "--method", "draft-model"): "Name a draft model with --drafter",
+        (*hello, "--method", "flash"): "There are no flash heads trained for text-target",
+        (*hello, "--method", "vlm-draft"): "there is none. Give one with --image FILE and --target vision-target",
+        (*hello, "--method", "vlm-draft", "--target", "vision-target"): "vlm-draft is made for prompts with pictures",
+        (*hello, "--image", str(files["cut.png"])): "text-target reads text only. Leave --image out",
+        (*vision, str(files["damaged.png"])): f"{files['damaged.png']}: This is no picture",
+        (*vision, str(files["cut.png"])): f"{files['cut.png']}: The picture is damaged",
+        (*vision, str(folder)): "Is a directory",
+        (*vision, "/no/such.png"): "/no/such.png cannot be read: No such file",
+        (*hello, "--trace", "/no/such/folder/t.jsonl"): "--trace: /no/such/folder/t.jsonl cannot be written",
+        (*hello, "--trace", str(folder)): "cannot be written: Is a directory",
+        (*hello, "--store", str(files["text.txt"])): "--store",
+        (*hello, "--nonsense"): "--nonsense",
+        ("generate", "   "): "The prompt is empty",
+        ("generate",): "--prompt-file",
+        ("generate", "--prompt-file", "/no/such/file"): "cannot be read",
+        ("generate", "--prompt-file", str(folder)): "cannot be read: Is a directory",
+        ("generate", "--prompt-file", str(files["latin.txt"])): "it is not UTF-8 text",
+        ("generate", "--prompt-file", str(files["empty.txt"])): "The prompt is empty",
+        ("methods", "medus"): "Did you mean 'medusa'",
+        ("methods", "--target", "text-targt"): "--target: There is no model",
+        ("config", "generat"): "Did you mean 'generate'",
+        ("dance",): "dance",
+    }
+
+
+def refused(commands: list[tuple[str, ...]], **env: str) -> list[Refused]:
+    """What commands answer, one after the other in one process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=json.dumps([*commands]), capture_output=True, text=True, check=True,
+        env={**os.environ, **env},
+    )  # fmt: skip
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_every_mistake_is_one_line_that_names_the_remedy_and_costs_no_import(tmp_path: Path) -> None:
+    commands = wrong(tmp_path)
+    answers = refused(list(commands), WORKBENCH_CONFIG=os.devnull)
+    for (words, said), (status, out, err, torch) in zip(commands.items(), answers, strict=True):
+        assert (status, out) == (2, ""), (words, err)
+        assert err.startswith("error: "), (words, err)
+        assert err.count("\n") == 1, (words, err)
+        assert said in err, (words, err)
+        assert "cuda" not in err or "cuda" in words, (words, err)
+        assert not torch, words
+
+
+def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:
+    commands = {words: said for words, said in wrong(tmp_path).items() if words[0] in ("generate", "methods")}
+    answers = refused([(*words, "--json") for words in commands], WORKBENCH_CONFIG=os.devnull)
+    for words, (status, out, err, _) in zip(commands, answers, strict=True):
+        told: dict[str, Any] = json.loads(out)["error"]
+        assert set(told) == {"type", "message", "remedy", "option", "exit_code"}, words
+        assert (told["exit_code"], err) == (status, ""), words
+        assert told["type"].endswith("Error"), words
+        assert told["message"], words
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[defaults\n", "is no TOML"),
+        ("target = 'x'\n", "'target' stands in no table"),
+        ("[defaults]\n\ntarge = 'x'\n", "line 3: There is no option 'targe'. Did you mean 'target'"),
+        ("[generat]\nseed = 1\n", "line 1: There is no command 'generat'. Did you mean 'generate'"),
+        ("[generate]\nseed = 1\nlimit = 4\n", "line 3: There is no option of generate 'limit'"),
+        ("[runs.list]\nlimit = 4\nseed = 1\n", "line 3: There is no option of runs list 'seed'"),
+        ("[defaults]\nseed = 'one'\n", 'line 2: seed = "one": '),
+        ("[defaults]\nseed = -4\n", "line 2: seed = -4: "),
+    ],
+)
+def test_a_mistake_in_the_users_defaults_is_named_by_file_and_line(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    ((status, out, err, torch),) = refused([("methods",)], WORKBENCH_CONFIG=str(file))
+    assert (status, out, torch) == (1, "", False)
+    assert says in err
+    assert str(file) in err
+    assert err.count("\n") == 1
+
+
+def test_the_users_defaults_hold_for_commands_and_give_way_to_the_command_line(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[defaults]\ntarget = "vision-target"\ndrafter = "none"\n\n[methods]\ntarget = "text-target"\n')
+    monkeypatch.setenv("WORKBENCH_CONFIG", str(file))
+    rows = {row["name"]: row["available"] for row in workbench("methods", "--json").json}
+    assert (rows["medusa"], rows["draft-model"]) == (True, False), "[methods] over [defaults] over what is built in"
+    assert not workbench("methods", "medusa", "--target", "vision-target", "--json").json["available"]
+    told = workbench("config", "--json").json
+    assert (told["path"], told["exists"]) == (str(file), True)
+    found = {(row["command"], row["option"]): (row["value"], row["from"]) for row in told["settings"]}
+    assert found["methods", "--target"] == ("text-target", "line 6, [methods]")
+    assert found["generate", "--target"] == ("vision-target", "line 2, [defaults]")
+    shown = workbench("config", "generate").out
+    assert "generate --seed                    0                        built in" in shown
+
+
+def test_the_shell_completes_methods_models_and_parameters_without_pytorch() -> None:
+    def offered(line: str) -> list[str]:
+        asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_WORKBENCH_COMPLETE": "complete_bash"}
+        code = "import sys; from workbench.cli import main\ntry: main([])\nfinally: assert 'torch' not in sys.modules"
+        env = {**os.environ, **asked}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+        assert "Error" not in done.stderr, done.stderr
+        return done.stdout.split()
+
+    assert offered("workbench generate --method medu") == ["medusa", "medusa-typical"]
+    assert offered("workbench generate --target text-t") == ["text-target"]
+    assert "threshold=" in offered("workbench generate --method draft-model --set t")
+    assert offered("workbench methods prompt") == ["prompt-lookup"]
+
+
+def test_a_pipe_that_is_closed_early_is_no_error() -> None:
+    line = f"{sys.executable} -m workbench methods --json | head -c 1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[", "")

@@ -1,0 +1,145 @@
+"""What a command checks before anything is imported that takes time: it is refused within a second, or it can run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.cli import say
+from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
+from workbench.methods import known
+from workbench.service.checks import about, check_method, check_models, choose_method
+from workbench.service.limits import Limits
+from workbench.service.names import Pair
+
+
+def models(target: str, drafter: str, device: str, dtype: str, drafter_dtype: str = "auto") -> Pair:
+    """Names of models, device and number formats; returns the target and the draft model that are meant.
+
+    Raises:
+        WorkbenchError: `option` says which is wrong.
+    """
+    return check_models(target, drafter, device, dtype, drafter_dtype)
+
+
+def sampling(values: Mapping[str, Any]) -> None:
+    """Sampling's parameters, given as options of their own.
+
+    Raises:
+        ParameterError: one is out of its range.
+    """
+    for name, value in values.items():
+        with about(name.replace("_", "-")):
+            known.sampling()[name].parse(value)
+
+
+def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: int | None = None) -> str:
+    """A method that can run with its parameters on these models; where none is named, the one that is taken.
+
+    Args:
+        name: as `--method` gave it, or None.
+        values: as `--set` gave them.
+        pair: the target and the draft model.
+        pictures: how many the prompt has; None: that is not asked here.
+
+    Raises:
+        WorkbenchError: `option` says what is wrong.
+    """
+    if name is None:
+        name, why = choose_method(pair)
+        if why:
+            say.note(f"{why} Decoding with {name}; --method and --drafter choose otherwise.")
+    with about("method"):
+        known.get(name)
+        if known.get(name).draws_on_pictures and pictures == 0:
+            raise PromptError(
+                f"{name} is made for prompts with pictures, and there is none.",
+                "Give one with --image FILE and --target vision-target, or take another --method.",
+            )
+        try:
+            check_method(name, values, pair)
+        except MethodUnavailableError as error:
+            needs = known.get(name).needs
+            more = "Name a draft model with --drafter. " if "drafter" in needs and pair[1] is None else ""
+            raise MethodUnavailableError(error.message, f"{more}{error.remedy}") from None
+    return name
+
+
+def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:
+    """A prompt, a length and stop strings, as every backend bounds them.
+
+    Raises:
+        WorkbenchError: with the bound.
+    """
+    limits = Limits()
+    limits.check_prompt(prompt)
+    with about("max-new-tokens"):
+        limits.check_tokens(max_new_tokens)
+    with about("stop"):
+        limits.check_stops(stop)
+
+
+def pictures(paths: Sequence[Path], target: str) -> None:
+    """Pictures, each read once: a damaged one is named.
+
+    Raises:
+        PromptError: it cannot be read, or the target reads text only.
+    """
+    if not paths:
+        return
+    from workbench.service.catalogue import reads_pictures
+    from workbench.service.pictures import MAX_PICTURES, decode
+
+    with about("image"):
+        if reads_pictures(target) is False:
+            raise PromptError(f"{target} reads text only.", "Leave --image out, or choose --target vision-target.")
+        if len(paths) > MAX_PICTURES:
+            raise PromptError(f"{len(paths)} pictures came; {MAX_PICTURES} are the limit.", "Leave some out.")
+        for path in paths:
+            _named(path, decode)
+
+
+def _named(path: Path, decode: Callable[[Path], Any]) -> None:
+    try:
+        decode(path)
+    except PromptError as error:
+        message = error.message if str(path) in error.message else f"{path}: {error.message}"
+        raise PromptError(message, error.remedy) from None
+
+
+def file_to_write(path: Path | None, option: str) -> None:
+    """A file that will be written: it is tried now, not after the work. What is in it stays.
+
+    Raises:
+        WorkbenchError: it cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        is_new = not path.exists()
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        problem = WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.")
+        problem.option = option
+        raise problem from None
+
+
+def folder_to_write(path: Path | None, option: str) -> None:
+    """A folder that will be written to: it is there, or can be made.
+
+    Raises:
+        WorkbenchError: it is a file, or may not be written to.
+    """
+    if path is None:
+        return
+    place = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        why = "it may not be written to" if place.is_dir() else f"{place} is a file"
+        problem = WorkbenchError(f"{path} cannot be used: {why}.", "Choose another folder.")
+        problem.option = option
+        raise problem

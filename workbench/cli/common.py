@@ -1,0 +1,34 @@
+"""Options that every command has: -q and -v. They stand before the command or behind it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli import say
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer: no progress, notes or figures.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also what is loaded, from where, in what time.")]
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with `--quiet` and `--verbose` added to its options."""
+    signature = inspect.signature(function, eval_str=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter(name, kind, default=False, annotation=note)
+        for name, note in (("quiet", Quiet), ("verbose", Verbose))
+    ]
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, quiet: bool = False, verbose: bool = False, **options: Any) -> Any:
+        say.set_level(quiet, verbose)
+        return function(*args, **options)
+
+    wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped.__annotations__ = {p.name: p.annotation for p in wrapped.__signature__.parameters.values()}  # pyright: ignore[reportAttributeAccessIssue]
+    return wrapped

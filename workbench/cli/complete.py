@@ -1,0 +1,73 @@
+"""What the shell offers behind an option, from files alone: nothing heavy is imported while somebody types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import typer
+
+from workbench.core.params import ParamSpec
+from workbench.engine import devices
+from workbench.engine.bundle import known_targets
+from workbench.methods import known
+
+
+def methods(incomplete: str) -> Iterator[tuple[str, str]]:
+    """Names of methods, with their titles."""
+    return ((m.name, m.title) for m in known.methods() if m.name.startswith(incomplete))
+
+
+def targets(incomplete: str) -> Iterator[str]:
+    """Bundled models that can be verified; folders are completed by the shell."""
+    return _beginning(incomplete, (name for name, _, _ in known_targets() if "drafter" not in name))
+
+
+def drafters(incomplete: str) -> Iterator[str]:
+    """Bundled draft models."""
+    return _beginning(incomplete, ("auto", "none", *(name for name, _, _ in known_targets() if "drafter" in name)))
+
+
+def dtypes(incomplete: str) -> Iterator[str]:
+    """Number formats."""
+    return _beginning(incomplete, ("auto", *devices.DTYPES))
+
+
+def device_names(incomplete: str) -> Iterator[str]:
+    """Devices that this machine may have."""
+    return _beginning(incomplete, ("auto", *devices.kinds()))
+
+
+def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Parameters of the method that stands on the line as `NAME=`; behind that, the values of a choice."""
+    for spec in _specs(context.params.get("method")):
+        name, equals, begun = incomplete.partition("=")
+        if equals and name == spec.name:
+            values = spec.choices or ({"bool": ("true", "false")}.get(spec.kind, (str(spec.default),)))
+            yield from ((f"{name}={value}", spec.doc) for value in values if value.startswith(begun))
+        elif not equals and spec.name.startswith(name):
+            yield f"{spec.name}=", spec.doc
+
+
+def _specs(method: Any) -> list[ParamSpec]:
+    names = [method] if isinstance(method, str) else method or ["draft-model"]
+    found = [m for m in known.methods() if m.name in names]
+    return list({**{n: s for m in found for n, s in m.params.items()}, **known.sampling()}.values())
+
+
+def groups(incomplete: str) -> Iterator[str]:
+    """Groups of the bundled prompts."""
+    from workbench.bench.prompts import groups_of, load_prompts
+
+    return _beginning(incomplete, groups_of(load_prompts()))
+
+
+def recordings(incomplete: str) -> Iterator[str]:
+    """Recordings that come with the workbench."""
+    from workbench.views import recorded
+
+    return _beginning(incomplete, recorded.names())
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if name.startswith(incomplete))

@@ -1,0 +1,227 @@
+"""`workbench config`: a user's own defaults, from a TOML file, and what is in force.
+
+[defaults]            # of every command that has the option
+target = "text-target"
+device = "cpu"
+
+[generate]            # of one command
+max-new-tokens = 200
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.cli.options import Debug, Json
+from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
+
+VARIABLE = "WORKBENCH_CONFIG"
+SHARED = "defaults"
+ENVIRONMENT = ("WORKBENCH_CONFIG", "WORKBENCH_MODELS", "WORKBENCH_METHODS", "WORKBENCH_RUNS", "WORKBENCH_BOARDS",
+               "HF_HUB_OFFLINE", "NO_COLOR")  # fmt: skip
+LEFT_OUT = ("help", "version", "debug", "install_completion", "show_completion")
+"""Options that no file sets."""
+
+
+class ConfigError(WorkbenchError):
+    """The file of defaults cannot be read, or says something that no command understands."""
+
+
+def path() -> Path:
+    """Where the file is, or would be: WORKBENCH_CONFIG, else in the folder that XDG names for settings."""
+    given = os.environ.get(VARIABLE)
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(given or Path(home) / "workbench" / "config.toml").expanduser()
+
+
+def read() -> tuple[dict[str, Any], str]:
+    """What the file says, and its text; both empty where there is none.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML.
+    """
+    place = path()
+    if not place.exists() and not os.environ.get(VARIABLE):
+        return {}, ""
+    try:
+        text = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"{place} cannot be read: {why}.", f"Mend it, or unset {VARIABLE}.") from None
+    try:
+        toml = importlib.import_module("tomllib")
+    except ModuleNotFoundError:
+        try:
+            toml = importlib.import_module("tomli")
+        except ModuleNotFoundError:
+            raise ConfigError(f"{place} cannot be read by Python 3.10.", "pip install tomli, or use 3.11.") from None
+    try:
+        return toml.loads(text), text
+    except ValueError as error:
+        raise ConfigError(f"{place} is no TOML: {error}.", "Mend that line.") from None
+
+
+def default_map(group: Any, said: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The defaults of every command, by the names of its parameters, checked.
+
+    Args:
+        group: the program's commands.
+        said: what the file says.
+        text: its text, to find lines in.
+
+    Raises:
+        ConfigError: a table, a key or a value that is not understood; the message names file and line.
+    """
+    commands = dict(_commands(group))
+    sharing = {name: command for name, command in commands.items() if " " not in name}  # a filter is no default
+    known = {key for command in sharing.values() for key in _options(command)}
+    found: dict[str, Any] = {}
+    for table, entries in _tables(said, commands):
+        if table != SHARED and table not in commands:
+            _refuse(text, table, None, UnknownNameError.of("command", table, [SHARED, *commands]))
+        for key, value in entries.items():
+            fitting = list(sharing.items()) if table == SHARED else [(table, commands[table])]
+            names = known if table == SHARED else set(_options(commands[table]))
+            if _plain(key) not in names:
+                kind = "option" if table == SHARED else f"option of {table}"
+                _refuse(text, table, key, UnknownNameError.of(kind, key, names))
+            for name, command in fitting:
+                if (parameter := _options(command).get(_plain(key))) is not None:
+                    given = [value] if parameter.multiple and not isinstance(value, list) else value
+                    _checked(text, table, key, command, parameter, given)
+                    _put(found, name.split(), parameter.name, given)
+    return found
+
+
+def _tables(said: Mapping[str, Any], commands: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Tables by the names of commands: [generate], and [runs.list] as "runs list"; the shared one first."""
+    flat: dict[str, dict[str, Any]] = {}
+    for table, entries in said.items():
+        if not isinstance(entries, dict):
+            flat.setdefault("", {})[table] = entries
+            continue
+        is_group = table not in commands and any(name.startswith(f"{table} ") for name in commands)
+        for key, value in entries.items():
+            if is_group and isinstance(value, dict):
+                flat.setdefault(f"{table} {key}", {}).update(value)
+            else:
+                flat.setdefault(table, {})[key] = value
+    if "" in flat:
+        key = next(iter(flat[""]))
+        raise ConfigError(f"{path()}: {key!r} stands in no table.", f"Put it under [{SHARED}] or a command's name.")
+    yield from sorted(flat.items(), key=lambda entry: entry[0] != SHARED)
+
+
+def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """Parameters of a command by what they are called behind the dashes."""
+    found = {}
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.name not in LEFT_OUT:
+            found |= {_plain(word): parameter for word in parameter.opts if word.startswith("--")}
+    return found
+
+
+def _plain(key: str) -> str:
+    return key.lstrip("-").replace("_", "-")
+
+
+def _checked(text: str, table: str, key: str, command: Any, parameter: Any, value: Any) -> None:
+    try:
+        parameter.process_value(typer.Context(command), value)
+    except Exception as error:  # typer's own kinds differ between its versions
+        said = error.format_message() if hasattr(error, "format_message") else str(error)  # pyright: ignore[reportAttributeAccessIssue]
+        _refuse(text, table, key, ParameterError(f"{key} = {json.dumps(value)}: {' '.join(said.split())}"))
+
+
+def _put(found: dict[str, Any], names: list[str], parameter: str, value: Any) -> None:
+    for name in names:
+        found = found.setdefault(name, {})
+    found[parameter] = value
+
+
+def _refuse(text: str, table: str, key: str | None, why: WorkbenchError) -> None:
+    line = _line_of(text, table, key)
+    raise ConfigError(f"{path()}, line {line}: {why.message}", why.remedy) from None
+
+
+def _line_of(text: str, table: str, key: str | None) -> int:
+    """Number of the line where a key of a table stands, from 1; of the table's own where there is no key."""
+    header = re.compile(rf"\s*\[\s*{re.escape(table.replace(' ', '.'))}\s*\]")
+    inside, at = False, 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("["):
+            inside = header.match(line) is not None
+            at = number if inside else at
+        elif inside and key is not None and re.match(rf'\s*["\']?{re.escape(key)}["\']?\s*=', line):
+            return number
+    return at
+
+
+def config(
+    context: typer.Context,
+    command: Annotated[
+        str | None, typer.Argument(help="Show every option of this command: its value, and where that comes from.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show where your own defaults are kept, and what is in force.
+
+    The file is TOML: [defaults] holds for every command that has the option, [generate] for one. What the command line
+    says comes first, then the command's table, then [defaults], then what is built in.
+    """
+    said, text = read()
+    group = context.find_root().command
+    mapped = default_map(group, said, text)
+    commands = dict(_commands(group))
+    if command is not None and command not in commands:
+        raise UnknownNameError.of("command", command, commands)
+    rows = _rows(commands, said, mapped, text, command)
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    if as_json:
+        wire = {"path": str(path()), "exists": path().exists(), "settings": rows, "environment": environment}
+        print(json.dumps(wire, ensure_ascii=False, indent=2))
+        return
+    print(f"{path()}{'' if path().exists() else ' (not there: everything is as built in)'}")
+    for row in rows:
+        print(f"{row['command'] + ' ' + row['option']:<34} {json.dumps(row['value'], ensure_ascii=False):<24} "
+              f"{row['from']}")  # fmt: skip
+    for name, value in environment.items():
+        print(f"{name:<34} {value:<24} environment")
+
+
+def _rows(
+    commands: Mapping[str, Any], said: Mapping[str, Any], mapped: Mapping[str, Any], text: str, only: str | None
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, command in commands.items():
+        values = mapped
+        for part in name.split():
+            values = values.get(part, {})
+        tables = dict(_tables(said, commands)) if said else {}
+        for option, parameter in _options(command).items():
+            places = (name,) if " " in name else (name, SHARED)
+            table = next((t for t in places if option in map(_plain, tables.get(t, {}))), None)
+            if only == name or (only is None and table is not None):
+                key = next((k for k in tables.get(table or "", {}) if _plain(k) == option), option)
+                value = values[parameter.name] if table else parameter.default
+                value = value if isinstance(value, (str, int, float, bool, list, type(None))) else str(value)
+                place = f"line {_line_of(text, table, key)}, [{table}]" if table else "built in"
+                rows.append({"command": name, "option": f"--{option}", "value": value, "from": place})
+    return rows

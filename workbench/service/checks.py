@@ -1,0 +1,125 @@
+"""What can be said of models before anything heavy is imported, let alone loaded: names, files, devices, needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import MethodUnavailableError, ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.engine.bundle import locate
+from workbench.engine.devices import check_device, check_dtype
+from workbench.methods import known
+from workbench.methods.choice import choose
+from workbench.service.catalogue import same_words, static_reasons
+from workbench.service.names import Names, Pair, check_name
+
+
+def check_models(
+    target: str, drafter: str | None = "auto", device: str = "auto", dtype: str = "auto", drafter_dtype: str = "auto"
+) -> Pair:
+    """Refuse names of models, devices and number formats that cannot work here; opens no connection.
+
+    Returns:
+        The target and the draft model that are meant.
+
+    Raises:
+        ModelError: with what to use instead; `option` says which of the arguments it is about.
+    """
+    options = {"device": (check_device, device), "target": (check_model, target)}
+    if drafter not in (None, "", "auto", "none"):
+        options["drafter"] = (check_model, str(drafter))
+    for option, (check, value) in options.items():
+        with about(option):
+            check(value)
+    for option, value in (("dtype", dtype), ("drafter-dtype", drafter_dtype)):
+        with about(option):
+            check_dtype(value, device)
+    return Names(target, drafter, None).pair(None, drafter)
+
+
+class about:
+    """Errors that leave this block are about an option: `with about("target"):`."""
+
+    def __init__(self, option: str) -> None:
+        self.option = option
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, WorkbenchError) and not error.option:
+            error.option = self.option
+
+
+def check_model(name: str) -> None:
+    """Refuse what is no model: an unknown name, a folder without configuration or weights, a trained head.
+
+    Raises:
+        ModelError: with what to give instead.
+    """
+    check_name(name)
+    folder = Path(locate(name))
+    if not folder.is_dir():
+        return  # a Hub id: only the Hub knows
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is damaged"
+        raise ModelError(f"The config.json of {name} cannot be read: {why}.", "Fetch the folder again.") from None
+    if "workbench_head" in config:
+        raise ModelError(
+            f"{name} is a head trained for {config.get('target')}, not a model of its own.",
+            f"Take {config.get('target')} as the target; the methods that use its heads find them.",
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{folder} has no *.safetensors, the only weights that are opened here.", "Fetch them again.")
+
+
+def check_vocabulary(pair: Pair) -> None:
+    """Refuse a draft model whose tokenizer gives ids another meaning, where files say so.
+
+    Raises:
+        TokenizerMismatchError: with what to do.
+    """
+    target, drafter = pair
+    if drafter is not None and same_words(target, drafter) is False:
+        raise TokenizerMismatchError(
+            f"{drafter} and {target} do not share a vocabulary: token ids would mean different things.",
+            "Choose a draft model of the target's family, or a method that needs none.",
+        )
+
+
+def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Known:
+    """A method whose parameters are right and which can run with these models, as far as files tell.
+
+    Raises:
+        UnknownNameError: there is no such method or parameter.
+        ParameterError: a value is wrong.
+        TokenizerMismatchError: the draft model does not fit.
+        MethodUnavailableError: the models lack what it needs.
+    """
+    with about("method"):
+        known.get(name)
+    with about("set"):
+        method = known.check(name, values)
+    if "drafter" in method.needs:
+        with about("drafter"):
+            check_vocabulary(pair)
+    if reason := static_reasons(*pair)(method.needs):
+        raise MethodUnavailableError(f"{method.title} cannot run: {reason}", runs_instead(pair))
+    return method
+
+
+def runs_instead(pair: Pair) -> str:
+    """Methods that can run with these models, in a sentence."""
+    reason = static_reasons(*pair)
+    names = [m.name for m in known.methods() if not reason(m.needs) and m.promise != "simulation"]
+    return f"These run on {pair[0]}: {', '.join(names)}."
+
+
+def choose_method(pair: Pair) -> tuple[str, str]:
+    """The method that is taken where none is named, and why not the usual one; see `workbench.methods.choice`."""
+    reason = static_reasons(*pair)
+    return choose(lambda name: reason(known.get(name).needs))
