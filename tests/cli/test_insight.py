@@ -64,5 +64,5 @@ def test_a_claim_is_really_measured(
 def test_doctor_reads_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = recorded.trace("draft-tree-sampled")
     (tmp_path / "a.jsonl").write_text(export.json_lines(trace), encoding="utf-8")
-    assert main(["doctor", "--trace", str(tmp_path / "a.jsonl")]) == 1
+    assert main(["doctor", "--trace", str(tmp_path / "a.jsonl")]) == 2
     assert "temperature" in capsys.readouterr().err
