@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from workbench.core.rules import Rule
 from workbench.trace.events import (
     ACCEPTED,
     BONUS,
@@ -96,6 +97,10 @@ attributions = st.none() | st.fixed_dictionaries(
 )
 
 
+words = st.dictionaries(text, text, max_size=2)
+rules = st.builds(Rule, text, text, text, words, text, words, text, st.booleans(), text)
+
+
 @st.composite
 def nodes(draw: Any) -> Nodes:
     """A tree with any texts and figures."""
@@ -104,10 +109,12 @@ def nodes(draw: Any) -> Nodes:
     def column(kind: Any) -> list[Any]:
         return draw(st.lists(kind, min_size=n, max_size=n))
 
+    more = draw(st.dictionaries(text, st.just(chance), max_size=2)) if n else {}
     return Nodes(
         column(whole), [draw(st.integers(-1, i - 1)) for i in range(n)], column(whole), column(whole), column(text),
         column(st.floats(0, 1)), column(chance), column(chance), column(chance),
-        column(st.sampled_from([ACCEPTED, REJECTED, DISCARDED])), column(text),
+        column(st.sampled_from([ACCEPTED, REJECTED, DISCARDED])), column(text), column(st.none() | text),
+        {name: column(kind) for name, kind in more.items()},
     )  # fmt: skip
 
 
@@ -144,7 +151,7 @@ def traces(draw: Any) -> Trace:
             Header, text, text, st.dictionaries(text, json_value, max_size=2), text, st.integers(), text,
             st.lists(whole, max_size=3), st.lists(text, max_size=3), st.integers(0, 9999), text, text,
             st.none() | text, text, text, st.floats(0, 1e6), st.just(1), text, st.booleans(),
-            st.lists(pictures, max_size=2),
+            st.lists(pictures, max_size=2), rules=st.dictionaries(text, rules, max_size=2),
         )
     )  # fmt: skip
     footer = draw(st.builds(Footer, text, text, st.floats(0, 1e6), text, st.lists(text, max_size=2)))

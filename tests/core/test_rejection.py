@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from workbench.core import rejection
-from workbench.core.rejection import Ruling, greedy_match, recursive_rejection, residual, walk
+from workbench.core.rejection import Ruling, Verdict, greedy_match, recursive_rejection, residual, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.methods.drafters.oracle import mixture
@@ -294,8 +294,13 @@ def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() 
     walk_ = TypicalAcceptance().walk
     #         0 ─ 2      1 ─ 3 ─ 4 (rejected)
     parents = [-1, -1, 0, 1, 3]
-    assert walk_(parents, [0.9, 0.1, 0.0, 0.2, 0.0], list(range(6)), None).path == (1, 3)
-    assert walk_(parents, [0.9, 0.1, 0.3, 0.2, 0.0], list(range(6)), None).path == (0, 2)
-    verdict = walk_(parents, [0.0] * 5, list(range(6)), None)
+
+    def walked(*score: float) -> Verdict:
+        return walk_(parents, [float(s > 0) for s in score], list(range(6)), None, score)
+
+    assert walked(0.9, 0.1, 0.0, 0.2, 0.0).path == (1, 3)
+    assert walked(0.9, 0.1, 0.3, 0.2, 0.0).path == (0, 2)
+    verdict = walked(0.0, 0.0, 0.0, 0.0, 0.0)
     assert (verdict.path, verdict.bonus, verdict.corrected) == ((), 0, True)
-    assert walk_(parents, [0.9, 0.1, 0.0, 0.2, 0.5], list(range(6)), None).bonus == 5
+    assert walked(0.9, 0.1, 0.0, 0.2, 0.5).bonus == 5
+    assert walk_(parents, [1.0, 0.0, 1.0, 0.0, 0.0], list(range(6)), None).path == (0, 2)  # greedy: no score

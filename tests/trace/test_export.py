@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from traces import HOSTILE, hostile, traces
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.rules import RATIO
 from workbench.trace import export, metrics
 from workbench.trace.events import SCHEMA_VERSION, Trace
 from workbench.views import recorded
@@ -73,6 +74,12 @@ CASES: list[tuple[str, Any, str]] = [
     ("a round missing", lambda lines: lines.pop(2), "round 2"),
     ("short column", lambda lines: lines[1]["nodes"]["p"].pop(), "differ in length"),
     ("a text for a column", lambda lines: lines[1]["nodes"].update(p="x"), "damaged"),
+    ("a short column of rules", lambda lines: lines[1]["nodes"]["rule"].pop(), "differ in length"),
+    ("a text for an input", lambda lines: lines[1]["nodes"].update(inputs={"r": ["x"] * 12}), "damaged"),
+    ("inputs that are none", lambda lines: lines[1]["nodes"].update(inputs=[]), "damaged"),
+    ("a rule without a name", lambda lines: lines[1]["nodes"]["rule"].__setitem__(0, 1), "damaged"),
+    ("a rule that says nothing", lambda lines: lines[0].update(rules={"ratio": {"name": "ratio"}}), "damaged"),
+    ("a rule that is no text", lambda lines: lines[0].update(rules={"x": {**RATIO.to_wire(), "title": 1}}), "damaged"),
     ("child before parent", lambda lines: lines[1]["nodes"]["parents"].__setitem__(0, 3), "before its parent"),
     ("a number for a text", lambda lines: lines[1]["nodes"]["text"].__setitem__(0, 3), "damaged"),
     ("a text for a number", lambda lines: lines[1].update(seconds="long"), "damaged"),

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL
+from workbench.methods.verifiers.typical import TYPICAL
 from workbench.trace import acceptance, metrics, theory, whatif
 from workbench.trace.events import (
     ACCEPTED,
@@ -43,7 +45,7 @@ def chain(accepted: int, drafted: int, first: int = 100, **more: object) -> Roun
     nodes = Nodes(
         tokens, list(range(-1, drafted - 1)), list(range(1, drafted + 1)), list(range(drafted)), [""] * drafted,
         [0.5] * drafted, [0.5] * drafted, [None if s == DISCARDED else 0.5 for s in status], [None] * drafted, status,
-        ["d"] * drafted,
+        ["d"] * drafted, [None if s == DISCARDED else RATIO.name for s in status],
     )  # fmt: skip
     kind = CORRECTED if accepted < drafted else BONUS
     emitted = [Emitted(first + i, "", 0, 0, ACCEPTED if i < accepted else kind, i if i < accepted else None, 0, 0.5)
@@ -222,7 +224,7 @@ def test_sampled_siblings_stay_under_the_transport_bound() -> None:
 def test_every_definition_of_acceptance_from_one_trace() -> None:
     """12 accepted, 16 tested, 22 drafted in six drafts, at most 4 of them in one; the seventh round drafts nothing."""
     trace = run((4, 4), (1, 4), (0, 4), (3, 4), (2, 4), (2, 2), (0, 0))
-    found = {(d.user, d.name): d for d in acceptance.definitions(trace.rounds)}
+    found = {(d.user, d.name): d for d in acceptance.definitions(trace.rounds, {RATIO.name: RATIO})}
     value = lambda *key: (found[key].part, found[key].whole)  # noqa: E731
     assert value("workbench", "acceptance rate") == (12, 16)
     assert value("workbench", "draft utilisation") == value("vLLM", "draft acceptance rate") == (12, 22)
@@ -237,6 +239,28 @@ def test_every_definition_of_acceptance_from_one_trace() -> None:
     )
     assert found["Leviathan et al.", "α"].value == 0.5
     assert all(d.source for d in found.values())
+
+
+def alpha(*tested: tuple[str | None, float]) -> acceptance.Definition:
+    """α of one place after the other, each judged by the rule of that name with that probability."""
+    r = chain(len(tested), len(tested))
+    r.nodes.rule, r.nodes.accept = [name for name, _ in tested], [accept for _, accept in tested]
+    rules = {rule.name: rule for rule in (GREEDY, RATIO, RESIDUAL, POINT, POINT_RESIDUAL, TYPICAL)}
+    return next(d for d in acceptance.definitions([r], rules) if d.name == "α")
+
+
+def test_alpha_is_the_mean_over_drafts_judged_against_the_whole_law() -> None:
+    """A later sibling's probability is conditional on its elders; a threshold has none; an old trace does not say."""
+    drawn = alpha(("ratio", 0.8), ("ratio", 0.4), ("residual", 0.1), ("point", 0.3))
+    assert (drawn.value, drawn.whole) == (pytest.approx(0.5), 3)
+    assert "1 later siblings are left out" in drawn.note
+    assert alpha(("greedy", 1.0), ("greedy", 0.0)).value == 0.5
+    typical = alpha(("typical", 1.0), ("typical", 0.0))
+    assert (typical.value, typical.whole) == (None, 0)
+    assert "Undefined under typical acceptance" in typical.note
+    unsaid = alpha((None, 0.5), ("point-residual", 0.5))
+    assert unsaid.value is None
+    assert "1 tested drafts are left out: the trace does not say" in unsaid.note
 
 
 @pytest.mark.parametrize("name", recorded.names())

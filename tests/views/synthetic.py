@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from workbench.core.rules import RATIO, RESIDUAL
 from workbench.trace.events import Change, Emitted, Footer, Header, Nodes, Phase, Round, Top
 
 NOUNS = [" fox", " river", " hill", " mill", " stone"]
@@ -115,8 +116,12 @@ class Writer:
                         ("tokens", word), ("parents", parent), ("depth", d), ("position", self.position + d - 1),
                         ("text", WORDS[word]), ("p", p), ("q", q), ("accept", accept), ("u", u),
                         ("status", status), ("source", "synthetic"),
+                        ("rule", (RESIDUAL if sibling else RATIO).name if tested else None),
                     ):  # fmt: skip
                         getattr(nodes, field).append(value)
+                    if width > 1:
+                        for field, value in (("residual", p), ("q_left", q)):
+                            nodes.inputs.setdefault(field, []).append(value if tested and sibling else None)
                     new.append(len(nodes) - 1)
                     if kept:
                         path.append(len(nodes) - 1)
@@ -136,7 +141,7 @@ def header(method: str, params: dict[str, Any], max_new_tokens: int = 64) -> Hea
     return Header(
         "synthetic-target", method, dict(params), "simulation" if method == "oracle" else "exact", 0, "".join(PROMPT),
         list(range(len(PROMPT))), PROMPT, max_new_tokens, "float32", "synthetic", "synthetic-drafter",
-        simulation=method == "oracle",
+        simulation=method == "oracle", rules={rule.name: rule for rule in (RATIO, RESIDUAL)},
     )  # fmt: skip
 
 

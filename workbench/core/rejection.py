@@ -7,15 +7,33 @@ there. The walk itself (`walk`) is then a few comparisons on the host, and a rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling, children_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why nodes are accepted or not: the rules in force and what they read, still on the device.
+
+    Attributes:
+        rules: the first judges the first draft for a place, the next its first sibling and so on; the last judges all
+            siblings that follow.
+        inputs: float [N] by name, what the rules read beyond p; "q" is the drafter's probability that was used.
+        of: int64 [N], index into `rules` of the rule that judges each node, where their order among siblings does not
+            tell.
+    """
+
+    rules: tuple[Rule, ...]
+    inputs: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict)
+    of: Int[Tensor, " N"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +41,16 @@ class Ruling:
     """A rule's decision for every place of a tree, still on the device.
 
     Attributes:
-        accept: float [N], probability of accepting node i given that it is tested.
+        accept: float [N], probability of accepting node i given that it is tested; 0 or 1 where nothing is drawn.
         stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1).
+        score: float [N], what a verifier's own `walk` chooses by among nodes that pass, as products along paths.
+        reason: what the trace says of each node's test; None leaves it unsaid.
     """
 
     accept: Float[Tensor, " N"]
     stop: Int[Tensor, " N_plus_1"]
+    score: Float[Tensor, " N"] | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +96,8 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
     """Accept a node iff it is the target's likeliest token after its parent."""
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
-    return Ruling(accept=(tree.tokens == at_parent).float(), stop=best)
+    reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
+    return Ruling(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
 
 
 def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
@@ -100,7 +123,8 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
     rank = torch.tril(same, diagonal=-1).sum(1)  # [N] elder siblings of each node
     left = p  # [N+1, V] what is left of the law
     q = None if tree.q is None or tree.q_of is None else tree.q[tree.q_of.clamp_min(0)].to(p.dtype)  # [N+1, V]
-    accept = p.new_zeros(n)
+    accept, r, q_left = p.new_zeros(n), p.new_zeros(n), p.new_zeros(n)
+    drawn_from = q
     index = torch.arange(n, device=p.device)
     for k in range(tree.fanout):
         slot = torch.where(rank == k, parents + 1, n + 1)  # n+1 is a dump
@@ -108,11 +132,15 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         has = (child >= 0).unsqueeze(1)
         x = tokens[child.clamp_min(0)].unsqueeze(1)  # [N+1, 1]
         p_x = left.gather(1, x)
+        if k:
+            r = torch.where(rank == k, p_x.squeeze(1)[parents + 1], r)
         if q is None:
             ratio = p_x
             rest = left.scatter(1, x, 0.0)
         else:
             q_x = q.gather(1, x)
+            if k:
+                q_left = torch.where(rank == k, q_x.squeeze(1)[parents + 1], q_left)
             ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
             rest = (left - q).clamp_(min=0)
             if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:
@@ -122,7 +150,12 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
             left = torch.where(has, _normalised(rest, left), left)
         else:  # `pick` takes weights of any sum but 0
             left = torch.where(has & (rest.sum(1, keepdim=True) > 0), rest, left)
-    return Ruling(accept=accept, stop=pick(left, u_stop))
+    if drawn_from is None:
+        rules, inputs = (POINT, POINT_RESIDUAL), {"residual": r}
+    else:
+        used = drawn_from[parents + 1, tokens]
+        rules, inputs = (RATIO, RESIDUAL), {"q": used, "residual": r, "q_left": q_left}
+    return Ruling(accept, pick(left, u_stop), reason=Reason(rules, inputs))
 
 
 def _normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:

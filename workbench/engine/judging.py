@@ -12,9 +12,9 @@ from workbench.engine.parts import to_host
 from workbench.engine.request import Row
 
 TOP = 8
-"""Likeliest tokens kept at each verified node: enough for token recycling, five of them are shown."""
+"""Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""
 
-N_FIGURES = 11
+N_FIGURES = 14
 """Tensors that `figures` returns for each row."""
 
 
@@ -22,7 +22,7 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
     Args:
-        row: its sampling, verifier and random stream are used; `row.uniform` and `row.q_of` are set.
+        row: its sampling, verifier and random stream are used; `row.uniform`, `row.q_of` and `row.reason` are set.
         tree: the draft.
         logits: at the root and after each node.
         record: also gather the drafter's likeliest tokens.
@@ -30,7 +30,8 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     Returns:
         In the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each place [N+1]; its
         probability [N+1]; entropy [N+1]; target's probability [N]; acceptance probability [N]; drafter's probability
-        [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 5] or empty.
+        [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
+        empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty.
     """
     n = len(tree)
     if row.sampling.needs_history:
@@ -52,17 +53,26 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         entropy = _entropy(logits, p, top.indices, top.values, row.sampling.needs_history)
     else:
         entropy = torch.special.entr(p).sum(1)
-    q = top_q = p.new_zeros(0)
-    if tree.score is not None:
+    reason = ruling.reason
+    nothing = q = top_q = inputs = p.new_zeros(0)
+    if reason is not None and "q" in reason.inputs:
+        q = reason.inputs["q"]
+    elif tree.score is not None:
         q = tree.score.to(p.dtype)
     elif tree.q is not None:
         q = tree.logq.to(p.dtype).exp()
     if record and tree.q is not None and tree.q_of is not None:
-        best = tree.q.topk(min(5, tree.q.shape[1]), dim=1)
+        best = tree.q.topk(min(TOP, tree.q.shape[1]), dim=1)
         top_q = torch.stack([best.indices.to(p.dtype), best.values.to(p.dtype)])
         row.q_of = tree.q_of
-    accept = ruling.accept
-    return [tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, accept, q, top.indices, top.values, top_q]
+    row.reason = reason
+    if reason is not None and reason.inputs:
+        inputs = torch.stack([values.to(p.dtype) for values in reason.inputs.values()])
+    return [
+        tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top.indices, top.values,
+        top_q, nothing if ruling.score is None else ruling.score, inputs,
+        nothing if reason is None or reason.of is None else reason.of,
+    ]  # fmt: skip
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:

@@ -130,9 +130,14 @@ class Verifier:
         raise NotImplementedError
 
     def walk(
-        self, parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
+        self,
+        parents: Sequence[int],
+        accept: Sequence[float],
+        stop: Sequence[int],
+        uniform: Sequence[float] | None,
+        score: Sequence[float] | None = None,
     ) -> Verdict:
-        """Follow the decision on the host."""
+        """Follow the decision on the host. `score`: of the ruling, for verifiers that choose among paths by it."""
         return walk(parents, accept, stop, uniform)
 
     def draws(self, sampling: SamplingParams) -> bool:

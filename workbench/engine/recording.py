@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.rejection import Verdict
-from workbench.core.tree import DraftTree, depths_of
+from workbench.core.rejection import Reason, Verdict
+from workbench.core.rules import Rule
+from workbench.core.tree import DraftTree, children_of, depths_of
 from workbench.engine.parts import Verifier
 from workbench.engine.pictures import vision_news
 from workbench.trace.events import (
@@ -45,16 +46,20 @@ class Judged:
     top_tokens: list[list[int]]
     top_probs: list[list[float]]
     top_q: list[Any]
+    inputs: list[list[float]]
+    rule_of: list[int]
     source: str | tuple[str, ...]
 
     @classmethod
     def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
-        tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q = lists
-        verdict = verifier.walk(parents, accept, stop, uniform)
+        tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
+        score, inputs, rule_of = more
+        verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
         return cls(
-            tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, tree.source
-        )
+            tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
+            tree.source,
+        )  # fmt: skip
 
     @property
     def is_nan(self) -> bool:
@@ -92,6 +97,7 @@ def record_round(
             status[node] = ACCEPTED if ok else REJECTED
             accept[node] = judged.accept[node]
             uniform[node] = verdict.uniform.get(node)
+    rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
     base = len(row.committed) - kept
     depths = depths_of(judged.parents)
     nodes = Nodes(
@@ -106,6 +112,8 @@ def record_round(
         u=uniform,
         status=status,
         source=[judged.source] * n if isinstance(judged.source, str) else list(judged.source),
+        rule=rule,
+        inputs=inputs,
     )
     kind = CORRECTED if verdict.corrected else BONUS
     emitted = []
@@ -158,7 +166,7 @@ def record_round(
     )
     if full:
         record.top_p = [
-            Top(ids[:5], [token_text(t) for t in ids[:5]], probs[:5])
+            Top(ids, [token_text(t) for t in ids], probs)
             for ids, probs in zip(judged.top_tokens, judged.top_probs, strict=True)
         ]
         record.top_q = _top_q(row, judged, token_text)
@@ -173,6 +181,31 @@ def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
     edges = [mark.seconds - origin for mark in (timing.start, own.start, own.end, timing.verify)]
     stretches = zip(("wait", "draft", "wait"), edges[:-1], edges[1:], strict=True)
     return [Phase(name, start, end) for name, start, end in stretches if end > start]
+
+
+def _why(
+    judged: Judged, reason: Reason | None, known: dict[str, Rule], tested: list[bool]
+) -> tuple[list[str | None], dict[str, list[float | None]]]:
+    """(rule of each node, what it read), None where a node was not tested. Rules new to the trace join `known`."""
+    n = len(tested)
+    if reason is None:
+        return [None] * n, {}
+    rules = reason.rules
+    of = judged.rule_of or [0] * n
+    if not judged.rule_of and len(rules) > 1:
+        for siblings in children_of(judged.parents):
+            for rank, node in enumerate(siblings):
+                of[node] = min(rank, len(rules) - 1)
+    mine = [rules[of[i]] if tested[i] else None for i in range(n)]
+    used = {rule.name: rule for rule in mine if rule is not None}
+    known.update({name: rule for name, rule in used.items() if name not in known})
+    reads = [frozenset[str]() if rule is None else rule.reads for rule in mine]
+    inputs = {
+        name: [value if name in read else None for read, value in zip(reads, column, strict=True)]
+        for name, column in zip(reason.inputs, judged.inputs, strict=True)
+        if name not in ("p", "q") and any(name in read for read in reads)
+    }
+    return [None if rule is None else rule.name for rule in mine], inputs
 
 
 def _top_q(row: Row, judged: Judged, token_text: TokenText) -> list[Top | None]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from workbench.core.draw import Draw
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of
+from workbench.core.rejection import Reason
 from workbench.core.sampling import SamplingParams
 from workbench.engine.clock import Mark
 from workbench.engine.detokenise import Detokeniser
@@ -112,6 +113,7 @@ class Row:
         self.changes: list[Change] = []
         self.uniform: list[float] | None = None
         self.q_of: Tensor | None = None
+        self.reason: Reason | None = None
         self.cut_text_at: int | None = None
         self.prefill_start = 0.0
         self.origin_s: float | None = None

@@ -464,12 +464,13 @@ class ZeroClient:
         assert trace is not None
         try:
             yield {"header": trace.header.to_wire()}
-            sent, last = 0, time.perf_counter()
+            sent, last, rules = 0, time.perf_counter(), 0
             while row.status not in ENDED:
                 engine.step()
                 if time.perf_counter() - last >= PACE_S and len(trace.rounds) > sent:
-                    yield {"rounds": [record.to_wire() for record in trace.rounds[sent:]]}
-                    sent, last = len(trace.rounds), time.perf_counter()
+                    header = {} if rules == len(trace.header.rules) else {"header": trace.header.to_wire()}
+                    yield {**header, "rounds": [record.to_wire() for record in trace.rounds[sent:]]}
+                    sent, last, rules = len(trace.rounds), time.perf_counter(), len(trace.header.rules)
             yield {
                 "header": trace.header.to_wire(),  # now with the time of prefill
                 "rounds": [record.to_wire() for record in trace.rounds[sent:]],

@@ -6,10 +6,11 @@ drafted, and count the target's own token or not. Each definition below was read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from workbench.core.rules import ALL, Rule
 from workbench.trace import metrics
 from workbench.trace.events import Round
 
@@ -55,8 +56,8 @@ LEVIATHAN = "https://arxiv.org/abs/2211.17192"
 HERE = "workbench/trace/metrics.py"
 
 
-def definitions(rounds: Sequence[Round]) -> list[Definition]:
-    """All definitions, applied to these rounds."""
+def definitions(rounds: Sequence[Round], rules: Mapping[str, Rule] | None = None) -> list[Definition]:
+    """All definitions, applied to these rounds. `rules`: of the trace's header; without them α is not known."""
     accepted, tested, drafted = metrics.accepted(rounds), metrics.tested(rounds), metrics.drafted(rounds)
     emitted, passes = metrics.emitted(rounds), len(rounds)
     drafts = sum(len(r.nodes) > 0 for r in rounds)
@@ -65,7 +66,6 @@ def definitions(rounds: Sequence[Round]) -> list[Definition]:
     reached = [sum(len(r.path) > i for r in rounds) for i in range(depths)]
     by_depth = metrics.acceptance_by_depth(rounds)
     per_draft = tuple(n / drafts for n in reached)
-    chances = [a for r in rounds for a in r.nodes.accept if a is not None]
     return [
         _of("workbench", "acceptance rate", "accepted / tested", accepted, tested, HERE,
             note="A test ends at the first rejection; what follows it was never tested."),
@@ -79,11 +79,7 @@ def definitions(rounds: Sequence[Round]) -> list[Definition]:
             sum(k for _, _, k in by_depth), sum(t for _, t, _ in by_depth), None, HERE,
             tuple(k / t for _, t, k in by_depth), "Given that everything before was accepted; siblings count once.",
         ),
-        Definition(
-            "Leviathan et al.", "α", "mean acceptance probability of the tested drafts", round(sum(chances)),
-            len(chances), sum(chances) / len(chances) if chances else None, LEVIATHAN,
-            note="min(1, p/q) of sampled drafts: the probability rather than its outcome, the same with less noise.",
-        ),
+        _leviathan(rounds, rules or {}),
         _of("vLLM", "draft acceptance rate", "num_accepted_tokens / num_draft_tokens", accepted, drafted, VLLM),
         _plus_one("vLLM", "mean acceptance length", "1 + num_accepted_tokens / num_drafts", accepted, drafts, VLLM,
                   "Rounds without a draft are left out, and a text cut in a round still counts one token more."),
@@ -101,6 +97,38 @@ def definitions(rounds: Sequence[Round]) -> list[Definition]:
         _of("Spec-Bench", "#Mean accepted tokens", "mean of accept_lengths over all steps", emitted, passes, SPEC_BENCH,
             note="Counts the target's own token. Its speed-up counts its baseline's tokens anew by the tokenizer."),
     ]  # fmt: skip
+
+
+def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition:
+    """α, the mean of β = Σ min(p, q) over places: each tested draft's min(1, p/q) estimates it without bias.
+
+    The law p of a place is the target's own. So the first draft of a place counts, and a later sibling, which is
+    judged against what its elders left, does not. A chosen draft is drawn from a point mass (q = 1, which leaves p),
+    and greedy decoding makes p a point mass (which leaves 0 or 1). A comparison with a threshold has no such
+    probability.
+    """
+    tested = [
+        (accept, rules.get(name or ""))
+        for r in rounds
+        for accept, name in zip(r.nodes.accept, r.nodes.rule, strict=True)
+        if accept is not None
+    ]
+    chances = [accept for accept, rule in tested if rule is not None and rule.leviathan]
+    later = sum(rule is not None and not rule.leviathan and rule.leaves != ALL for _, rule in tested)
+    unlike = sorted({rule.title.lower() for _, rule in tested if rule and not rule.leviathan and rule.leaves == ALL})
+    unsaid = sum(rule is None for _, rule in tested)
+    notes = ["min(1, p/q) of the first draft for each place; p where it was chosen, 0 or 1 when greedy."]
+    if later:
+        notes.append(f"{later} later siblings are left out: they were judged against what their elders left of p.")
+    if unlike:
+        notes.append(f"Undefined under {' and '.join(unlike)}, which compares instead of drawing.")
+    if unsaid:
+        notes.append(f"{unsaid} tested drafts are left out: the trace does not say by which rule they were judged.")
+    value = sum(chances) / len(chances) if chances else None
+    formula = "Σ min(1, p/q) / tested drafts that were judged against p"
+    return Definition(
+        "Leviathan et al.", "α", formula, round(sum(chances)), len(chances), value, LEVIATHAN, note=" ".join(notes)
+    )
 
 
 def _of(user: str, name: str, formula: str, part: int, whole: int, source: str, note: str = "") -> Definition:

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 2
-"""1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text."""
+from workbench.core.rules import Rule
+
+SCHEMA_VERSION = 3
+"""1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text. 3: why
+each node was accepted or not (`Header.rules`, `Nodes.rule`, `Nodes.inputs`), unsaid in older traces; typical acceptance
+wrote its score into `Nodes.accept` before."""
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 """Status of a drafted node. Discarded: drafted, never tested, because the path ended before it."""
@@ -44,10 +48,15 @@ class Nodes:
         p: the target's probability of the token given its parent [N], after temperature and filters when sampling,
             the plain softmax when greedy.
         q: the drafter's probability [N]; None where the proposal carries no law or score.
-        accept: the acceptance probability that was used [N]; None where the node was not tested.
+        accept: the acceptance probability that was used [N], 0 or 1 where the rule is a comparison; None where the
+            node was not tested.
         u: the uniform that was drawn [N]; None where not tested or where nothing was drawn (greedy).
         status: "accepted", "rejected" or "discarded" [N].
         source: drafter that proposed the node [N].
+        rule: name of the rule that judged the node [N], explained in `Header.rules`; None where the node was not
+            tested, and where the verifier (or an older trace) does not say.
+        inputs: what the rules read beyond p and q, by name, each [N]: "residual", "threshold", "likeliest" (a token's
+            id). None where the node's rule does not read it.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -61,6 +70,13 @@ class Nodes:
     u: list[float | None] = field(default_factory=list)
     status: list[str] = field(default_factory=list)
     source: list[str] = field(default_factory=list)
+    rule: list[str | None] = field(default_factory=list)
+    inputs: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Traces before schema 3 do not name the rules."""
+        if not self.rule:
+            self.rule = [None] * len(self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -141,6 +157,16 @@ class Picture:
     cols: int
     start: int
     end: int
+
+
+def rules_of(wire: Mapping[str, Any]) -> dict[str, Rule]:
+    """What rules say of themselves, from plain JSON.
+
+    Example:
+        >>> rules_of({})
+        {}
+    """
+    return {name: Rule(**rule) for name, rule in wire.items()}
 
 
 def pictures_of(vision: Mapping[str, Any]) -> list[Any]:
@@ -242,7 +268,7 @@ class Header:
 
     `prompt_tokens` and `prompt_text` are aligned: the text of each prompt token for display. `prefill_s` is filled in
     when prefill ends. `simulation` marks methods that could not exist outside a laboratory (the oracle). `pictures`
-    stand in the order of the prompt.
+    stand in the order of the prompt. `rules` explains the names in `Nodes.rule`; one joins when a round first uses it.
     """
 
     target: str
@@ -264,6 +290,7 @@ class Header:
     workbench: str = ""
     simulation: bool = False
     pictures: list[Picture] = field(default_factory=list)
+    rules: dict[str, Rule] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -272,7 +299,8 @@ class Header:
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:
         """The inverse of `to_wire`."""
-        return cls(**{**data, "pictures": [Picture(**p) for p in data.get("pictures", ())]})
+        pictures = [Picture(**p) for p in data.get("pictures", ())]
+        return cls(**{**data, "pictures": pictures, "rules": rules_of(data.get("rules", {}))})
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from typing import Any
 import polars as pl
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.rules import Rule
 from workbench.trace import frames, metrics
 from workbench.trace.events import (
     ACCEPTED,
@@ -157,6 +158,8 @@ def checked(trace: Trace) -> Trace:
     pictures = [dataclasses.asdict(p) for p in trace.header.pictures]
     if not all(_is_picture(p) for p in pictures):
         raise WorkbenchError("The trace is damaged: a picture of its header is none.", _REMEDY)
+    if not all(_is_rule(name, rule) for name, rule in trace.header.rules.items()):
+        raise WorkbenchError("The trace is damaged: a rule of its header is none.", _REMEDY)
     if trace.attribution is not None and not isinstance(trace.attribution, dict):
         raise WorkbenchError("The trace is damaged: its attribution is none.", _REMEDY)
     for i, r in enumerate(trace.rounds):
@@ -171,7 +174,8 @@ def checked(trace: Trace) -> Trace:
 
 def _what_is_wrong(r: Round, i: int) -> str:
     nodes, n = r.nodes, len(r.nodes)
-    columns = [getattr(nodes, name) for name in nodes.__dataclass_fields__]
+    columns = [getattr(nodes, name) for name in nodes.__dataclass_fields__ if name != "inputs"]
+    columns += nodes.inputs.values() if isinstance(nodes.inputs, dict) else [None]
     if r.index != i:
         return f"its index is {r.index!r:.20}"
     if any(not isinstance(column, list) or len(column) != n for column in columns):
@@ -188,11 +192,25 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "a token's text is no text"
     numbers = [*nodes.p, *nodes.depth, r.seconds, r.started_s, r.draft_s, r.verify_s, r.overhead_s, r.waited_s]
     numbers += [x for p in r.phases for x in (p.start_s, p.end_s)] + [e.p for e in r.emitted]
+    numbers += [x for column in nodes.inputs.values() for x in column if x is not None]
     if not all(isinstance(x, (int, float)) for x in numbers):
         return "what should be a number is none"
+    if not all(name is None or isinstance(name, str) for name in nodes.rule):
+        return "a node's rule has no name"
     if not isinstance(r.vision, dict) or not all(_is_picture(p) for p in pictures_of(r.vision)):
         return "what it sees cannot be read"
     return ""
+
+
+def _is_rule(name: Any, rule: Rule) -> bool:
+    """Whether all it says is text."""
+    words = [name, rule.name, rule.title, rule.formula, rule.says, rule.leaves, rule.source]
+    pairs = [rule.places, rule.because]
+    if not all(isinstance(pair, dict) for pair in pairs) or not isinstance(rule.leviathan, bool):
+        return False
+    return all(
+        isinstance(word, str) for word in [*words, *(w for pair in pairs for both in pair.items() for w in both)]
+    )
 
 
 def _is_picture(picture: Any) -> bool:

@@ -24,10 +24,10 @@ RUN: Schema = {
     "max_new_tokens": pl.Int64, "dtype": pl.String, "device": pl.String, "created": pl.String, "hardware": pl.String,
     "prefill_s": pl.Float64, "schema": pl.Int64, "workbench": pl.String, "simulation": pl.Boolean,
     "reason": pl.String, "text": pl.String, "seconds": pl.Float64, "error": pl.String, "warnings": _STRINGS,
-    "pictures": pl.String, "attribution": pl.String,
+    "pictures": pl.String, "attribution": pl.String, "rules": pl.String,
 }  # fmt: skip
-"""One row: the header, then the footer. `params`, `pictures`, `attribution` are JSON; `seed` is decimal digits, as it
-may be any integer."""
+"""One row: the header, then the footer. `params`, `pictures`, `attribution`, `rules` are JSON; `seed` is decimal
+digits, as it may be any integer."""
 
 ROUNDS: Schema = {
     "round": pl.Int64, "method": pl.String, "params": pl.String, "path": _INTS, "bonus": pl.Int64,
@@ -44,9 +44,9 @@ ROUNDS: Schema = {
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
     "position": pl.Int64, "text": pl.String, "p": pl.Float64, "q": pl.Float64, "accept": pl.Float64, "u": pl.Float64,
-    "status": pl.String, "source": pl.String,
+    "status": pl.String, "source": pl.String, "rule": pl.String, "inputs": pl.String,
 }  # fmt: skip
-"""One row a drafted node; `parent` −1 is the last committed token."""
+"""One row a drafted node; `parent` −1 is the last committed token. `inputs` is JSON, null where its round has none."""
 
 PLACES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "entropy": pl.Float64,
@@ -65,7 +65,9 @@ PHASES: Schema = {
 }  # fmt: skip
 """One row a stretch of wall-clock time, in seconds since the end of prefill."""
 
-_NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:]}}
+LATER = ("vision", "rule", "inputs")
+"""Columns that older schemas lack."""
+_NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
 
 
@@ -86,6 +88,7 @@ def to_frames(trace: Trace) -> Frames:
     header, footer = trace.header.to_wire(), trace.footer.to_wire()
     run = {**header, **footer, "params": json.dumps(header["params"]), "seed": str(header["seed"])}
     run |= {"pictures": json.dumps(header["pictures"]), "attribution": json.dumps(trace.attribution)}
+    run["rules"] = json.dumps(header["rules"])
     return Frames(
         run=_frame([run], RUN),
         rounds=_frame([_round_row(r) for r in trace.rounds], ROUNDS),
@@ -112,6 +115,7 @@ def from_frames(frames: Frames) -> Trace:
         raise ValueError(f"This trace has schema {run['schema']}; this workbench reads up to {SCHEMA_VERSION}.")
     run |= {"params": json.loads(run["params"]), "seed": int(run["seed"])}
     run |= {"pictures": json.loads(run["pictures"] or "[]"), "attribution": json.loads(run["attribution"] or "null")}
+    run["rules"] = json.loads(run["rules"] or "{}")
     header = Header.from_wire({name: run[name] for name in Header.__dataclass_fields__})
     footer = Footer(**{name: run[name] for name in Footer.__dataclass_fields__})
     nodes, places = _by_round(frames.nodes), _by_round(frames.places)
@@ -138,12 +142,15 @@ def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
 
     def part(name: str, schema: Schema) -> pl.DataFrame:
         table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
-        return table.select(pl.col(column).cast(kind) for column, kind in schema.items())
+        return _whole(table, schema).select(pl.col(column).cast(kind) for column, kind in schema.items())
 
-    rounds = nested.with_columns(
-        pl.lit(None, ROUNDS[n]).alias(n) for n in ROUNDS if n not in nested.columns
-    )  # schema 1
-    return Frames(run, rounds.select(list(ROUNDS)), **{name: part(name, schema) for name, schema in _PARTS.items()})
+    rounds = _whole(nested, ROUNDS).select(list(ROUNDS))
+    return Frames(run, rounds, **{name: part(name, schema) for name, schema in _PARTS.items()})
+
+
+def _whole(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """With the columns that later schemas added, empty."""
+    return table.with_columns(pl.lit(None, schema[n]).alias(n) for n in LATER if n in schema and n not in table.columns)
 
 
 def _frame(rows: list[dict[str, Any]], schema: Schema) -> pl.DataFrame:
@@ -171,6 +178,8 @@ def _round_row(r: Round) -> dict[str, Any]:
 
 def _node_rows(r: Round) -> list[dict[str, Any]]:
     columns = {name: getattr(r.nodes, field) for name, field in _NODE_FIELDS.items()}
+    reads = [{name: values[i] for name, values in r.nodes.inputs.items()} for i in range(len(r.nodes))]
+    columns["inputs"] = [json.dumps(read) if read else None for read in reads]
     return [
         {"round": r.index, "node": i, **{name: column[i] for name, column in columns.items()}}
         for i in range(len(r.nodes))
@@ -204,9 +213,11 @@ def _round(
     phases: list[dict[str, Any]],
 ) -> Round:
     top_p, top_q = [_read_top(p, "p") for p in places], [_read_top(p, "q") for p in places]
+    reads = [json.loads(n["inputs"] or "{}") for n in nodes]
+    inputs = {name: [read[name] for read in reads] for name in (reads[0] if reads else ())}
     return Round(
         index=row["round"],
-        nodes=Nodes(**{field: [n[name] for n in nodes] for name, field in _NODE_FIELDS.items()}),
+        nodes=Nodes(**{field: [n[name] for n in nodes] for name, field in _NODE_FIELDS.items()}, inputs=inputs),
         emitted=[Emitted(**{name: t[name] for name in Emitted.__dataclass_fields__}) for t in tokens],
         top_p=[top for top in top_p[: row["n_top_p"]] if top is not None],
         top_q=top_q[: row["n_top_q"]],

@@ -11,10 +11,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import Ruling, Verdict, greedy_match
+from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
+from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
 from workbench.core.tree import DraftTree, children_of
 from workbench.engine.parts import Verifier
+
+TYPICAL = Rule(
+    "typical",
+    "Typical acceptance",
+    "p > θ",
+    {"p": "p", "θ": "threshold", "ε": "epsilon", "δ": "delta", "H": "entropy"},
+    "Kept if the target finds it plausible enough: more than ε, or less where p's entropy H (in nats) shows it to "
+    "hesitate. Of the paths that pass, the longest is taken, among equals the likeliest. Nothing is drawn, and the "
+    "output does not keep the target's law.",
+    because={"θ": "min(ε, δ · exp(−H))"},
+    source="Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1",
+)
 
 
 @dataclass(frozen=True)
@@ -40,34 +53,41 @@ class TypicalAcceptance(Verifier):
         sampling: SamplingParams,
         u_stop: Float[Tensor, " N_plus_1"] | None,
     ) -> Ruling:
-        """0 or 1 for each node, plus a tie-breaking trace of its probability (in the fraction: see `walk`)."""
+        """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
         if u_stop is None:
             return greedy_match(tree, likeliest(logits))
         entropy = torch.special.entr(p).sum(1)
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
-        accept = (p_x > threshold[tree.parents + 1]).to(p.dtype) * p_x.clamp_min(torch.finfo(p.dtype).tiny)
-        return Ruling(accept=accept, stop=pick(p, u_stop))
+        needed = threshold[tree.parents + 1]
+        inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
+        accept = (p_x > needed).to(p.dtype)
+        return Ruling(accept, pick(p, u_stop), score=p_x, reason=Reason((TYPICAL,), inputs))
 
     def walk(
-        self, parents: Sequence[int], accept: Sequence[float], stop: Sequence[int], uniform: Sequence[float] | None
+        self,
+        parents: Sequence[int],
+        accept: Sequence[float],
+        stop: Sequence[int],
+        uniform: Sequence[float] | None,
+        score: Sequence[float] | None = None,
     ) -> Verdict:
-        """The longest path of accepted nodes; among equals the one with the largest product of probabilities."""
+        """The longest path of accepted nodes; among equals the one with the largest product of scores."""
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
         tested = []
         for node, parent in enumerate(parents):
             if parent not in paths:
                 continue
-            ok = accept[node] > 0
-            tested.append((node, ok))
-            if ok:
-                score, path = paths[parent]
-                paths[node] = (score + math.log(accept[node]), (*path, node))
-                best = max(best, (len(path) + 1, paths[node][0], paths[node][1]), key=lambda b: b[:2])
+            tested.append(node)
+            if accept[node] > 0.5:
+                product, path = paths[parent]
+                likely = 0.0 if score is None else math.log(max(score[node], math.ulp(0.0)))
+                paths[node] = (product + likely, (*path, node))
+                best = max(best, (len(path) + 1, *paths[node]), key=lambda b: b[:2])
         path = best[2]
         at = path[-1] + 1 if path else 0
-        outcome = tuple((node, node in path) for node, _ in tested)
+        outcome = tuple((node, node in path) for node in tested)
         return Verdict(path, int(stop[at]), bool(children_of(parents)[at]), outcome, {})
 
     def draws(self, sampling: SamplingParams) -> bool:

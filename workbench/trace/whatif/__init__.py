@@ -47,5 +47,5 @@ def analyse(trace: Trace, others: Sequence[Trace] = ()) -> dict[str, Any]:
         "rescues": [entry.to_wire() for entry in rescues(rounds)],
         "widths": [asdict(entry) for entry in widths(rounds)] if lengths else [],
         "theory": overlay(trace, plain),
-        "definitions": [d.to_wire() for d in acceptance.definitions(rounds)],
+        "definitions": [d.to_wire() for d in acceptance.definitions(rounds, trace.header.rules)],
     }

@@ -1,7 +1,8 @@
 /** Reading a trace file in the browser: JSON, or JSON Lines as the command line and the Export menu write it. */
 
 export const MAX_BYTES = 64 * 1024 * 1024;
-/** The first schema whose traces hold all there was to record: later ones only added pictures, which text has none of. */
+/** The first schema whose traces hold all that is drawn: later ones added pictures, which text has none of, and why each
+ *  node was judged as it was, which the card misses by itself. */
 const WHOLE = 1;
 const MAX_ROUNDS = 20000, MAX_NODES = 512;
 const COLUMNS = ["tokens", "parents", "depth", "position", "text", "p", "q", "accept", "u", "status", "source"];
@@ -35,7 +36,7 @@ export function read(text, schema) {
       notes.push(`The trace is truncated: round ${i + 1} of ${rounds.length} cannot be read (${problem}).`);
       break;
     }
-    kept.push({ ...DEFAULTS, ...round });
+    kept.push({ ...DEFAULTS, ...round, nodes: { rule: round.nodes.tokens.map(() => null), inputs: {}, ...round.nodes } });
   }
   if (!footer && kept.length === rounds.length) notes.push("The trace is truncated: it has no footer, so the run had not ended when it was written.");
   const strings = (list) => (Array.isArray(list) && list.every((t) => typeof t === "string") ? list : null);
@@ -43,6 +44,7 @@ export function read(text, schema) {
     target: "unknown", method: kept[0].method ?? "", params: {}, promise: "", seed: 0, max_new_tokens: 0, dtype: "", device: "", drafter: null, simulation: false,
     ...header, prompt: String(header.prompt ?? ""), prompt_text: strings(header.prompt_text) ?? [String(header.prompt ?? "")],
     prompt_tokens: Array.isArray(header.prompt_tokens) ? header.prompt_tokens : [], pictures: Array.isArray(header.pictures) ? header.pictures : [],
+    rules: Object.fromEntries(Object.entries(header.rules ?? {}).filter(([, rule]) => isRule(rule))),
   };
   if (!known.pictures.every(isPicture)) throw new TraceError("A picture of the trace cannot be read.", "Export it again.");
   return { trace: { header: known, rounds: kept, footer: footer ?? null, attribution: attribution ?? null }, notes };
@@ -76,6 +78,18 @@ function isPicture(p) {
   return String(p?.url).startsWith("data:image/png;base64,") && ["width", "height", "rows", "cols", "start", "end"].every((name) => Number.isInteger(p[name]) && p[name] >= 0);
 }
 
+/** Whether all that a rule says of itself is text. */
+function isRule(rule) {
+  const texts = (some) => some && typeof some === "object" && Object.values(some).every((text) => typeof text === "string");
+  return texts(rule && { ...rule, places: "", because: "", leviathan: "" }) && texts(rule.places) && texts(rule.because);
+}
+
+/** Whether columns that older schemas lack are as long as the tree, of the right kind, or not there. */
+function isTold({ tokens, rule = [], inputs = {} }) {
+  const whole = (column, kind) => Array.isArray(column) && column.length === tokens.length && column.every((v) => v === null || typeof v === kind);
+  return (!rule.length || whole(rule, "string")) && inputs !== null && typeof inputs === "object" && Object.values(inputs).every((column) => whole(column, "number"));
+}
+
 /** Why a round cannot be drawn; empty when it can. */
 function checked(round, index) {
   const { nodes, emitted, path } = round ?? {};
@@ -83,6 +97,7 @@ function checked(round, index) {
   if (round.index !== index) return `its index is ${round.index}`;
   const n = nodes.tokens?.length;
   if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n)) return "the columns of its nodes differ in length";
+  if (!isTold(nodes)) return "the columns of its nodes differ in length";
   if (n > MAX_NODES) return `it has ${n} nodes, at most ${MAX_NODES} can be shown`;
   if (nodes.parents.some((parent, i) => !Number.isInteger(parent) || parent < -1 || parent >= i)) return "a node comes before its parent";
   if (nodes.status.some((status) => !STATUSES.includes(status))) return "a node has an unknown status";

@@ -7,7 +7,7 @@ const text = readFileSync(new URL("../../../tests/fixtures/wire/tree.json", impo
 const lines = ({ header, rounds, footer }) => [{ event: "header", ...header }, ...rounds.map((r) => ({ event: "round", ...r })), { event: "footer", ...footer }].map((e) => JSON.stringify(e)).join("\n");
 
 test("JSON and JSON Lines give the same trace", () => {
-  const one = read(text, 2), two = read(lines(whole), 2);
+  const one = read(text, 3), two = read(lines(whole), 3);
   assert.equal(one.trace.rounds.length, whole.rounds.length);
   assert.deepEqual(two.trace.rounds.map((r) => r.nodes), one.trace.rounds.map((r) => r.nodes));
   assert.deepEqual([one.notes, two.notes], [[], []]);
@@ -22,21 +22,39 @@ test("a newer schema is refused with the remedy, an older one is shown and said"
 test("pictures and attribution come through; a picture that would be fetched from elsewhere is refused", () => {
   const picture = { url: "data:image/png;base64,AAAA", width: 64, height: 64, rows: 8, cols: 8, start: 2, end: 66 };
   const seen = { ...whole, header: { ...whole.header, schema: 2, pictures: [picture] }, attribution: { p_blind: [0.5] } };
-  assert.deepEqual(read(JSON.stringify(seen), 2).trace.header.pictures, [picture]);
-  assert.deepEqual(read(JSON.stringify(seen), 2).trace.attribution, { p_blind: [0.5] });
-  assert.deepEqual(read(lines(whole) + `\n{"event": "attribution", "p_blind": [0.5]}`, 2).trace.attribution.p_blind, [0.5]);
+  assert.deepEqual(read(JSON.stringify(seen), 3).trace.header.pictures, [picture]);
+  assert.deepEqual(read(JSON.stringify(seen), 3).trace.attribution, { p_blind: [0.5] });
+  assert.deepEqual(read(lines(whole) + `\n{"event": "attribution", "p_blind": [0.5]}`, 3).trace.attribution.p_blind, [0.5]);
   const of1 = JSON.stringify({ ...whole, header: { ...whole.header, schema: 1 } });
-  assert.deepEqual(read(of1, 2).notes, [], "schema 1 lacks nothing that a text has");
+  assert.deepEqual(read(of1, 3).notes, [], "schema 1 lacks nothing that a text has");
   seen.header.pictures = [{ ...picture, url: "https://example.org/x.png" }];
-  assert.throws(() => read(JSON.stringify(seen), 2), /picture/);
+  assert.throws(() => read(JSON.stringify(seen), 3), /picture/);
   const swapped = structuredClone(whole);
   swapped.rounds[1].vision = { pictures: [{ ...picture, url: "javascript:0" }] };
-  assert.match(read(JSON.stringify(swapped), 2).notes[0], /what it sees/);
+  assert.match(read(JSON.stringify(swapped), 3).notes[0], /what it sees/);
+});
+
+test("what an older schema does not say of its tests is null, and rules that are none are left out", () => {
+  const old = structuredClone(whole);
+  old.rounds.forEach(({ nodes }) => { delete nodes.rule; delete nodes.inputs; });
+  delete old.header.rules;
+  const { header, rounds } = read(JSON.stringify({ ...old, header: { ...old.header, schema: 2 } }), 3).trace;
+  assert.deepEqual([header.rules, rounds[1].nodes.inputs], [{}, {}]);
+  assert.deepEqual(rounds[1].nodes.rule, rounds[1].nodes.tokens.map(() => null));
+  assert.deepEqual(Object.keys(read(text, 3).trace.header.rules), ["ratio", "residual"]);
+  const odd = structuredClone(whole);
+  odd.header.rules = { ratio: { ...whole.header.rules.ratio, formula: 1 }, residual: { ...whole.header.rules.residual, places: { p: ["q"] } }, none: null };
+  assert.deepEqual(read(JSON.stringify(odd), 3).trace.header.rules, {});
+  for (const spoil of [(n) => n.rule.pop(), (n) => (n.inputs.residual[0] = "1"), (n) => (n.inputs = null), (n) => (n.rule = "ratio")]) {
+    const broken = structuredClone(whole);
+    spoil(broken.rounds[1].nodes);
+    assert.match(read(JSON.stringify(broken), 3).notes[0], /truncated: round 2/);
+  }
 });
 
 test("a file cut in mid-line shows what came before and says so", () => {
   const cut = lines(whole).slice(0, -1500);
-  const { trace, notes } = read(cut, 2);
+  const { trace, notes } = read(cut, 3);
   assert.ok(trace.rounds.length > 0 && trace.rounds.length <= whole.rounds.length);
   assert.match(notes.join(" "), /truncated/);
 });
@@ -50,7 +68,7 @@ test("what is not a trace is refused in words", () => {
 test("a round that would break a drawing ends the trace before it", () => {
   const broken = structuredClone(whole);
   broken.rounds[2].nodes.parents[0] = 5;
-  const { trace, notes } = read(JSON.stringify(broken), 2);
+  const { trace, notes } = read(JSON.stringify(broken), 3);
   assert.equal(trace.rounds.length, 2);
   assert.match(notes[0], /truncated: round 3/);
 });

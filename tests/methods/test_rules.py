@@ -1,0 +1,271 @@
+"""The trace says by which rule each node was judged, and the rule gives what was recorded: for every method.
+
+The worlds have eight tokens at most, so that the recorded likeliest tokens are the whole law, in float64: each rule is
+computed anew from the laws alone, and its formula, as the card prints it, from the recorded inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
+from workbench.core.rejection import Ruling
+from workbench.core.rules import RATIO, RESIDUAL, Rule
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Configured, Engine, Models, Request
+from workbench.engine.pictures import read
+from workbench.methods import registry
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+from workbench.trace.events import ACCEPTED, Round, Top, Trace
+
+PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
+close = partial(pytest.approx, rel=1e-9, abs=1e-12)
+LAWS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Six tokens, a drafter that is right often but far from always, untrained heads."""
+    return worlds.small_world(6, heads=tmp_path_factory.mktemp("medusa"))
+
+
+@pytest.fixture(scope="module")
+def vision() -> Models:
+    """Eight tokens; target and drafter read pictures."""
+    return tiny_vision_models(vocabulary=8)
+
+
+def generate(method: Configured, law: str, text: Models, vision: Models, n: int = 40) -> Trace:
+    options: dict[str, Any] = {"sampling": LAWS[law], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
+    if "pictures" not in method.method.needs:
+        return Engine(text).generate(Request(PROMPT, method, **options))
+    pictures = (noise_picture(1),)
+    prompt, inputs = read(vision, f"ab{IMAGE}cd", pictures)
+    return Engine(vision).generate(Request(prompt, method, images=inputs, pictures=pictures, **options))
+
+
+# -- the formula, as it is written, from what is recorded --------------------------------------------------------------
+
+
+def value_at(r: Round, node: int, where: str) -> float:
+    """What stands at a place of a rule's formula."""
+    nodes = r.nodes
+    column, _, _ = where.partition(".")
+    if where == "elders.p":
+        return math.fsum(nodes.p[i] for i in range(node) if nodes.parents[i] == nodes.parents[node])
+    if where in nodes.inputs:
+        found = nodes.inputs[where][node]
+    elif where == "token":
+        found = nodes.tokens[node]
+    else:
+        found = getattr(nodes, column)[node] if where in ("p", "q") else r.params[where]
+    assert found is not None, where
+    return float(found)
+
+
+def evaluated(formula: str, rule: Rule, r: Round, node: int) -> float:
+    """A formula in Python's own arithmetic."""
+    for i, symbol in enumerate(sorted(rule.places, key=len, reverse=True)):
+        formula = formula.replace(symbol, f"_{i}_") if len(symbol) > 1 or not symbol.isascii() else formula
+    names = {f"_{i}_": value_at(r, node, rule.places[s])
+             for i, s in enumerate(sorted(rule.places, key=len, reverse=True))
+             if f"_{i}_" in formula}  # fmt: skip
+    names |= {s: value_at(r, node, rule.places[s]) for s in rule.places if s.isascii() and len(s) == 1 and s in formula}
+    python = formula.replace("·", "*").replace("−", "-").replace(" = ", " == ")
+    return float(eval(python, {"__builtins__": {}, "min": min, "max": max, "exp": math.exp}, names))
+
+
+def check(trace: Trace, method: Configured) -> int:
+    """What every trace must satisfy; the number of tested nodes."""
+    looked = check_formulas(trace)
+    check_rules(trace, method)
+    return looked
+
+
+def check_formulas(trace: Trace) -> int:
+    """Each tested node's `accept` is what its stated rule gives; the number of nodes looked at."""
+    looked = 0
+    for r in trace.rounds:
+        for node, (name, accept) in enumerate(zip(r.nodes.rule, r.nodes.accept, strict=True)):
+            assert (name is None) == (accept is None)
+            if name is None:
+                assert all(column[node] is None for column in r.nodes.inputs.values())
+                continue
+            rule = trace.header.rules[name]
+            assert evaluated(rule.formula, rule, r, node) == close(accept), (name, node)
+            for symbol, formula in rule.because.items():
+                stated = value_at(r, node, rule.places[symbol])
+                assert evaluated(formula, rule, r, node) == close(stated), (name, symbol)
+            looked += 1
+    return looked
+
+
+# -- the rule itself, from the laws alone ------------------------------------------------------------------------------
+
+
+def as_law(top: Top) -> dict[int, float]:
+    return dict(zip(top.tokens, top.prob, strict=True))
+
+
+def normalised(weights: dict[int, float]) -> dict[int, float]:
+    total = math.fsum(weights.values())
+    return {token: w / total for token, w in weights.items()} if total > 0 else weights
+
+
+def judged(r: Round, node: int, method: Configured) -> tuple[str, float, dict[str, float]]:
+    """(rule, acceptance probability, inputs) of a node, by the papers' words."""
+    nodes, place = r.nodes, r.nodes.parents[node] + 1
+    token, p = nodes.tokens[node], as_law(r.top_p[place])
+    assert math.fsum(p.values()) == pytest.approx(1, abs=1e-9), "the world is small enough to record the whole law"
+    if r.params["temperature"] == 0:
+        best = max(p, key=lambda t: p[t])
+        return "greedy", float(token == best), {"likeliest": best}
+    if isinstance(method.verifier, TypicalAcceptance):
+        entropy = -math.fsum(x * math.log(x) for x in p.values() if x > 0)
+        threshold = min(method.values["epsilon"], method.values["delta"] * math.exp(-entropy))
+        return "typical", float(p[token] > threshold), {"threshold": threshold, "entropy": entropy}
+    elders = [i for i in range(node) if nodes.parents[i] == nodes.parents[node]]
+    drawn = r.top_q[place] if r.top_q else None
+    if drawn is None:
+        held = {nodes.tokens[i] for i in elders}
+        share = 0.0 if token in held else p[token] / (1 - math.fsum(p[t] for t in held))
+        return ("point-residual", share, {"residual": share}) if elders else ("point", p[token], {})
+    q, left = as_law(drawn), p
+    for elder in elders:  # (r − q)₊ after each rejection; what was drawn is not drawn again
+        left = normalised({t: max(0.0, left[t] - q.get(t, 0.0)) for t in left})
+        q = normalised({t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()})
+    if not elders:
+        return "ratio", min(1.0, p[token] / q[token]), {}
+    return "residual", min(1.0, left[token] / q[token]), {"residual": left[token], "q_left": q[token]}
+
+
+def check_rules(trace: Trace, method: Configured) -> None:
+    """Rule, probability and inputs of each tested node are what the laws give; the outcome follows from them."""
+    for r in trace.rounds:
+        for node, name in enumerate(r.nodes.rule):
+            if name is None:
+                continue
+            rule, accept, inputs = judged(r, node, method)
+            assert name == rule
+            assert r.nodes.accept[node] == close(accept)
+            recorded = {n: column[node] for n, column in r.nodes.inputs.items() if column[node] is not None}
+            assert recorded == close(inputs)
+            u, chance = r.nodes.u[node], r.nodes.accept[node]
+            if u is not None:
+                assert chance is not None
+                assert (u < chance) == (r.nodes.status[node] == ACCEPTED)
+            elif rule == "greedy":
+                assert bool(accept) == (r.nodes.status[node] == ACCEPTED)
+            else:  # typical: a node that passes may lose to a longer path, one that fails never wins
+                assert accept or r.nodes.status[node] != ACCEPTED
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", registry.names())
+def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, law: str, text: Models, vision: Models) -> None:
+    method = registry.get(name).with_params()
+    trace = generate(method, law, text, vision)
+    assert (check(trace, method) > 0) == (name != "autoregressive")
+    assert Trace.from_wire(trace.to_wire()) == trace
+    assert not any(
+        rule is None
+        for r in trace.rounds
+        for rule, a in zip(r.nodes.rule, r.nodes.accept, strict=True)
+        if a is not None
+    )
+
+
+def test_every_rule_is_met_and_a_switch_adds_its_own(text: Models, vision: Models) -> None:
+    met: set[str] = set()
+    for name in ("draft-tree", "draft-tree-sampled", "medusa-typical"):
+        met |= set(generate(registry.get(name).with_params(), "sampled", text, vision).header.rules)
+    assert met == {"ratio", "residual", "point", "point-residual", "typical"}
+    engine = Engine(text)
+    row = engine.submit(Request(PROMPT, registry.get("draft-tree").with_params(), max_new_tokens=30, stop_at_eos=False))
+    while row.trace is None or len(row.trace.rounds) < 2:
+        engine.step()
+    assert list(row.trace.header.rules) == ["greedy"]
+    row.change(sampling=SamplingParams(temperature=1.0))
+    while not engine.idle:
+        engine.step()
+    assert list(row.trace.header.rules)[:2] == ["greedy", "point"]
+
+
+def test_a_verifier_of_ones_own_need_not_say_why(text: Models, vision: Models) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Silent(Lossless):
+        def rule(self, *given: Any) -> Ruling:
+            return dataclasses.replace(super().rule(*given), reason=None)
+
+    method = registry.get("draft-model").with_params()
+    trace = generate(dataclasses.replace(method, verifier=Silent()), "sampled", text, vision)
+    assert trace.header.rules == {}
+    assert {rule for r in trace.rounds for rule in r.nodes.rule} == {None}
+    assert any(a is not None for r in trace.rounds for a in r.nodes.accept)
+
+
+# -- mutations: a trace that says something else than what was done is caught ------------------------------------------
+
+TREE, CHAIN, TYPICAL = "draft-tree-sampled", "draft-model", "medusa-typical"
+
+
+def reasoned(ruling: Ruling, **changed: Any) -> Ruling:
+    if ruling.reason is None:  # an empty tree
+        return ruling
+    return dataclasses.replace(ruling, reason=dataclasses.replace(ruling.reason, **changed))
+
+
+def other(ruling: Ruling, name: str, change: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]) -> Ruling:
+    """The ruling with another input of that name."""
+    inputs = ruling.reason.inputs if ruling.reason else {}
+    return reasoned(ruling, inputs={**inputs, name: change(inputs)}) if name in inputs else ruling
+
+
+MUTATIONS: dict[str, tuple[str, Callable[[Ruling], Ruling]]] = {
+    "accept is another figure": (CHAIN, lambda r: dataclasses.replace(r, accept=r.accept * 0.99)),
+    "every sibling is said to be the first": (TREE, lambda r: reasoned(r, rules=(RATIO,))),
+    "the first is said to be a later one": (TREE, lambda r: reasoned(r, rules=(RESIDUAL,))),
+    "q is not the one it was drawn from": (CHAIN, lambda r: other(r, "q", lambda i: i["q"] / 2)),
+    "q′ still holds the elders": (TREE, lambda r: other(r, "q_left", lambda i: i["q"])),
+    "r is half as large": (TREE, lambda r: other(r, "residual", lambda i: i["residual"] / 2)),
+    "the probability is recorded as the acceptance": (
+        TYPICAL, lambda r: r if r.score is None else dataclasses.replace(r, accept=r.accept * r.score)
+    ),
+    "the entropy is another place's": (TYPICAL, lambda r: other(r, "entropy", lambda i: i["entropy"].flip(0))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_false_statement_is_caught(what: str, text: Models, vision: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, spoil = MUTATIONS[what]
+    method = registry.get(name).with_params()
+    kind = type(method.verifier)
+    rule = kind.rule
+    monkeypatch.setattr(kind, "rule", lambda self, *given: spoil(rule(self, *given)))
+    trace = generate(method, "sampled", text, vision)
+    with pytest.raises((AssertionError, ZeroDivisionError)):
+        check(trace, method)
+
+
+def test_a_reason_may_name_a_rule_for_each_node(text: Models, monkeypatch: pytest.MonkeyPatch, vision: Models) -> None:
+    odd = dataclasses.replace(RATIO, name="odd", title="Odd")
+
+    def mixed(self: Lossless, *given: Any) -> Ruling:
+        ruling = rule(self, *given)
+        return reasoned(ruling, rules=(RATIO, odd), of=given[0].tokens % 2)
+
+    rule = Lossless.rule
+    monkeypatch.setattr(Lossless, "rule", mixed)
+    trace = generate(registry.get(CHAIN).with_params(), "sampled", text, vision)
+    told = {(name, t % 2) for r in trace.rounds for name, t in zip(r.nodes.rule, r.nodes.tokens, strict=True) if name}
+    assert told == {("ratio", 0), ("odd", 1)}
+    assert check_formulas(trace) > 0
