@@ -15,7 +15,7 @@ from workbench.views import recorded
 def test_whatif_says_why_and_loads_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", "token-recycling", "autoregressive"]) == 0
     out = capsys.readouterr().out
-    assert "so slower" in out
+    assert "×: one run, which cannot tell faster from slower" in out
     assert "8 / 57" in out  # accepted / tested
     assert "8 / 720" in out  # SGLang's denominator
 

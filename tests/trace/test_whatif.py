@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -25,6 +26,7 @@ from workbench.trace.events import (
     Top,
     Trace,
 )
+from workbench.trace.speedup import Estimate
 from workbench.views import recorded
 
 DRAFT_S, VERIFY_S, NODE_S, JUDGE_S, HOST_S = 0.001, 0.010, 0.0005, 0.0003, 0.0007
@@ -80,9 +82,10 @@ def test_the_budget_adds_up_to_the_measured_speed() -> None:
     found = whatif.budget(RUN, PLAIN)
     assert found.plain_s == pytest.approx(PLAIN_S)
     assert found.round_s == pytest.approx(4 * DRAFT_S + VERIFY_S + 4 * NODE_S + JUDGE_S + HOST_S)
-    assert (found.accept_s, found.host_s) == (pytest.approx(JUDGE_S), pytest.approx(HOST_S))
+    assert (found.accept_s, found.other_s) == (pytest.approx(JUDGE_S), pytest.approx(HOST_S))
     rate = lambda t: metrics.emitted(t.rounds) / sum(r.seconds for r in t.rounds)  # noqa: E731
     assert found.speedup == pytest.approx(rate(RUN) / rate(PLAIN))
+    assert found.measured == pytest.approx(found.speedup), "no round stalled"
     assert found.predicted == pytest.approx(theory.expected_tau(10 / 14, 4) / (4 * DRAFT_S / PLAIN_S + 1))
     names, gains = zip(*found.steps(), strict=True)
     assert gains[0] == found.predicted
@@ -93,16 +96,49 @@ def test_the_budget_adds_up_to_the_measured_speed() -> None:
 def test_the_words_name_what_costs_most() -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
     said = " ".join(whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN)))
-    assert "so slower" in said
+    assert "×: one run, which cannot tell faster from slower" in said
     assert "is drafting: 0.73 plain steps a round" in said
     assert "more than it emits" in said
-    assert "Not drafting at all would have been faster" in said
+    assert "in this run; one run decides nothing" in said
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
     assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
-    assert "faster" in whatif.words(whatif.budget(RUN, PLAIN))[0]
     assert "cannot be told" in whatif.words(whatif.budget(RUN))[1]
     assert whatif.words(whatif.budget(PLAIN)) == ["Nothing was drafted: this is plain decoding."]
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict", "said"),
+    [
+        (Estimate(0.6, 0.5, 0.7, 6, 1), "slower", "Not drafting at all is faster: 1.67 times this speed"),
+        (Estimate(0.9, 0.7, 1.2, 6, 1), "cannot be told yet", "over several, drafting is 0.90×: cannot be told yet"),
+    ],
+)
+def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdict: str, said: str) -> None:
+    slow = run(*[(0, 8)] * 9, (1, 8))
+    lines = whatif.words(whatif.budget(slow, PLAIN), whatif.draft_lengths(slow, PLAIN), measured)
+    assert lines[0].startswith(f"{measured.value:.2f}×: {verdict} (")
+    assert said in lines[-1]
+    assert "Not drafting at all is faster" not in " ".join(whatif.words(whatif.budget(slow, PLAIN)))
+
+
+def test_nothing_is_concluded_from_rounds_that_stalled() -> None:
+    """Three stalled rounds used to turn the verdict round: "not drafting at all would have been faster"."""
+    usual, hit = run(*[(3, 4)] * 10), run(*[(3, 4)] * 10)
+    for r in hit.rounds[2:5]:
+        r.seconds, r.overhead_s = 20 * r.seconds, r.overhead_s + 19 * r.seconds
+    found, clean = whatif.budget(hit, PLAIN), whatif.budget(usual, PLAIN)
+    assert (found.stalled, found.rounds) == (3, 10)
+    assert found.measured is not None
+    assert clean.speedup is not None
+    assert found.measured < 1 < clean.speedup == pytest.approx(found.speedup)
+    assert asdict(whatif.costs(hit, PLAIN)) == pytest.approx(asdict(whatif.costs(usual, PLAIN)))
+    lengths = [whatif.draft_lengths(trace, PLAIN) for trace in (hit, usual)]
+    assert lengths[0].best.depth == lengths[1].best.depth > 0
+    said = " ".join(whatif.words(found, lengths[0]))
+    assert "3 of 10 rounds stalled" in said
+    assert f"without them this run comes to {clean.speedup:.2f}×" in said
+    assert whatif.overlay(hit, PLAIN)["best"] == pytest.approx(whatif.overlay(usual, PLAIN)["best"])
 
 
 def test_rounds_without_a_draft_stand_for_plain_decoding() -> None:

@@ -9,6 +9,7 @@ import pytest
 from views.test_modules import ENV, needs_node
 
 from workbench.trace import whatif
+from workbench.trace.stalls import stalls
 from workbench.views import module_path, recorded
 
 FOUND = {"tau": "tau", "rate": "rate", "tauIid": "tau_iid", "tauByPosition": "tau_by_position", "best": "best"}
@@ -16,15 +17,20 @@ FOUND = {"tau": "tau", "rate": "rate", "tauIid": "tau_iid", "tauByPosition": "ta
 
 @needs_node
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "token-recycling", "oracle", "flash"])
-def test_browser_and_python_say_the_same_of_a_run(name: str) -> None:
+@pytest.mark.parametrize("stalled", [False, True])
+def test_browser_and_python_say_the_same_of_a_run(name: str, stalled: bool) -> None:
     trace, text = recorded.trace(name), recorded.trace("autoregressive")
+    for r in trace.rounds[1:3] if stalled else []:
+        r.seconds, r.overhead_s = 9 * r.seconds, r.overhead_s + 8 * r.seconds
     plain = text if text.header.prompt_tokens == trace.header.prompt_tokens else None  # no plain run has a picture
     script = (
         f"import {{ overlay }} from {json.dumps(module_path('theory').as_uri())};"
         f"import {{ acceptanceByDepth }} from {json.dumps(module_path('figures').as_uri())};"
+        f"import {{ calm, stalls }} from {json.dumps(module_path('stalls').as_uri())};"
         "import { readFileSync } from 'node:fs';"
         "const [rounds, plain] = JSON.parse(readFileSync(0));"
-        "console.log(JSON.stringify(overlay(rounds, plain, acceptanceByDepth(rounds))));"
+        "const found = overlay(rounds, plain, acceptanceByDepth(rounds), calm);"
+        "console.log(JSON.stringify({ ...found, stalls: Object.fromEntries(stalls(rounds)) }));"
     )
     given = json.dumps([[r.to_wire() for r in t.rounds] if t else None for t in (trace, plain)])
     node = subprocess.run(
@@ -32,6 +38,8 @@ def test_browser_and_python_say_the_same_of_a_run(name: str) -> None:
         timeout=60, env=ENV,
     )  # fmt: skip
     seen, expected = json.loads(node.stdout), whatif.overlay(trace, plain)
+    assert {int(i): times for i, times in seen["stalls"].items()} == pytest.approx(stalls(trace.rounds))
+    assert bool(seen["stalls"]) == stalled
     for theirs, ours in FOUND.items():
         assert seen[theirs] == pytest.approx(expected[ours]), ours
     assert sum(seen["counts"]) == pytest.approx(len(trace.rounds))

@@ -95,7 +95,11 @@ def _print(found: dict[str, Any]) -> None:
         console.print(
             f"Theory: τ {theory['tau']:.2f}; {theory['tau_by_position']:.2f} by position, {theory['tau_iid']:.2f} if "
             "every draft were accepted alike"
-            + (f"; {best['depth']} levels would be best, {best['speedup']:.2f} times plain decoding" if best else "")
+            + (
+                f"; {best['depth']} levels come out best by its mean costs, {best['speedup']:.2f} times plain decoding"
+                if best
+                else ""
+            )
         )
         for b in theory["transport"]:
             console.print(

@@ -64,9 +64,9 @@ def accepted_law(rates: Sequence[float]) -> list[float]:
     return [a - b for a, b in itertools.pairwise([*reached, 0.0])]
 
 
-def speedup(tau: float, draft_s: float, verify_s: float, host_s: float, plain_s: float) -> float:
+def speedup(tau: float, draft_s: float, verify_s: float, overhead_s: float, plain_s: float) -> float:
     """Speed against plain decoding: tokens a round / cost of the round in plain steps. All times in seconds a round."""
-    return tau * plain_s / (draft_s + verify_s + host_s)
+    return tau * plain_s / (draft_s + verify_s + overhead_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def best_depth(
     rates: float | Sequence[float],
     draft_cost: float,
     verify_cost: Callable[[int], float] = lambda n: 1.0,
-    host_cost: float = 0.0,
+    overhead_cost: float = 0.0,
     beyond: float | None = None,
     most: int = 64,
 ) -> Best:
@@ -98,11 +98,11 @@ def best_depth(
         rates: acceptance of every draft alike, or by position given all before.
         draft_cost: of one more draft, in plain steps.
         verify_cost: of a target pass over n tokens, in plain steps.
-        host_cost: of everything else that a drafting round has and a plain step has not, in plain steps.
+        overhead_cost: of everything else that a drafting round has and a plain step has not, in plain steps.
         beyond: acceptance at positions behind the last of `rates`; None: as at the last.
         most: longest draft considered.
 
-    Source: Leviathan et al. 2023, arXiv:2211.17192, theorem 3.8, which has `verify_cost` 1 and `host_cost` 0.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, theorem 3.8, which has `verify_cost` 1 and `overhead_cost` 0.
 
     Example:
         >>> best = best_depth(0.8, 0.05)
@@ -115,7 +115,7 @@ def best_depth(
     best = Best(0, 1.0, 1.0)
     for depth in range(1, most + 1):
         tau = tau_by_position([*given, *[given[-1] if beyond is None else beyond] * depth][:depth])
-        gain = tau / (depth * draft_cost + verify_cost(depth + 1) + host_cost)
+        gain = tau / (depth * draft_cost + verify_cost(depth + 1) + overhead_cost)
         if gain > best.speedup:
             best = Best(depth, tau, gain)
     return best

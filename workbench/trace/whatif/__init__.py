@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench.trace import acceptance, metrics
 from workbench.trace.events import Trace
+from workbench.trace.speedup import Estimate
 from workbench.trace.whatif.against_theory import overlay, transport
 from workbench.trace.whatif.combination import Combination, combine
 from workbench.trace.whatif.lengths import Alternative, Costs, Lengths, costs, draft_lengths
@@ -27,12 +28,13 @@ __all__ = [
 PLAIN = "autoregressive"
 
 
-def analyse(trace: Trace, others: Sequence[Trace] = ()) -> dict[str, Any]:
+def analyse(trace: Trace, others: Sequence[Trace] = (), measured: Estimate | None = None) -> dict[str, Any]:
     """Everything at once, as plain JSON: what the command line prints and the Live page draws.
 
     Args:
         trace: the run that is looked at.
         others: plain decoding of the same prompt serves as baseline; any other run is combined with `trace`.
+        measured: speed-up over plain decoding from several pairs of runs like these two, where it was measured.
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)
     found, rounds = budget(trace, plain), trace.rounds
@@ -41,7 +43,7 @@ def analyse(trace: Trace, others: Sequence[Trace] = ()) -> dict[str, Any]:
         "method": trace.header.method,
         "target": trace.header.target,
         "budget": found.to_wire(),
-        "words": words(found, lengths),
+        "words": words(found, lengths, measured),
         "lengths": lengths.to_wire() if lengths else None,
         "combinations": [combine(trace, t).to_wire() for t in others if t.header.method != PLAIN],
         "rescues": [entry.to_wire() for entry in rescues(rounds)],

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.trace import metrics
 from workbench.trace.events import CORRECTED, Round, Trace
+from workbench.trace.stalls import calm
 from workbench.trace.whatif.predicted import depths
 from workbench.trace.whatif.timing import plain_rounds
 
@@ -22,7 +23,7 @@ class Costs:
         level_s: drafting one level deeper.
         verify_s: a target pass over no draft at all.
         node_s: one more token in the target's pass.
-        other_s: accepting and host time of a round.
+        other_s: overhead of a round, accepting included.
         fitted: whether `node_s` was seen (drafts of several sizes, or a plain run) or is unknown and taken as 0.
     """
 
@@ -38,10 +39,10 @@ class Costs:
 
 
 def costs(trace: Trace, plain: Trace | None = None) -> Costs:
-    """The run's own cost model: a line through the target's passes by their size, means of the rest."""
-    rounds = trace.rounds
+    """The run's own cost model: a line through the target's passes by their size, means of the rest. Without stalls."""
+    rounds, others = calm(trace.rounds), calm(plain.rounds) if plain else []
     levels = sum(depths(rounds))
-    sizes = [(len(r.nodes), r.verify_s) for r in rounds] + [(0, r.verify_s) for r in (plain.rounds if plain else [])]
+    sizes = [(len(r.nodes), r.verify_s) for r in rounds] + [(0, r.verify_s) for r in others]
     n, seconds = np.array([s[0] for s in sizes], float), np.array([s[1] for s in sizes])
     if np.unique(n).size > 1:
         slope, at_zero = np.polyfit(n, seconds, 1)
@@ -125,7 +126,7 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
             for n, d, r in zip(counts, levels, rounds, strict=True)
         )
         fixed.append(made(f"at most {k}" if k else "no draft", k, sum(counts), seconds))
-    if found := plain_rounds(trace, plain)[0]:
+    if found := calm(plain_rounds(trace, plain)[0]):
         fixed[0] = made("no draft", 0, tokens, tokens * sum(r.seconds for r in found) / metrics.emitted(found))
     exact = sum(model.round_s(len(r.path), len(r.path)) for r in rounds)
     return Lengths(

@@ -1,4 +1,7 @@
-"""Where the time of a round goes, and what the formula makes of it."""
+"""Where the time of a round goes, and what the formula makes of it.
+
+Counts (τ, drafts, acceptance) are over all rounds; mean times leave out rounds that stalled (`workbench.trace.stalls`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from workbench.core.errors import WorkbenchError
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
+from workbench.trace.stalls import calm, stalls
 from workbench.trace.whatif.predicted import depths, laws
 
 LEAST_PLAIN_ROUNDS = 3
@@ -20,7 +24,12 @@ class Budget:
     """Mean seconds of a round by what they were spent on, beside a plain step.
 
     Attributes:
-        rounds: how many rounds the means are over.
+        rounds: of the run.
+        stalled: those of them that stalled.
+        stalled_s: what these took, all together.
+        plain_stalled: rounds of plain decoding that stalled.
+        measured: tokens per second against plain decoding's, over all rounds: what the run's key figure says; None
+            where no plain decoding is known. See `speedup` for the same without stalls.
         tau: tokens emitted / target passes.
         drafted: drafted tokens a round.
         depth: levels drafted a round.
@@ -28,14 +37,18 @@ class Budget:
         tau_iid: tokens a round if every test passed with that rate, by equation 1 for each round's depth.
         draft_s: in forwards of drafters.
         verify_s: in the target's forward.
-        accept_s: laws, rule and verdict.
-        host_s: the rest: building trees, moving the cache, recording, waiting.
-        plain_s: a whole plain step, its own host time included; None where no plain decoding is known.
+        accept_s: overhead of accepting: laws, rule and verdict.
+        other_s: overhead of everything else: building trees, moving the cache, recording, waiting.
+        plain_s: a whole plain step, its own overhead included; None where no plain decoding is known.
         plain_verify_s: the target's forward in it.
         plain_from: where the plain step comes from, in words.
     """
 
     rounds: int
+    stalled: int
+    stalled_s: float
+    plain_stalled: int
+    measured: float | None
     tau: float
     drafted: float
     depth: float
@@ -44,7 +57,7 @@ class Budget:
     draft_s: float
     verify_s: float
     accept_s: float
-    host_s: float
+    other_s: float
     plain_s: float | None
     plain_verify_s: float | None
     plain_from: str
@@ -52,11 +65,11 @@ class Budget:
     @property
     def round_s(self) -> float:
         """Length of a round."""
-        return self.draft_s + self.verify_s + self.accept_s + self.host_s
+        return self.draft_s + self.verify_s + self.accept_s + self.other_s
 
     @property
     def speedup(self) -> float | None:
-        """Measured: tokens per second against plain decoding."""
+        """Tokens per second against plain decoding, without the rounds that stalled on either side."""
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property
@@ -75,7 +88,7 @@ class Budget:
             ("the formula: every draft accepted alike, verification as dear as a plain step", predicted),
             ("with the measured τ", theory.speedup(self.tau, self.draft_s, plain, 0.0, plain)),
             ("with the measured verification", theory.speedup(self.tau, self.draft_s, self.verify_s, 0.0, plain)),
-            ("with accepting and host time: as measured", measured),
+            ("with the overhead: as measured", measured),
         ]
 
     def to_wire(self) -> dict[str, Any]:
@@ -99,26 +112,37 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     if not rounds:
         raise WorkbenchError("The trace has no rounds.", "Give a run that generated something.")
     predicted = laws(rounds)
-    base, where = plain_rounds(trace, plain)
-    verify = fmean(r.verify_s for r in rounds)
-    accept = fmean(sum(p.end_s - p.start_s for p in r.phases if p.name == "judge") for r in rounds)
-    overhead = fmean(r.overhead_s for r in rounds)
+    every, where = plain_rounds(trace, plain)
+    stalled, timed, base = stalls(rounds), calm(rounds), calm(every)
+    verify = fmean(r.verify_s for r in timed)
+    accept = fmean(sum(p.end_s - p.start_s for p in r.phases if p.name == "judge") for r in timed)
+    overhead = fmean(r.overhead_s for r in timed)
     accept = min(accept, overhead)
     return Budget(
         rounds=len(rounds),
+        stalled=len(stalled),
+        stalled_s=sum(rounds[i].seconds for i in stalled),
+        plain_stalled=len(every) - len(base),
+        measured=_rate(rounds) / _rate(every) if every and _rate(every) else None,
         tau=metrics.tau(rounds) or 0.0,
         drafted=metrics.drafted(rounds) / len(rounds),
         depth=fmean(depths(rounds)),
         rate=predicted["rate"],
         tau_iid=predicted["tau_iid"],
-        draft_s=fmean(r.draft_s for r in rounds),
+        draft_s=fmean(r.draft_s for r in timed),
         verify_s=verify,
         accept_s=accept,
-        host_s=overhead - accept,
+        other_s=overhead - accept,
         plain_s=sum(r.seconds for r in base) / metrics.emitted(base) if base else None,
         plain_verify_s=fmean(r.verify_s for r in base) if base else None,
         plain_from=where,
     )
+
+
+def _rate(rounds: list[Round]) -> float:
+    """Tokens per second; 0 where no time was recorded."""
+    seconds = sum(r.seconds for r in rounds)
+    return metrics.emitted(rounds) / seconds if seconds else 0.0
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:

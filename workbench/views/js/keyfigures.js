@@ -5,20 +5,17 @@ const dash = "—";
 /** What the strip says. Pure.
  *  @param {object} f  figures of the run (`figures.summary`)
  *  @param {object|null} plain  figures of the measured baseline, when it belongs to the same prompt and settings
- *  @param {string} none  why there is no speed-up, when there is none
+ *  @param {{value: string, unit: string, label: string, worked: string}} speed  the speed-up, of `speedup.figure`
  *  @param {Record<string, [string, string]>} definitions  name → [title, formula], from `workbench.trace.metrics`
  *  @returns {{id: string, value: string, unit: string, label: string, formula: string}[]} */
-export function items(f, plain, definitions, none = "no baseline yet") {
+export function items(f, plain, definitions, speed) {
   const formula = (name) => definitions[name]?.[1] ?? "";
   const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
   const host = f.seconds - f.draft_seconds - f.verify_seconds;
   const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
-  const faster = plain?.tokens_per_second && f.tokens_per_second ? f.tokens_per_second / plain.tokens_per_second : null;
   const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
-    { id: "speedup", value: faster === null ? dash : `${faster.toFixed(2)}×`, unit: "", formula: formula("speedup_vs_autoregressive"),
-      label: faster === null ? (none.startsWith("baseline void") ? "speed-up: baseline void" : "speed-up: no baseline") : faster < 1 ? "slower than plain on this run, n = 1" : "faster on this run, n = 1",
-      worked: faster === null ? none : `${f.tokens_per_second.toFixed(1)} / ${plain.tokens_per_second.toFixed(1)} tokens per second` },
+    { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
     { id: "tau", value: fixed(f.tau, 2), unit: f.rounds ? `${f.tokens}/${f.rounds}` : "", label: "τ tokens a pass", formula: formula("tau"),
       worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} passes` : "" },
     { id: "acceptance", value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,

@@ -36,8 +36,9 @@ export function lanes(rounds) {
 /** Lay the rounds in view and the plain passes for the same text along one axis. Pure.
  *  @param {object[]} rounds  of the run
  *  @param {object[]|null} plain  rounds of the baseline
+ *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  of those of the baseline
  *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number, plainSeconds: number|null}} */
-export function layout(rounds, plain, view, width) {
+export function layout(rounds, plain, view, width, stalls = new Map(), plainStalls = new Map()) {
   const inView = rounds.slice(view.from, view.to), n = Math.max(inView.length, view.room ?? 0), named = lanes(inView);
   const seconds = inView.reduce((a, r) => a + r.seconds, 0);
   const scale = (width - LEFT - GAP * n) / (seconds * (n / Math.max(1, inView.length)) || 1);
@@ -47,7 +48,7 @@ export function layout(rounds, plain, view, width) {
       kind: p.kind, row: named ? named.indexOf(p.lane) : 0, x: x + Math.max(0, p.start - r.started_s) * scale,
       width: Math.max(0, Math.min(p.end - r.started_s, r.seconds) - Math.max(0, p.start - r.started_s)) * scale,
     }));
-    const box = { index: r.index, x, width: r.seconds * scale, segments, emitted: r.emitted.length };
+    const box = { index: r.index, x, width: r.seconds * scale, segments, emitted: r.emitted.length, stalled: stalls.get(r.index) ?? null };
     x += box.width + GAP;
     return box;
   });
@@ -58,9 +59,9 @@ export function layout(rounds, plain, view, width) {
   const passes = plain ? plain.slice(start, start + tokens) : [];
   const marks = [];
   let px = LEFT;
-  for (const r of passes) {
+  for (const [i, r] of passes.entries()) {
     if (px > width) break;
-    marks.push({ x: px, width: Math.max(1, Math.min(r.seconds * scale, width - px) - 1) });
+    marks.push({ x: px, width: Math.max(1, Math.min(r.seconds * scale, width - px) - 1), stalled: plainStalls.has(start + i) });
     px += r.seconds * scale;
   }
   const plainSeconds = passes.length === tokens && tokens ? passes.reduce((a, r) => a + r.seconds, 0) : null;
@@ -79,12 +80,12 @@ export function totals(rounds, [from, to]) {
 export function render(el, data, kit) {
   const width = Math.max(280, kit.size(el).width || 900), count = Math.max(5, Math.min(16, Math.floor((width - LEFT) / 64)));
   const view = { ...span(data.rounds.length, data.anchor, count), room: count };
-  const drawn = layout(data.rounds, data.plain, view, width), rows = drawn.lanes?.length ?? 1;
+  const drawn = layout(data.rounds, data.plain, view, width, data.stalls, data.plainStalls), rows = drawn.lanes?.length ?? 1;
   const height = TOP + ROW * rows + 13;
   const state = kit.frame(el, { width, height, label: sentence(drawn, view) }, (svg) => build(svg, el, kit));
   el._boxes = drawn.boxes;
   kit.fit(state.plain, drawn.plain.length, () => kit.s("rect", { class: "wb-fill-plain", y: 8, height: 14 }));
-  drawn.plain.forEach((m, i) => kit.set(state.plain.children[i], { x: m.x.toFixed(1), width: m.width.toFixed(1) }));
+  drawn.plain.forEach((m, i) => kit.set(state.plain.children[i], { class: `wb-fill-plain${m.stalled ? " is-stalled" : ""}`, x: m.x.toFixed(1), width: m.width.toFixed(1) }));
   kit.write(state.none, data.plain ? "" : data.none);
   kit.fit(state.names, rows, () => kit.s("text", { x: 0 }));
   (drawn.lanes ?? ["this run"]).forEach((name, i) => {
@@ -100,20 +101,26 @@ export function render(el, data, kit) {
   drawn.boxes.forEach((b, i) => {
     const g = state.run.children[i], [frame, parts, label] = g.children;
     const brushed = data.brush && b.index >= data.brush[0] && b.index <= data.brush[1];
-    kit.set(g, { class: `wb-box${b.index === data.shown ? " is-shown" : ""}${brushed ? " is-brushed" : ""}` });
+    kit.set(g, { class: `wb-box${b.index === data.shown ? " is-shown" : ""}${brushed ? " is-brushed" : ""}${b.stalled ? " is-stalled" : ""}` });
     kit.set(frame, { x: (b.x - 2).toFixed(1), width: (b.width + 3).toFixed(1), height: ROW * rows });
     kit.fit(parts, b.segments.length, () => kit.s("rect", { height: 18 }));
     b.segments.forEach((p, k) => kit.set(parts.children[k], { class: `wb-fill-${p.kind}`, x: p.x.toFixed(1), y: TOP + 4 + ROW * p.row, width: p.width.toFixed(1) }));
     kit.set(label, { x: (b.x + b.width / 2).toFixed(1), y: height - 1 });
-    kit.write(label, b.width > 18 ? `+${b.emitted}` : "");
+    kit.write(label, labelOf(b));
   });
+}
+
+/** What stands under a round: its tokens, and whether it stalled, as far as there is room. Pure. */
+export function labelOf({ width, emitted, stalled }) {
+  if (!stalled) return width > 18 ? `+${emitted}` : "";
+  return width > 90 ? `+${emitted} · stalled, ${stalled.toFixed(0)}×` : width > 18 ? `+${emitted} !` : "!";
 }
 
 /** What the drawing says, in a sentence. Pure. */
 export function sentence(drawn, view) {
   if (!drawn.boxes.length) return "Wall clock: no rounds yet";
-  const plain = drawn.plainSeconds === null ? "" : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for as many`;
-  return `Wall clock of rounds ${view.from + 1} to ${view.to}: ${drawn.tokens} tokens in ${(1e3 * drawn.seconds).toFixed(0)} ms${plain}`;
+  const stalled = drawn.boxes.filter((b) => b.stalled).map((b) => b.index + 1), plain = drawn.plainSeconds === null ? "" : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for as many`;
+  return `Wall clock of rounds ${view.from + 1} to ${view.to}: ${drawn.tokens} tokens in ${(1e3 * drawn.seconds).toFixed(0)} ms${plain}${stalled.length ? `; round${stalled.length > 1 ? "s" : ""} ${stalled.join(", ")} stalled` : ""}`;
 }
 
 function build(svg, el, kit) {

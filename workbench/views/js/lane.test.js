@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { lanes, layout, span, stretches, totals } from "./lane.js";
+import { labelOf, lanes, layout, sentence, span, stretches, totals } from "./lane.js";
 
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
 const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6, `${a} ≠ ${b}`);
@@ -59,4 +59,12 @@ test("time after the last phase is the host's, and a trace without phases has it
   near(parts.at(-1).end - parts[0].start, round.seconds);
   const cut = stretches({ ...round, phases: round.phases.slice(0, 1) });
   assert.deepEqual(cut.map((p) => p.kind), ["draft", "host"]);
+});
+
+test("a stalled round is marked in its lane, and said", () => {
+  const rounds = read("chain"), drawn = layout(rounds, Array.from({ length: 80 }, () => ({ seconds: 0.01 })), { from: 0, to: 5 }, 900, new Map([[2, 8.4]]), new Map([[1, 5]]));
+  assert.deepEqual(drawn.boxes.map((b) => b.stalled), [null, null, 8.4, null, null]);
+  assert.deepEqual(drawn.plain.slice(0, 3).map((p) => p.stalled), [false, true, false]);
+  assert.match(sentence(drawn, { from: 0, to: 5 }), /; round 3 stalled$/);
+  assert.deepEqual([120, 40, 9].map((width) => labelOf({ width, emitted: 2, stalled: 8.4 })), ["+2 · stalled, 8×", "+2 !", "!"]);
 });

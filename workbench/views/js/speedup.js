@@ -41,6 +41,21 @@ export function ofRuns(mine, plain) {
   return speedup(rates(mine), rates(plain));
 }
 
+/** The key figure "speed-up" of a run on a page. Pure: one run decides nothing, however far from 1× it is.
+ *  @param {{mine: number|null, plain: number|null, none: string, measured: object|null, stalled: number}} known  `mine`, `plain`: tokens per
+ *    second of the two runs on the page; `none`: why there is no plain one; `measured`: an estimate from several pairs of runs like
+ *    these; `stalled`: rounds of the two that stalled
+ *  @returns {{value: string, unit: string, label: string, worked: string}} */
+export function figure({ mine, plain, none, measured = null, stalled = 0 }) {
+  const own = mine && plain ? mine / plain : null, hit = stalled ? `${stalled} round${stalled > 1 ? "s" : ""} stalled` : "";
+  if (measured && measured.n > 1) {
+    const of = own === null ? "" : `; the run on the page ${own.toFixed(2)}×${hit && `, in which ${hit}`}`;
+    return { value: `${measured.value.toFixed(2)}×`, unit: range(measured), label: measured.low === null ? verdict(measured) : `${verdict(measured)}, n = ${measured.n}`, worked: `${sentence(measured)}${of}` };
+  }
+  if (own === null) return { value: "—", unit: "", label: none.startsWith("baseline void") ? "speed-up: baseline void" : "speed-up: no baseline", worked: none };
+  return { value: `${own.toFixed(2)}×`, unit: "", label: ["one run", hit].filter(Boolean).join(", "), worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; one run cannot tell faster from slower` };
+}
+
 /** Half-width in standard errors of Student's interval: the sums of Abramowitz & Stegun 26.7.3 and 26.7.4, inverted. Pure. */
 export function tQuantile(freedom, confidence = CONFIDENCE) {
   const inside = (t) => {
@@ -78,4 +93,4 @@ export function sentence(found) {
   return `${found.value.toFixed(2)}×: ${verdict(found)}${found.low === null ? "" : ` (${range(found)}, ${basis(found)})`}`;
 }
 
-export default { estimate, speedup, ofRuns, verdict, basis, range, sentence };
+export default { estimate, speedup, ofRuns, figure, verdict, basis, range, sentence };

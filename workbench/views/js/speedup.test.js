@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { estimate, sentence, speedup, tQuantile, verdict } from "./speedup.js";
+import { estimate, figure, sentence, speedup, tQuantile, verdict } from "./speedup.js";
 
 const near = (a, b, tolerance = 1e-9) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 
@@ -29,4 +29,21 @@ test("runs are paired by prompt and repeat; what one side lacks is left out", ()
   const found = speedup([run(0, 0, 30), run(0, 1, 60), run(1, 0, 9)], [run(0, 1, 20), run(0, 0, 10)]);
   near(found.value, 3);
   assert.deepEqual([found.n, found.prompts, found.low], [2, 1, null]);
+});
+
+test("the key figure calls one run one run, and says what the machine did to it", () => {
+  const known = { mine: 300, plain: 600, none: "" };
+  assert.deepEqual(figure(known), { value: "0.50×", unit: "", label: "one run", worked: "300.0 / 600.0 tokens per second; one run cannot tell faster from slower" });
+  assert.equal(figure({ ...known, stalled: 3 }).label, "one run, 3 rounds stalled");
+  assert.equal(figure({ ...known, plain: null, none: "no baseline yet" }).label, "speed-up: no baseline");
+  assert.equal(figure({ ...known, plain: null, none: "baseline void: x" }).label, "speed-up: baseline void");
+});
+
+test("pairs of runs take the place of the one run; the verdict comes when the interval leaves 1×", () => {
+  const known = { mine: 300, plain: 600, none: "" }, of = (ratios) => figure({ ...known, measured: estimate([ratios]) });
+  assert.equal(of([1.2]).label, "one run");
+  assert.equal(of([1.2, 1.3]).label, "2 runs");
+  assert.deepEqual([of([0.8, 1.2, 1.1]).label, of([1.5, 1.52, 1.51]).label], ["cannot be told yet, n = 3", "faster, n = 3"]);
+  assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
+  assert.match(of([1.5, 1.52, 1.51]).worked, /this prompt only\); the run on the page 0\.50×$/);
 });

@@ -23,8 +23,7 @@ export function build(el, m) {
           card("tree", "Draft tree", treeTools(part, kit, m),
             m.panel.region(kit, parts, "tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" }),
             m.panel.region(kit, parts, "mask", "wb-tree wb-mask", { role: "group", "aria-label": "Attention mask of the selected round", hidden: "" }),
-            m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" }),
-            m.treebar.build(parts, m)),
+            m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" })),
           card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
         chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "host"].map((name) => [`wb-phase-${name}`, name])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
         part("curves", "div", { className: "wb-four" },
@@ -61,7 +60,7 @@ function header(part, kit) {
 function treeTools(part, kit, m) {
   const threshold = part("threshold", "input", { type: "range", min: 0, max: 0.5, step: 0.01, value: 0 });
   threshold.setAttribute("aria-label", "Hide untested paths below this draft probability");
-  const modes = part("modes", "span", { className: "wb-modes" }, ...[["spine", "spine"], ["levels", "levels"], ["mask", "mask"], ["list", "list"]].map(([mode, word]) => {
+  const modes = part("modes", "span", { className: "wb-modes" }, ...[["tree", "tree"], ["mask", "mask"], ["list", "list"]].map(([mode, word]) => {
     const button = kit.h("button", { type: "button", className: "wb-tool" }, word);
     button.dataset.mode = mode;
     return button;
@@ -80,7 +79,7 @@ export function draw(parts, m, view) {
   parts.badge.title = view.badge;
   parts.simulation.hidden = !view.simulation;
   alerts(parts.alerts, view.alerts, kit);
-  m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.noBaseline) }, kit);
+  m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.speed) }, kit);
   m.ribbon.render(parts.ribbon, {
     key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
@@ -94,7 +93,7 @@ export function draw(parts, m, view) {
   write(parts.ribbonNote, view.status);
   const coming = view.follow ? view.arriving : null, round = coming?.round ?? (shown === null ? null : rounds[shown.round]), due = (name) => view.all || kit.inSight(parts[`${name}Card`]);
   if (due("tree")) tree(parts, m, view, round);
-  if (due("card") && !coming) nodeCard(parts, m, round, shown, view.barredBranch);
+  if (due("card") && !coming) nodeCard(parts, m, round, shown, view.barredBranch, view.stalls.get(round?.index));
   if (due("lane")) lane(parts, m, view);
   curves(parts, m, view, due);
   m.scrubber.render(parts, { ...view, held: m.ribbon.isHeld(parts.ribbon) }, kit);
@@ -102,26 +101,22 @@ export function draw(parts, m, view) {
 
 function lane(parts, m, view) {
   const { rounds, shown } = view, { kit } = m;
-  m.lane.render(parts.lane, { rounds, plain: view.plainRounds, none: plainWords(view), anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush }, kit);
-  kit.write(parts.laneNote, view.range ? m.lane.totals(rounds, view.range) : rounds.length ? "drag to sum" : "");
+  m.lane.render(parts.lane, { rounds, plain: view.plainRounds, stalls: view.stalls, plainStalls: view.plainStalls, none: plainWords(view), anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush }, kit);
+  kit.write(parts.laneNote, view.range ? m.lane.totals(rounds, view.range) : rounds.length ? m.stalls.words(view.stalls) || "drag to sum" : "");
   tabulate(parts, m, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));
 }
 
 function tree(parts, m, view, round) {
-  const { kit } = m, { shown, arriving } = view, coming = arriving?.round === round ? arriving : null, modes = { mask: parts.mask, list: parts.treeList };
-  const drawn = !(view.mode in modes) || !round;
-  for (const [mode, el] of Object.entries(modes)) el.hidden = drawn || view.mode !== mode;
-  parts.tree.hidden = !drawn;
+  const { kit } = m, { shown, arriving } = view, coming = arriving?.round === round ? arriving : null, modes = { tree: parts.tree, mask: parts.mask, list: parts.treeList };
+  for (const [mode, el] of Object.entries(modes)) el.hidden = view.mode !== mode;
   for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null));
-  const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: m.ribbon.tokenText, threshold: view.threshold };
-  if (drawn) m.tree.render(parts.tree, { round, ...made, node, reveal, mode: view.mode === "levels" ? "levels" : "spine", empty: "The draft tree of the selected round" }, m);
-  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node, label: m.treetext.label }, kit);
-  else m.treelist.render(parts.treeList, { tree: m.treemodel.model(round, made), node, awaited: m.treemodel.awaited(round, reveal), words: m.treetext.sentence }, kit);
-  m.treebar.render(parts, drawn && round !== null, m);
+  if (view.mode === "tree" || !round) m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root, node: coming ? null : (shown?.node ?? null), reveal: coming?.judged ?? null, empty: "The draft tree of the selected round", threshold: view.threshold }, kit);
+  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node: coming ? null : shown.node, label: m.tree.label }, kit);
+  else m.treelist.render(parts.treeList, { items: m.tree.layout(round, view.threshold).items.map((n) => (n.emitted ? { ...n, text: m.ribbon.tokenText(round, n.emitted) } : n)), root }, kit);
   kit.write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
-  kit.write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, view.mode === "mask" ? 0 : m.treemodel.model(round, { ...made, keep: node }).hidden) : "");
+  kit.write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, m.tree.choose(round.nodes, undefined, view.threshold).hidden, view.mode) : "");
 }
 
 function curves(parts, m, view, due) {
@@ -149,7 +144,7 @@ function curves(parts, m, view, due) {
     write(parts.rateNote, now ? `${fixed(now.windowed)} · ${fixed(now.cumulative)}` : "");
     tabulate(parts, m, "rate", rounds, summary);
   }
-  const depths = due("position") || due("histogram") ? m.figures.acceptanceByDepth(counted) : [], theory = m.theory.overlay(counted, view.plainRounds, depths);
+  const depths = due("position") || due("histogram") ? m.figures.acceptanceByDepth(counted) : [], theory = m.theory.overlay(counted, view.plainRounds, depths, m.stalls.calm);
   if (due("position")) {
     const summary = `Acceptance by depth, given all before: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "nothing tested yet"}${theory ? `. ${m.theory.words(theory)}` : ""}`;
     m.bars.render(parts.position, {
@@ -183,24 +178,24 @@ function plainWords(view) {
   return view.noBaseline === "no baseline yet" ? "not measured yet: Baseline decodes this prompt plainly, with the same seed" : view.noBaseline;
 }
 
-function nodeCard(parts, m, round, shown, barred) {
-  const { write } = m.kit, node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
+function nodeCard(parts, m, round, shown, barred, stalled) {
+  const { write } = m.kit, slow = stalled ? `round stalled: ${stalled.toFixed(0)} times as long as others like it` : "", node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
   m.card.render(parts.card, { round, node, barred }, m.kit);
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
   if (node !== null) {
     write(parts.cardTitle, `“${m.ribbon.visibleText(round.nodes.text[node])}” at depth ${round.nodes.depth[node]}`);
-    write(parts.cardNote, round.nodes.status[node]);
+    write(parts.cardNote, [round.nodes.status[node], slow].filter(Boolean).join(" · "));
   } else {
     const own = round.emitted.find((e) => e.node === null);
     write(parts.cardTitle, own ? `After the accepted path: “${m.ribbon.tokenText(round, own)}”` : `Round ${round.index + 1}`);
-    write(parts.cardNote, round.bonus_kind ?? "");
+    write(parts.cardNote, [round.bonus_kind, slow].filter(Boolean).join(" · "));
   }
 }
 
-function treeNote(round, hidden) {
+function treeNote(round, hidden, mode) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (n === 0) return "nothing drafted: plain decoding";
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}`;
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${mode !== "mask" && hidden ? ` · +${hidden} hidden` : ""}`;
 }
 
 function judging({ round, judged }) {

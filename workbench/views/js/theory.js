@@ -58,9 +58,10 @@ function offered({ nodes, path, emitted: out }) {
 /** Everything the curves show beside the measurement.
  *  @param {object[]} rounds  @param {object[]|null} plain  rounds of plain decoding, if it was measured
  *  @param {{depth: number, tested: number, accepted: number}[]} byDepth  `figures.acceptanceByDepth(rounds)`
+ *  @param {(rounds: object[]) => object[]} calm  `stalls.calm`: costs are not taken from rounds that stalled
  *  @returns {{tau: number, rate: number, tauIid: number, tauByPosition: number, counts: number[], best: object|null}|null}
  *    `counts`: rounds by accepted drafts, if all were accepted alike; null where nothing was tested */
-export function overlay(rounds, plain, byDepth) {
+export function overlay(rounds, plain, byDepth, calm = (all) => all) {
   const tested = sum(byDepth.map((d) => d.tested));
   if (!tested) return null;
   const rate = sum(byDepth.map((d) => d.accepted)) / tested, rates = byDepth.map((d) => d.accepted / d.tested), levels = rounds.map(offered);
@@ -68,22 +69,22 @@ export function overlay(rounds, plain, byDepth) {
   for (const depth of levels) acceptedLaw(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
   return {
     tau: emitted(rounds) / rounds.length, rate, counts, tauIid: mean(levels.map((d) => expectedTau(rate, d))), tauByPosition: mean(levels.map((d) => tauByPosition(rates.slice(0, d)))),
-    best: best(rounds, plain, rates, rate, rounds.map(depthOf)),
+    best: best(rounds, plain, rates, rate, calm),
   };
 }
 
-function best(rounds, plain, rates, rate, depths) {
-  const levels = sum(depths), tokens = plain ? emitted(plain) : 0;
-  if (!tokens || !levels) return null;
-  const step = sum(plain.map((r) => r.seconds)) / tokens, line = verifyLine([...rounds, ...plain]), nodes = sum(rounds.map((r) => r.nodes.depth.length)) / levels;
-  const cost = { level: sum(rounds.map((r) => r.draft_s)) / levels / step, verify: line.verify / step, node: (nodes * line.node) / step, other: mean(rounds.map((r) => r.overhead_s)) / step };
+function best(rounds, plain, rates, rate, calm) {
+  const depths = rounds.map(depthOf), levels = sum(depths), timed = calm(rounds), base = plain ? calm(plain) : [], tokens = emitted(base), timedLevels = sum(timed.map(depthOf));
+  if (!tokens || !timedLevels) return null;
+  const step = sum(base.map((r) => r.seconds)) / tokens, line = verifyLine([...timed, ...base]), nodes = sum(rounds.map((r) => r.nodes.depth.length)) / levels;
+  const cost = { level: sum(timed.map((r) => r.draft_s)) / timedLevels / step, verify: line.verify / step, node: (nodes * line.node) / step, other: mean(timed.map((r) => r.overhead_s)) / step };
   return bestDepth(rates, cost, rate, 2 * depths.reduce((a, b) => Math.max(a, b), 0));
 }
 
 /** The theory in one sentence. Pure. */
 export function words(found) {
   if (!found) return "";
-  const best = found.best ? (found.best.depth ? `; by the measured costs ${found.best.depth} levels would be best` : "; by the measured costs not drafting would be best") : "";
+  const best = found.best ? (found.best.depth ? `; by the measured costs ${found.best.depth} levels come out best` : "; by the measured costs no draft comes out ahead") : "";
   return `τ ${found.tau.toFixed(2)}; ${found.tauByPosition.toFixed(2)} by position, ${found.tauIid.toFixed(2)} if every draft were accepted alike${best}`;
 }
 

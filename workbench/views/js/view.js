@@ -14,6 +14,7 @@ export function of(page, now) {
     run, rounds, shown, figures, active, lost, range, arriving,
     counted: range ? rounds.slice(range[0], range[1] + 1) : rounds,
     plainRounds: baseline.rounds, plainFigures: baseline.rounds ? m.figures.summary(baseline.rounds) : null, noBaseline: baseline.why,
+    stalls: m.stalls.stalls(rounds), plainStalls: m.stalls.stalls(baseline.rounds ?? []), speed: speedOf(page, baseline, figures, rounds),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
     badge: lost ? "RECONNECTING" : m.words.badge(run, catalogue?.device ?? ""), state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? run.state : run.from,
     simulation: Boolean(run?.header?.simulation || promised?.simulation), alerts: [...m.words.alerts(page.errors, run, rounds), ...page.notices],
@@ -25,13 +26,19 @@ export function of(page, now) {
   };
 }
 
+/** The key figure of speed, from the run, its baseline, and the pairs that were measured beside them. */
+function speedOf({ m }, baseline, figures, rounds) {
+  const plain = baseline.rounds ? m.figures.summary(baseline.rounds) : null, stalled = baseline.rounds ? m.stalls.stalls(rounds).size + m.stalls.stalls(baseline.rounds).size : 0;
+  return m.speedup.figure({ mine: figures.tokens_per_second, plain: plain?.tokens_per_second ?? null, none: baseline.why, stalled });
+}
+
 /** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null: nothing is.
  *  @returns {{round: object, judged: number, ms: number, line: {node: number, test: number}[]}|null} */
 export function arrivingIn({ m, run, arrival, feeding, still }, rounds, now) {
   const round = rounds.at(-1);
   if (still || !round || arrival?.run !== run || arrival.n !== rounds.length) return null;
   const staged = m.pace.stage(round, m.pace.span(round, run, feeding), now - arrival.at);
-  return staged && { round, ...staged, line: m.pace.line(round, m.treemodel.testOrder(round.nodes)) };
+  return staged && { round, ...staged, line: m.pace.line(round, m.pace.testOrder(round.nodes)) };
 }
 
 /** The baseline's rounds, when they may be compared with what is shown; otherwise why not, in a few words.

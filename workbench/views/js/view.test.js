@@ -8,12 +8,13 @@ import * as figures from "./figures.js";
 import * as form from "./form.js";
 import * as pace from "./pace.js";
 import * as selection from "./selection.js";
+import * as speedup from "./speedup.js";
+import * as stalls from "./stalls.js";
 import * as store from "./store.js";
-import * as treemodel from "./treemodel.js";
 import { of, panel } from "./view.js";
 import * as words from "./words.js";
 
-const m = { branch, card, choice, figures, form, pace, selection, store, treemodel, words };
+const m = { branch, card, choice, figures, form, pace, selection, speedup, stalls, store, words };
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 const catalogue = {
   targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
@@ -23,7 +24,7 @@ const catalogue = {
 function page(changes = {}) {
   return {
     m, catalogue, choice: choice.first(catalogue), run: null, plain: null, plainKey: "", errors: [], notices: [], selection: selection.newSelection(), brush: null, ghosts: true,
-    threshold: 0, mode: "spine", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
+    threshold: 0, mode: "tree", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
   };
 }
 
@@ -81,4 +82,14 @@ test("of a run that is held back, the newest round counts only when all of it ha
   assert.deepEqual([at(whole).rounds.length, at(whole).arriving], [n, null]);
   assert.equal(at(0, { still: true }).arriving, null, "where motion is unwanted, a round is there at once");
   assert.equal(at(0, { run: { ...run, pace: 0 } }).arriving, null);
+});
+
+test("one run beside one baseline is called one run, and stalled rounds are counted in the same breath", () => {
+  const run = live("chain"), plain = live("plain"), beside = () => of(page({ run, plain, plainKey: "k" }), 0);
+  const before = beside();
+  assert.match(before.speed.label, /^one run/);
+  run.rounds = run.rounds.map((r, i) => (i === 3 ? { ...r, seconds: 40 * r.seconds } : r));
+  const hit = beside();
+  assert.equal(hit.stalls.size, before.stalls.size + 1);
+  assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
 });

@@ -172,18 +172,16 @@ export function ms(s) {
 
 /** The strip of key figures: a run, and the one beside it or null.
  *  @param {{trace: object, figures: object, seen: object, name: string}} run  @param {object|null} beside  the same
- *  @param {{plain: object|null, why: string}} baseline  @param {Record<string, [string, string]>} definitions */
-export function items(run, beside, baseline, definitions) {
+ *  @param {object} speed  the speed-up, of `speedup.figure`  @param {Record<string, [string, string]>} definitions */
+export function items(run, beside, speed, definitions) {
   const formula = (name) => definitions[name]?.[1] ?? "", dash = "—", percent = ([tested, accepted]) => (tested ? `${Math.round((100 * accepted) / tested)} %` : dash);
   const other = beside ? `vs ${beside.name}` : "";
   const { figures, seen } = run, parts = split(run.trace), theirs = beside ? split(beside.trace) : null, versus = (of) => (theirs ? `vs ${percent(of(theirs))}` : "");
-  const plain = baseline.plain?.tokens_per_second, faster = plain && figures.tokens_per_second ? figures.tokens_per_second / plain : null;
   const counted = (of, whose) => (whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "the run has not been explained: that is done when it ends");
   const both = (of) => [counted(of, parts), theirs ? `beside it: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
   const share = (id, label, of, name) => ({ id, value: parts ? percent(of(parts)) : dash, unit: versus(of), label, formula: formula(name), worked: both(of) });
   return [
-    { id: "speedup", value: faster === null ? dash : `${faster.toFixed(2)}×`, unit: "", formula: formula("speedup_vs_autoregressive"), label: faster === null ? "speed-up: not measured" : faster < 1 ? "slower on this run, n = 1" : "faster on this run, n = 1",
-      worked: faster === null ? baseline.why : `${figures.tokens_per_second.toFixed(1)} / ${plain.toFixed(1)} tokens per second` },
+    { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
     { id: "tau", value: figures.tau === null ? dash : figures.tau.toFixed(2), unit: beside && beside.figures.tau !== null ? `vs ${beside.figures.tau.toFixed(2)}` : "", label: "τ tokens a pass", formula: formula("tau"),
       worked: [figures.rounds ? `${figures.tokens} tokens / ${figures.rounds} passes` : "", other].filter(Boolean).join("; ") },
     share("grounded", "accepted, words of the picture", (x) => x.grounded, "grounded_acceptance"),

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { figure } from "./speedup.js";
 import { acceptanceWhere, byKind, gated, grounded, items, kindRows, leanOf, leaning, mode, pictureMarks, place, sees, sight, span, split, wordKinds, wordOf } from "./visiondata.js";
 
 const round = (index, emitted, vision = {}) => ({ index, vision, emitted: emitted.map(([text, kind, p]) => ({ text, kind, p })) });
@@ -68,12 +69,12 @@ test("the strip names both runs, and dashes what is not known", () => {
   const figures = { tau: 2, tokens: 6, rounds: 3, tokens_per_second: 100 };
   const run = { trace: { rounds, attribution: null }, figures, seen: sight(header, rounds, 2), name: "head" };
   const by = (list, id) => list.find((x) => x.id === id);
-  const alone = items(run, null, { plain: null, why: "no baseline yet" }, { tau: ["τ", "emitted / passes"] });
+  const alone = items(run, null, figure({ mine: 100, plain: null, none: "no baseline yet" }), { tau: ["τ", "emitted / passes"] });
   assert.equal(by(alone, "grounded").value, "—");
   assert.equal(by(alone, "speedup").worked, "no baseline yet");
   assert.equal(by(alone, "tokens").unit, "of 4");
   const told = { ...run, trace: { rounds, attribution: { p_blind: [0.9, 0.2, 0.9, 0.4, 0, 0.5] } } };
-  const both = items(told, { ...told, figures: { ...figures, tau: 1.5 } }, { plain: { tokens_per_second: 50 }, why: "" }, {});
+  const both = items(told, { ...told, figures: { ...figures, tau: 1.5 } }, figure({ mine: 100, plain: 50, none: "" }), {});
   assert.equal(by(both, "speedup").value, "2.00×");
   assert.equal(by(both, "tau").unit, "vs 1.50");
   assert.equal(by(both, "grounded").value, "0 %");

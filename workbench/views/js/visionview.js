@@ -24,7 +24,7 @@ export function of(page, now) {
     ...base, lexicon, marks, how: vision.how, history: history(page), second: beside, main, shown: base.shown ?? null,
     items: d.items(
       { trace: { rounds, attribution: run?.attribution }, figures: base.figures, seen: d.sight(run?.header, rounds, shown?.round ?? rounds.length - 1), name: main.name },
-      beside && { trace: { rounds: theirs, attribution: second.attribution }, figures: m.figures.summary(theirs), seen: {}, name: beside.name }, baseline(page, base), base.definitions),
+      beside && { trace: { rounds: theirs, attribution: second.attribution }, figures: m.figures.summary(theirs), seen: {}, name: beside.name }, speed(page, base), base.definitions),
     ...drawings(page, traces, { maps, token, word, patch: vision.patch, at }),
     pointed: pointed(page, traces, maps, patch, whose),
     on: node(page, held, at),
@@ -57,10 +57,10 @@ export function mergeMarks(settings, pictures) {
 }
 
 /** Two runs that share the engine's rounds have no times of their own. */
-function baseline(page, base) {
+function speed(page, base) {
   const shared = page.beside.run && page.beside.run.from === "live";
-  if (!shared) return { plain: base.plainFigures, why: base.noBaseline };
-  return { plain: null, why: "two runs share the engine: run one drafter alone, and the baseline, to measure" };
+  if (!shared) return base.speed;
+  return page.m.speedup.figure({ mine: null, plain: null, none: "two runs share the engine: run one drafter alone, and the baseline, to measure" });
 }
 
 function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {

@@ -1,7 +1,7 @@
 /** What if: why the run on the page is as fast as it is, and what other drafts would have given. The figures come from
  *  `workbench.trace.whatif`, by way of the host; nothing is decoded anew. */
 
-const PARTS = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["accept", "--wb-corrected"], ["host", "--wb-host"]];
+const PARTS = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["accept", "--wb-corrected"], ["other", "--wb-host"]], NAMES = { draft: "draft", verify: "verify", accept: "overhead: accepting", other: "overhead: the rest" };
 const RANKS = [["rank 1", 1, 1, "--wb-accepted"], ["rank 2", 2, 2, "--wb-corrected"], ["rank 3 or later", 3, Infinity, "--wb-bonus"]];
 const LOST = [["beyond the recorded ranks", "beyond", "--wb-rejected"], ["ranking not recorded", "unknown", "--wb-pending"]];
 const ms = (s) => (1e3 * s).toFixed(2), two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
@@ -12,7 +12,7 @@ export function budgetBars(b) {
   const names = ["a round"], parts = Object.fromEntries(PARTS.map(([name]) => [name, [1e3 * b[`${name}_s`]]]));
   if (b.plain_s !== null) {
     names.push(`${b.tau.toFixed(2)} plain steps`);
-    const verify = 1e3 * b.tau * b.plain_verify_s, plain = { draft: 0, verify, accept: 0, host: 1e3 * b.tau * b.plain_s - verify };
+    const verify = 1e3 * b.tau * b.plain_verify_s, plain = { draft: 0, verify, accept: 0, other: 1e3 * b.tau * b.plain_s - verify };
     for (const [name] of PARTS) parts[name].push(plain[name]);
   }
   return { names, parts, totals: names.map((_, i) => PARTS.reduce((sum, [name]) => sum + parts[name][i], 0)) };
@@ -63,7 +63,7 @@ function build(page) {
   const chart = (...given) => m.panel.chart(kit, parts, ...given);
   const combined = h("p", { className: "wb-summary" }), theory = h("p", { className: "wb-summary" }), widths = h("p", { className: "wb-summary" }), cut = h("p", { className: "wb-summary" });
   const body = h("div", { className: "wb-whybody", hidden: true }, words,
-    h("div", { className: "wb-whytwo" }, chart("budget", "Time of a round", m.panel.legend(kit, PARTS.map(([name]) => [`wb-why-${name}`, name])), "wb-plot"), chart("steps", "From the formula to the measured speed", null, "wb-plot")),
+    h("div", { className: "wb-whytwo" }, chart("budget", "Time of a round", m.panel.legend(kit, PARTS.map(([name]) => [`wb-why-${name}`, NAMES[name]])), "wb-plot"), chart("steps", "From the formula to the measured speed", null, "wb-plot")),
     h("div", { className: "wb-whytwo" }, chart("lengths", "Other draft lengths", null, "wb-plot"), chart("ranks", "Would rank 2 have saved it?", null, "wb-plot")),
     cut, widths, combined, theory, h("h3", {}, "Every definition of acceptance, from this one run"), definitions);
   dialog.append(h("h3", {}, "Why this fast, and what if"), status, body, h("div", { className: "wb-buttons" }, add, close), file);
@@ -109,7 +109,7 @@ function draw(state) {
 /** τ by both laws, the best length, the bound for siblings, in words. Pure. */
 export function theoryWords(t) {
   if (t.rate === null) return "";
-  const best = t.best ? (t.best.depth ? ` By this run's costs ${t.best.depth} levels would be best: ${two(t.best.speedup)} times plain decoding.` : " By this run's costs not drafting would be best.") : "";
+  const best = t.best ? (t.best.depth ? ` By this run's mean costs ${t.best.depth} levels come out best: ${two(t.best.speedup)} times plain decoding.` : " By this run's mean costs no draft comes out ahead of plain decoding; one run decides nothing.") : "";
   const bound = t.transport.map((b) => `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: ${share(b.accepted)} of ${b.places} places accepted one, no exact rule could exceed ${share(b.bound)}`).join("; ");
   return `Theory: τ is ${two(t.tau)}; from the acceptance at each position it is ${two(t.tau_by_position)}, and ${two(t.tau_iid)} if every draft were accepted alike with ${share(t.rate)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;
 }
@@ -126,9 +126,9 @@ function plot(state, name, summary, head, rows, make) {
 const frame = (height, more = {}) => ({ height, margin: { l: 44, r: 10, t: 8, b: 36 }, showlegend: false, ...more });
 
 function drawBudget(state, b) {
-  const bars = budgetBars(b), said = bars.names.map((name, i) => `${name}: ${PARTS.map(([part]) => `${part} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, together ${bars.totals[i].toFixed(2)} ms`).join("; ");
-  plot(state, "budget", `${said}.`, ["", ...PARTS.map(([part]) => `${part} ms`), "all ms"], bars.names.map((name, i) => [name, ...PARTS.map(([part]) => bars.parts[part][i].toFixed(2)), bars.totals[i].toFixed(2)]), (css) => ({
-    data: PARTS.map(([part, colour]) => ({ type: "bar", orientation: "h", name: part, y: [...bars.names].reverse(), x: [...bars.parts[part]].reverse(), marker: { color: css(colour) }, hovertemplate: `%{y}: ${part} %{x:.2f} ms<extra></extra>` })),
+  const bars = budgetBars(b), said = bars.names.map((name, i) => `${name}: ${PARTS.map(([part]) => `${NAMES[part]} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, together ${bars.totals[i].toFixed(2)} ms`).join("; ");
+  plot(state, "budget", `${said}.`, ["", ...PARTS.map(([part]) => `${NAMES[part]} ms`), "all ms"], bars.names.map((name, i) => [name, ...PARTS.map(([part]) => bars.parts[part][i].toFixed(2)), bars.totals[i].toFixed(2)]), (css) => ({
+    data: PARTS.map(([part, colour]) => ({ type: "bar", orientation: "h", name: NAMES[part], y: [...bars.names].reverse(), x: [...bars.parts[part]].reverse(), marker: { color: css(colour) }, hovertemplate: `%{y}: ${NAMES[part]} %{x:.2f} ms<extra></extra>` })),
     layout: frame(150, { barmode: "stack", bargap: 0.4, margin: { l: 4, r: 10, t: 4, b: 36 }, xaxis: { title: { text: "ms", font: { size: 12 } }, fixedrange: true, gridcolor: css("--wb-hair") }, yaxis: { automargin: true, fixedrange: true } }),
   }));
 }
@@ -137,7 +137,7 @@ function drawSteps(state, b) {
   state.parts.stepsCard.hidden = !b.steps.length;
   const said = b.steps.map((s) => `${s.what}: ${two(s.speedup)}`).join("; ");
   plot(state, "steps", `${said} times plain decoding.`, ["what counts", "× plain"], b.steps.map((s) => [s.what, two(s.speedup)]), (css) => ({
-    data: [{ type: "bar", x: b.steps.map((_, i) => ["formula", "measured τ", "verification", "accept, host"][i]), y: b.steps.map((s) => s.speedup), text: b.steps.map((s) => `${two(s.speedup)}×`), textposition: "outside", cliponaxis: false, customdata: b.steps.map((s) => plain(s.what)), marker: { color: b.steps.map((_, i) => css(i === b.steps.length - 1 ? "--wb-accepted" : "--wb-host")) }, hovertemplate: "%{customdata}: %{y:.2f}×<extra></extra>" }],
+    data: [{ type: "bar", x: b.steps.map((_, i) => ["formula", "measured τ", "verification", "overhead"][i]), y: b.steps.map((s) => s.speedup), text: b.steps.map((s) => `${two(s.speedup)}×`), textposition: "outside", cliponaxis: false, customdata: b.steps.map((s) => plain(s.what)), marker: { color: b.steps.map((_, i) => css(i === b.steps.length - 1 ? "--wb-accepted" : "--wb-host")) }, hovertemplate: "%{customdata}: %{y:.2f}×<extra></extra>" }],
     layout: frame(150, { bargap: 0.45, margin: { l: 34, r: 10, t: 18, b: 24 }, xaxis: { fixedrange: true }, yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-hair"), ticksuffix: "×" }, shapes: [{ type: "line", x0: -0.5, x1: b.steps.length - 0.5, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.2, dash: "dot" } }] }),
   }));
 }

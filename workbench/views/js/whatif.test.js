@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { budgetBars, rankBars, theoryWords, widthWords } from "./whatif.js";
 
-const budget = { tau: 2, draft_s: 0.002, verify_s: 0.01, accept_s: 0.0005, host_s: 0.0015, plain_s: 0.008, plain_verify_s: 0.007 };
+const budget = { tau: 2, draft_s: 0.002, verify_s: 0.01, accept_s: 0.0005, other_s: 0.0015, plain_s: 0.008, plain_verify_s: 0.007 };
 
 test("the budget's bars add up to the round and to the plain steps for the same tokens", () => {
   const bars = budgetBars(budget);
@@ -29,7 +29,7 @@ test("the width in a sentence says what is not known", () => {
 test("theory in words: best length and bound only where they are known", () => {
   const t = { rate: 0.5, tau: 1.9, tau_by_position: 1.9, tau_iid: 1.8, best: null, transport: [] };
   assert.ok(!theoryWords(t).includes("best"));
-  assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 levels would be best: 1.40 times"));
+  assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 levels come out best: 1.40 times"));
   assert.ok(theoryWords({ ...t, transport: [{ siblings: 2, places: 9, accepted: 0.5, bound: 0.7 }] }).includes("2 sampled siblings: 50 % of 9 places accepted one, no exact rule could exceed 70 %"));
   assert.equal(theoryWords({ rate: null }), "");
 });

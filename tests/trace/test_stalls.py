@@ -1,0 +1,57 @@
+"""Rounds that stalled are told from rounds that cost what they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workbench.trace.events import BONUS, DISCARDED, Nodes, Round
+from workbench.trace.stalls import calm, stalls
+
+
+def rounds(sizes: list[int], seconds: list[float], method: str = "draft-model") -> list[Round]:
+    """Rounds of chains of these sizes that took so long."""
+    found = []
+    for n, s in zip(sizes, seconds, strict=True):
+        half, one = [0.5] * n, list(range(1, n + 1))
+        nodes = Nodes(
+            one,
+            [i - 2 for i in one],
+            one,
+            one,
+            [""] * n,
+            half,
+            half,
+            [None] * n,
+            [None] * n,
+            [DISCARDED] * n,
+            ["d"] * n,
+        )
+        found.append(Round(0, method, {}, nodes, [], 1, BONUS, [], seconds=s))
+    return found
+
+
+def test_a_round_much_longer_than_its_like_stalled() -> None:
+    found = rounds([4] * 9, [1.0, 1.1, 0.9, 12.0, 1.0, 1.05, 3.2, 0.95, 1.0])
+    assert list(stalls(found)) == [3, 6]
+    assert stalls(found)[3] == pytest.approx(12.0)
+    assert len(calm(found)) == 7
+
+
+def test_larger_drafts_take_longer_without_stalling() -> None:
+    """Each size is measured by its own kind."""
+    assert not stalls(rounds([0] * 8 + [60] * 5, [1.0] * 8 + [9.0] * 5))
+    assert not stalls(rounds([1, 2, 3, 4, 60], [1.0, 1.1, 1.2, 1.3, 3.0])), "no other of its size: within three times"
+
+
+def test_rounds_that_scatter_anyway_are_not_called_stalled() -> None:
+    """Seeded: times over a factor of ten, all alike in kind."""
+    seconds = np.random.default_rng(1).lognormal(0, 0.8, 60).tolist()
+    assert len(stalls(rounds([4] * 60, seconds))) <= 2
+
+
+def test_up_to_half_of_the_rounds_may_stall_and_few_rounds_tell_nothing() -> None:
+    assert len(stalls(rounds([4] * 9, [1.0] * 5 + [30.0] * 4))) == 4
+    assert not stalls(rounds([4] * 4, [1.0, 1.0, 1.0, 50.0]))
+    both = rounds([4] * 6, [1.0] * 6) + rounds([4] * 6, [8.0] * 6, "draft-tree")
+    assert not stalls(both), "another method has a measure of its own"
