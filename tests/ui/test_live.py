@@ -159,6 +159,30 @@ def test_a_change_of_sampling_in_mid_run_voids_the_baseline(fake_app: str, open_
     says(page, ".wb-lane svg", "baseline void: temperature 0.70 → 0.90 @ round 2")
 
 
+COPIED = """() => {
+  const range = document.createRange(), held = new DataTransfer();
+  range.selectNodeContents(document.querySelector('.wb-ribbon'));
+  getSelection().removeAllRanges();
+  getSelection().addRange(range);
+  const event = new ClipboardEvent('copy', { clipboardData: held, bubbles: true, cancelable: true });
+  document.querySelector('.wb-ribbon').dispatchEvent(event);
+  return held.getData('text/plain');
+}"""
+
+
+def test_what_is_copied_is_the_text_as_it_was_generated(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app, permissions=["clipboard-read", "clipboard-write"])
+    short(page, 40)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    prompt, text = page.inner_text(".wb-prompt"), page.evaluate(TEXT).replace("⏎", "\n").replace("·", "")
+    assert page.locator(".wb-ghost").count() > 0, "which are not to be copied"
+    assert page.evaluate(COPIED) == prompt + text
+    page.click(".wb-card-ribbon button:has-text('copy text')")
+    says(page, ".wb-card-ribbon h3", "copied")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+
+
 def test_lost_messages_are_asked_for_again(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     page.evaluate("""() => {

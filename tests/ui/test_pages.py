@@ -121,7 +121,7 @@ def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
     assert "RECORDED" in card.inner_text()
     assert page.locator(".wb-shelf", has_text="oracle").locator(".is-simulation").count() == 1
     with page.expect_download() as download:
-        card.get_by_role("button").click()
+        card.get_by_role("button", name="Download").click()
     download.value.save_as(tmp_path / "saved.jsonl")
     assert export.read((tmp_path / "saved.jsonl").read_bytes()) == trace
     fork = card.get_by_role("link", name="Fork").get_attribute("href")

@@ -149,7 +149,7 @@ export function branch(page, pick) {
 /** Put a link to what is shown into the clipboard, or under the buttons where there is none. */
 export async function copy(page) {
   const url = page.host.address.url(query(page));
-  const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+  const done = await page.m.copying.put(url);
   page.note = done ? "The link is in the clipboard." : url;
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
   page.draw();

@@ -50,6 +50,7 @@ function wire(page) {
   on("wb:press", ({ button, lane }) => press(page, button, lane));
   click("play", () => press(page, "play"));
   click("theme", () => host.theme());
+  m.copying.listen(el);
   click("copy", () => m.jobs.copyLink(page, m.comparechoice.toQuery(page.choice, page.catalogue)));
   click("open", () => parts.file.click());
   m.jobs.wireMenu(page, (kind) => save(page, kind));

@@ -107,12 +107,13 @@ export function render(page) {
   const pin = page.pin && lanes.find((lane) => m.comparetable.key(made, lane) === page.pin.key);
   if (document.activeElement !== parts.prompt || parts.prompt._key === undefined) m.controls.select(parts.prompt, made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })), `${prompt}`);
   while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
-  while (parts.race.childElementCount < lanes.length) parts.race.append(row(kit));
+  while (parts.race.childElementCount < lanes.length) parts.race.append(row(m));
   const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before anything is written
   lanes.forEach((lane, i) => {
     const line = parts.race.children[i], now = at(lane.race[prompt], t), said = ratio(lane, prompt), mine = lane.figures.speedup?.value ?? null, against = pin && pin !== lane ? (pin.figures.speedup?.value ?? null) : null;
     kit.set(line, { "data-lane": lane.name });
     kit.write(line._name, lane.name);
+    line._text = lane.race[prompt].rounds.flatMap(([, emitted]) => emitted.map(([text]) => text)).join("");
     kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
     const cut = now.cut || overflows(now.last.map(([text]) => m.ribbon.visibleText(text)), room);
     kit.write(line._more, cut ? "…" : "");
@@ -121,6 +122,7 @@ export function render(page) {
       if (k >= line._tokens.childElementCount) line._tokens.append(kit.h("span"));
       const token = line._tokens.children[k], shown = m.ribbon.visibleText(text), name = `wb-token is-${lane.plain ? "plain" : kind}`;
       kit.write(token, shown);
+      token._raw = text;
       if (token.className !== name) token.className = name;
       token.hidden = false;
     });
@@ -140,7 +142,7 @@ export function render(page) {
   parts.play.setAttribute("aria-label", race.playing ? "Halt the race" : "Play the race");
 }
 
-function row(kit) {
+function row({ kit, copying }) {
   const { h } = kit, line = h("div", { className: "wb-racer" });
   line.setAttribute("role", "listitem");
   line._name = h("b");
@@ -154,7 +156,7 @@ function row(kit) {
   line._delta = h("small", { className: "wb-delta" });
   line._ratio.title = "speed-up over all repeats and prompts, as in the table";
   line._own.title = "speed-up of the replayed run over the plain run of the same repeat";
-  line.append(h("div", { className: "wb-racename" }, line._name, line._count), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._own, line._delta));
+  line.append(h("div", { className: "wb-racename" }, line._name, line._count, copying.button(kit, () => line._text, "the lane's text")), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._own, line._delta));
   return line;
 }
 

@@ -72,7 +72,7 @@ function header(part, m, host) {
 /** Show the page as it is. */
 export function draw(page) {
   const { m, parts, made, step, catalogue } = page, { kit } = m, measuring = page.channel !== null;
-  m.stage.alerts(parts.alerts, page.errors, kit);
+  m.stage.alerts(parts.alerts, page.errors, m);
   kit.write(parts.badgeText, badge(page, measuring, catalogue));
   kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : made ? (page.from === "imported" ? "imported" : "recorded") : "idle", "data-from": made && !measuring ? (page.from === "imported" ? "imported" : "recorded") : "live" });
   parts.progress.hidden = !measuring;

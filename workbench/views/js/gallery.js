@@ -7,6 +7,7 @@ export async function mount(el, { modules: m, host }) {
   const entries = await pagehead.ask(main, { kit, host }, "recordings");
   if (entries?.length === 0) main.append(kit.h("p", { className: "wb-empty" }, "There are no recordings here yet. Make them with: workbench record"));
   if (entries) main.append(kit.h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, m, host, main))));
+  m.copying.listen(main);
   await m.gallerykept.mount(main, { m, host, card: (entry, more) => card(entry, m, host, main, more) });
   el.dataset.ready = "true";
 }
@@ -24,11 +25,12 @@ function card(entry, m, host, main, { badge = "RECORDED", form = null, actions =
     const trace = await pagehead.ask(main, { kit: m.kit, host }, "recording", { name: entry.name });
     if (trace) m.exports.save(m.exports.fileName(trace.header, "jsonl"), m.exports.jsonLines(trace), "application/jsonl");
   });
+  const copy = m.copying.button(m.kit, async () => m.copying.textOf(await pagehead.ask(main, { kit: m.kit, host }, "recording", { name: entry.name })), `the text of ${entry.name}`, "wb-button");
   return h("article", { className: "wb-card wb-shelf" }, h("header", {}, title, badges), preview(entry, m),
     h("div", { className: "wb-shelffigures" }, figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
       figure(h, f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`, f.tested ? `${f.accepted} of ${f.tested} tested` : "nothing drafted"),
       figure(h, f.tokens, `tokens in ${f.rounds} rounds`)),
-    facts(h, settings(entry, m.pagehead)), ...(form ? [form] : []), h("div", { className: "wb-actions" }, open, fork, load, ...actions));
+    facts(h, settings(entry, m.pagehead)), ...(form ? [form] : []), h("div", { className: "wb-actions" }, open, fork, load, copy, ...actions));
 }
 
 function figure(h, value, label) {
@@ -53,7 +55,7 @@ function facts(h, rows) {
 function preview(entry, m) {
   const { h } = m.kit;
   const line = h("p", { className: "wb-preview" });
-  for (const [text, kind] of entry.preview) line.append(h("span", { className: `wb-token is-${kind}` }, m.ribbon.visibleText(text)));
+  for (const [text, kind] of entry.preview) line.append(h("span", { className: `wb-token is-${kind}`, _raw: text }, m.ribbon.visibleText(text)));
   return line;
 }
 

@@ -27,6 +27,8 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   page.ended = (run) => m.actions.ended(page, run);
   page.announce = (over) => announce(page, over);
   host.listen?.((message) => m.backend.hear(page, message));
+  parts.textOf = () => m.copying.textOf(page.run);
+  m.copying.listen(el);
   wire(page, el);
   m.keyboard.listen(page, (page.actions = m.actions.of(page)));
   new ResizeObserver(page.draw).observe(parts.stage);

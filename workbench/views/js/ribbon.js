@@ -11,7 +11,7 @@ export function segments(round) {
   const out = [{ tokens: [], breaks: 0, ghosts: [], hidden: 0 }];
   round.emitted.forEach((e, k) => {
     if (out.at(-1).breaks) out.push({ tokens: [], breaks: 0, ghosts: [], hidden: 0 });
-    out.at(-1).tokens.push({ k, text: tokenText(round, e), kind: e.kind, node: e.node });
+    out.at(-1).tokens.push({ k, text: tokenText(round, e), raw: e.text, kind: e.kind, node: e.node });
     out.at(-1).breaks = [...e.text].filter((c) => c === "\n").length;
   });
   const { shown, hidden } = ghosts(round);
@@ -174,6 +174,7 @@ function group(round, uid, kit) {
     const row = kit.h("span", { className: "wb-row" }), under = kit.h("span", { className: "wb-ghosts" });
     for (const t of segment.tokens) {
       const token = kit.h("span", { className: `wb-token is-${t.kind}`, id: `${uid}-${round.index}-${t.k}` }, t.text);
+      token._raw = t.raw; // see `copying`
       token.dataset.round = round.index;
       token.dataset.token = t.k;
       if (t.node !== null) token.dataset.node = t.node;

@@ -9,7 +9,7 @@ export function build(el, m) {
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const chart = (...given) => m.panel.chart(kit, parts, ...given), card = (...given) => m.panel.card(kit, parts, ...given);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
-  const tokens = h("span", { className: "wb-extra" }, m.panel.legend(kit, STATUSES.map((name) => [`is-${name}`, name])), h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"));
+  const tokens = h("span", { className: "wb-extra" }, m.panel.legend(kit, STATUSES.map((name) => [`is-${name}`, name])), h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"), m.copying.button(kit, () => parts.textOf?.() ?? "", "the generated text"));
   const overTime = (last) => m.panel.legend(kit, [["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
   el.append(header(part, kit),
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }),
@@ -78,7 +78,7 @@ export function draw(parts, m, view) {
   parts.badge.dataset.from = run?.from ?? "live";
   parts.badge.title = view.badge;
   parts.simulation.hidden = !view.simulation;
-  alerts(parts.alerts, view.alerts, kit);
+  alerts(parts.alerts, view.alerts, m);
   m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.speed) }, kit);
   m.ribbon.render(parts.ribbon, {
     key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
@@ -222,14 +222,15 @@ function progress(el, view) {
   } else el.removeAttribute("value");
 }
 
-/** What must be said, a box each. */
-export function alerts(el, list, kit) {
+/** What must be said, a box each; what was said several times has one box that says how often. */
+export function alerts(el, said, { kit, words }) {
+  const list = words.grouped(said);
   while (el.childElementCount > list.length) el.lastChild.remove();
   while (el.childElementCount < list.length) el.append(kit.h("div", {}, kit.h("b"), " ", kit.h("span")));
   list.forEach((alert, i) => {
     el.children[i].className = `wb-alert is-${alert.kind}`;
-    kit.write(el.children[i].firstChild, alert.message);
-    kit.write(el.children[i].lastChild, alert.remedy);
+    kit.write(el.children[i].firstChild, `${alert.times > 1 ? `${alert.times} × ` : ""}${alert.message}`);
+    kit.write(el.children[i].lastChild, [alert.remedy, words.where(alert.rounds)].filter(Boolean).join(" "));
   });
 }
 

@@ -51,7 +51,7 @@ function header(part, m, host) {
 /** Show the page as it is. */
 export function draw(page) {
   const { m, parts, sweep, catalogue, cells } = page, { kit } = m, measuring = page.channel !== null;
-  m.stage.alerts(parts.alerts, page.errors, kit);
+  m.stage.alerts(parts.alerts, page.errors, m);
   kit.write(parts.badgeText, [page.silent ? "NO ANSWER" : measuring ? "LIVE" : sweep ? "MEASURED" : "", catalogue?.device].filter(Boolean).join(" · "));
   kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
   parts.progress.hidden = !measuring && !(sweep && !sweep.complete);

@@ -39,6 +39,8 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
     m.backend.hear(page.beside, message);
   });
   page.actions = actions(page);
+  parts.textOf = (name) => m.copying.textOf((name === "beside" ? page.beside : page).run);
+  m.copying.listen(el);
   wire(page, el);
   m.keyboard.listen(page, page.actions);
   new ResizeObserver(page.draw).observe(parts.stage);

@@ -36,8 +36,9 @@ export function build(el, m) {
           sight("picture", "Picture", null), sight("target", "The target", ways("target", "The target")), sight("drafter", "The drafter", ways("drafter", "The drafter"))),
         h("div", { className: "wb-pointing" }, part("pointed", "p", { className: "wb-pointed" }), h("span", {}, "leaning by"), modes("how", "Measure of leaning", HOWS)),
         h("div", { className: "wb-two" },
-          card("ribbon", "Caption", h("span", { className: "wb-extra" }, key, h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts")),
-            part("nameA", "p", { className: "wb-lanename" }), caption("ribbon", "Caption"), part("besideBox", "div", {}, part("nameB", "p", { className: "wb-lanename" }), caption("beside", "Caption, second drafter"))),
+          card("ribbon", "Caption", h("span", { className: "wb-extra" }, key, h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"), m.copying.button(kit, () => parts.textOf("ribbon"), "the caption")),
+            part("nameA", "p", { className: "wb-lanename" }), caption("ribbon", "Caption"),
+            part("besideBox", "div", {}, h("div", { className: "wb-captionhead" }, part("nameB", "p", { className: "wb-lanename" }), m.copying.button(kit, () => parts.textOf("beside"), "the second caption")), caption("beside", "Caption, second drafter"))),
           card("card", "Word", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
         h("div", { className: "wb-two" },
           chart("curve", "Acceptance, round by round", part("curveKey", "span", { className: "wb-legend" }), "wb-chart is-low"),
@@ -76,7 +77,7 @@ export function draw(parts, m, view) {
   write(parts.badgeText, view.badge);
   Object.assign(parts.badge.dataset, { state: view.state, from: view.run?.from ?? "live" });
   parts.badge.title = view.badge;
-  m.stage.alerts(parts.alerts, view.alerts, kit);
+  m.stage.alerts(parts.alerts, view.alerts, m);
   m.keyfigures.render(parts.figures, { items: view.items }, kit);
   pictures(parts, m, view);
   lane(parts, m, view, "ribbon", view.main);

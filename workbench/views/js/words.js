@@ -59,15 +59,32 @@ export function alerts(errors, run, rounds) {
   if (run?.error) out.push({ kind: "error", message: run.error.message, remedy: run.error.remedy ?? "" });
   else if (run?.footer?.error) out.push({ kind: "error", message: run.footer.error, remedy: "" });
   else if (run?.state === "error") out.push({ kind: "error", message: run.message || "The run ended with an error.", remedy: "" });
-  const warned = new Set([...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])]);
-  for (const message of warned) out.push({ kind: INACTIVE.test(message) ? "error" : "warning", message, remedy: "" });
-  const noted = new Map();
-  for (const r of rounds) for (const note of r.notes) if (!warned.has(note)) noted.set(note, [...(noted.get(note) ?? []), r.index + 1]);
-  for (const [note, at] of [...noted].slice(0, 4)) {
-    const where = at.length === 1 ? `round ${at[0]}` : `${at.length} rounds, first ${at[0]}`;
-    out.push({ kind: "warning", message: note, remedy: `(${where})` });
+  const at = new Map();
+  for (const message of [...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])]) at.set(message, []);
+  for (const r of rounds) for (const note of r.notes) at.set(note, [...(at.get(note) ?? []), r.index + 1]);
+  for (const [message, where] of at) out.push({ kind: INACTIVE.test(message) ? "error" : "warning", message, remedy: "", rounds: where });
+  return grouped(out);
+}
+
+const MOST_NAMED = 6;
+
+/** What differs in numbers alone is said once, as it was said last, with how often and in which rounds. Pure.
+ *  @param {{kind: string, message: string, remedy: string, rounds?: number[]}[]} list
+ *  @returns {{kind: string, message: string, remedy: string, times: number, rounds: number[]}[]} */
+export function grouped(list) {
+  const groups = new Map();
+  for (const { kind, message, remedy, rounds = [], times = Math.max(1, rounds.length) } of list) {
+    const key = `${kind} ${message.replace(/\d+([.,]\d+)*/g, "#")}`, known = groups.get(key);
+    groups.set(key, { kind, message, remedy: remedy || (known?.remedy ?? ""), times: times + (known?.times ?? 0), rounds: [...(known?.rounds ?? []), ...rounds].sort((a, b) => a - b) });
   }
-  return out;
+  return [...groups.values()];
+}
+
+/** The rounds that an alert concerns, in words; empty where it concerns none in particular. */
+export function where(rounds) {
+  const named = [...new Set(rounds)], more = named.length - MOST_NAMED;
+  if (!named.length) return "";
+  return `(round${named.length > 1 ? "s" : ""} ${named.slice(0, MOST_NAMED).join(", ")}${more > 0 ? ` and ${more} more` : ""})`;
 }
 
 const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };

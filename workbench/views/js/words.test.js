@@ -1,18 +1,33 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { alerts, badge, changeNote, heard, progress, status, waiting } from "./words.js";
+import { alerts, badge, changeNote, grouped, heard, progress, status, waiting, where } from "./words.js";
 
 const figures = { tokens: 5, rounds: 2, acceptance_rate: 0.5 };
 
 test("an error of the request, of the run and of its end are all said, with remedies", () => {
-  assert.deepEqual(alerts([{ message: "no", remedy: "do" }], null, [])[0], { kind: "error", message: "no", remedy: "do" });
+  const [said] = alerts([{ message: "no", remedy: "do" }], null, []);
+  assert.deepEqual([said.kind, said.message, said.remedy, said.times], ["error", "no", "do", 1]);
   assert.equal(alerts([], { footer: { error: "out of memory", warnings: ["inactive"] } }, []).length, 2);
   assert.equal(alerts([], { state: "error", message: "" }, [])[0].kind, "error");
 });
 
 test("a note that repeats is said once, with the number of rounds", () => {
-  const rounds = [{ index: 0, notes: ["nothing to propose"] }, { index: 3, notes: ["nothing to propose"] }];
-  assert.deepEqual(alerts([], null, rounds), [{ kind: "warning", message: "nothing to propose", remedy: "(2 rounds, first 1)" }]);
+  const rounds = [{ index: 0, notes: ["nothing to propose"] }, { index: 3, notes: ["nothing to propose"] }], [said, ...others] = alerts([], null, rounds);
+  assert.deepEqual([said.kind, said.message, said.times, where(said.rounds), others], ["warning", "nothing to propose", 2, "(rounds 1, 4)", []]);
+});
+
+test("six warnings that differ in their numbers are one, counted, with their rounds", () => {
+  const say = (n) => `Almost nothing is accepted: ${n} of ${20 + n} tested tokens in 10 rounds.`, rounds = [0, 1, 2, 3, 4, 5].map((n) => ({ index: 10 * n + 9, notes: [say(n)] }));
+  const said = alerts([], { warnings: rounds.map((r) => r.notes[0]) }, rounds);
+  assert.equal(said.length, 1);
+  assert.deepEqual([said[0].times, said[0].message, where(said[0].rounds)], [6, say(5), "(rounds 10, 20, 30, 40, 50, 60)"]);
+  assert.equal(where([1, 2, 3, 4, 5, 6, 7, 8]), "(rounds 1, 2, 3, 4, 5, 6 and 2 more)");
+});
+
+test("two drafters' warnings stay two, an error stays beside a warning, and what was grouped is not counted twice", () => {
+  const list = [{ kind: "warning", message: "A: 3 missing", remedy: "" }, { kind: "warning", message: "B: 4 missing", remedy: "" }, { kind: "error", message: "A: 3 missing", remedy: "look" }];
+  assert.deepEqual(grouped(list).map((a) => a.times), [1, 1, 1]);
+  assert.deepEqual(grouped(grouped([...list, ...list])).map((a) => a.times), [2, 2, 2]);
 });
 
 test("the status names state, tokens and pin", () => {
@@ -40,7 +55,7 @@ test("the note tells where a change was applied; the summary is one sentence", (
 test("inactive speculation is an error, said once although its rounds note it too", () => {
   const message = "Speculation is inactive: x had nothing to propose for 16 rounds";
   const said = alerts([], { warnings: [message], footer: null }, [{ index: 15, notes: [message] }]);
-  assert.deepEqual(said, [{ kind: "error", message, remedy: "" }]);
+  assert.deepEqual(said, [{ kind: "error", message, remedy: "", times: 1, rounds: [16] }]);
 });
 
 test("a queue has a position, a download its bytes, a lost backend its seconds", () => {
