@@ -35,6 +35,9 @@ def upload(page: Any, name: str, data: dict[str, Any] | str) -> None:
     page.set_input_files("input[type=file]", {"name": name, "mimeType": "application/json", "buffer": text.encode()})
 
 
+DRAWN = "[...document.querySelectorAll('.wb-tree .wb-node')].filter((e) => e.getAttribute('display') !== 'none')"
+
+
 def wide_tree(n_rounds: int) -> dict[str, Any]:
     """Rounds of 136 nodes: 8 children of the root, 8 of each of those, and 8 of each of eight of these."""
     return trace("draft-tree", {"depth": 3, "width": 8, "temperature": 0.7}, n_rounds, seed=4)
@@ -251,13 +254,12 @@ def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Op
     stop(page)
 
 
-def test_a_tree_of_136_nodes_is_cut_collapsed_and_drawn_in_place(fake_app: str, open_page: Opener) -> None:
+def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     upload(page, "wide.json", wide_tree(12))
     says(page, ".wb-badge", "IMPORTED")
     nodes = page.locator(".wb-tree .wb-node:visible")
-    assert nodes.count() <= 66, "64, the root and the target's token"
-    says(page, ".wb-card-tree h3 em", "hidden")
+    assert nodes.count() < 66, "what was never tested is folded"
     page.focus(".wb-ribbon")
     page.keyboard.press("Home")
     page.evaluate(WATCH)
@@ -266,13 +268,24 @@ def test_a_tree_of_136_nodes_is_cut_collapsed_and_drawn_in_place(fake_app: str, 
     page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 12 ')")
     assert page.evaluate("window.removed") == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1440, "the tree pans inside its own region"
-    many = nodes.count()
+    few = nodes.count()
+    page.click("text=unfold all")
+    page.wait_for_function(f"{DRAWN}.length === 138")
+    top = "document.querySelector('.wb-tree .wb-still .is-root').getBoundingClientRect().top"
+    before = page.evaluate(top)
+    page.evaluate("document.querySelector('.wb-tree').scrollTop = 600")
+    page.wait_for_function("!document.querySelector('.wb-still').getAttribute('transform').endsWith(' 0)')")
+    assert abs(page.evaluate(top) - before) < 2, "the accepted path stays in sight"
+    page.click("text='fit'")
+    assert "100 %" not in page.inner_text(".wb-zooms")
+    page.click(".wb-zooms button >> nth=2")
     page.locator(".wb-cut input").fill("0.4")
-    shown = "[...document.querySelectorAll('.wb-tree .wb-node')].filter((e) => e.getAttribute('display') !== 'none')"
-    page.wait_for_function(f"{shown}.length < {many}")
-    page.keyboard.press("Tab")
-    page.focus(".wb-tree")
-    page.keyboard.press("m")
+    says(page, ".wb-card-tree h3 em", "hidden")
+    page.wait_for_function(f"{DRAWN}.length < 138")
+    page.locator(".wb-cut input").fill("0")
+    page.click(".wb-treebar button:text-is('fold')")
+    page.wait_for_function(f"{DRAWN}.length === {few}")
+    page.click("[data-mode=mask]")
     page.wait_for_selector(".wb-mask svg")
     assert page.locator(".wb-maskrow:visible").count() == 136
     page.locator(".wb-maskrow[data-node='20']").hover()
@@ -282,6 +295,35 @@ def test_a_tree_of_136_nodes_is_cut_collapsed_and_drawn_in_place(fake_app: str, 
     page.keyboard.press("m")
     page.wait_for_selector(".wb-treelist li li")
     assert "accepted" in page.inner_text(".wb-treelist")
+    page.click(".wb-treelist [data-node='100']")
+    page.click("[data-mode=spine]")
+    page.wait_for_selector(".wb-tree .wb-node.is-chosen[data-node='100']:visible")
+
+
+def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    upload(page, "wide.json", wide_tree(3))
+    says(page, ".wb-badge", "IMPORTED")
+    page.focus(".wb-tree")
+    page.keyboard.press("ArrowLeft")
+    few = page.evaluate(f"{DRAWN}.length")
+    pill = page.locator(".wb-fold[data-fold]:visible").first
+    chosen = page.get_attribute(".wb-tree", "aria-activedescendant")
+    pill.click()
+    page.wait_for_function(f"{DRAWN}.length > {few}")
+    assert page.get_attribute(".wb-tree", "aria-activedescendant") == chosen, "a number is no node"
+    page.locator(".wb-fold[data-fold]:visible:has-text('−')").first.click()
+    page.wait_for_function(f"{DRAWN}.length === {few}")
+    for _ in range(12):
+        page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".wb-node.is-root.is-chosen")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"{DRAWN}.length > {few}")
+    page.keyboard.press("Escape")
+    page.wait_for_function(f"{DRAWN}.length === {few}")
+    page.wait_for_selector(".wb-node.is-root.is-chosen")
+    page.keyboard.press("+")
+    says(page, ".wb-zooms", "125 %")
 
 
 def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) -> None:
@@ -303,7 +345,7 @@ def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) 
     hostile = json.loads(json.dumps(good).replace(" fox", "<img src=x onerror=document.title=1>"))
     upload(page, "hostile.json", hostile)
     page.wait_for_selector(".wb-token:has-text('onerror')")
-    for mode in ("mask", "list", "tree"):
+    for mode in ("mask", "list", "levels", "spine"):
         page.click(f"[data-mode={mode}]")
     assert page.locator(".wb img").count() == 0
     assert page.title() == "Speculative Decoding Workbench"
@@ -355,7 +397,7 @@ def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
     page.keyboard.press("Escape")
     page.focus(".wb-ribbon")
     page.keyboard.press("m")
-    page.wait_for_selector("[data-mode=mask][aria-pressed=true]")
+    page.wait_for_selector("[data-mode=levels][aria-pressed=true]")
 
 
 def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: Opener) -> None:

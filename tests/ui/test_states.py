@@ -140,7 +140,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener, width: int,
     page.click("[data-press=run]")
     state(page, "finished")
     page.locator(".wb-ghost.is-rejected").first.click()
-    for mode in ("tree", "mask", "list"):
+    for mode in ("spine", "levels", "mask", "list"):
         page.click(f"[data-mode={mode}]")
         page.wait_for_timeout(100)
         found = axe.run(page, context=".wb", options={"resultTypes": ["violations"]}).response["violations"]

@@ -92,7 +92,7 @@ class Writer:
             laws[parent + 1] = _top(rng, nodes.tokens[i], nodes.q[i] or 0.1)
         made = Round(
             self.index, method, dict(params), nodes, path, bonus, kind, emitted, tops, laws, [],
-            phases, start, self.clock - start, draft, verify, host, depth, 1, changes or [],
+            phases, start, self.clock - start, draft, verify, host, draft_forwards=depth, changes=changes or [],
         )  # fmt: skip
         self.index += 1
         return made

@@ -1,6 +1,6 @@
 /** What the visitor does: choices in the panel, picks in the drawings, buttons and keys. */
 
-const MODES = ["tree", "mask", "list"];
+const MODES = ["spine", "levels", "mask", "list"];
 
 /** What buttons and keys do in Live. */
 function live(page) {
@@ -15,7 +15,7 @@ function live(page) {
       m.backend.control(page, "step");
     },
   };
-  const views = () => [parts.figures.firstChild, parts.ribbon, [parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)], parts.laneCard, parts.curveCard, parts.slider];
+  const views = () => [parts.figures.firstChild, parts.ribbon, [parts.tree, parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)], parts.laneCard, parts.curveCard, parts.slider];
   return { rounds, to, presses, views };
 }
 
@@ -31,7 +31,7 @@ export function of(page, { rounds, to, presses, views } = live(page)) {
   return {
     token: (direction) => to(m.selection.stepToken(at(), rounds(), direction)),
     round: (direction) => to(m.selection.stepRound(at(), rounds(), direction)),
-    node: (key) => at() && to({ round: at().round, node: m.tree.neighbour(m.tree.layout(rounds()[at().round], page.threshold).items, at().node, key) }),
+    node: (key) => at() && to({ round: at().round, node: m.treemodel.neighbour(m.treemodel.places(m.treemodel.model(rounds()[at().round], { threshold: page.threshold, keep: at().node })), at().node, key) }),
     first: () => rounds().length && to({ round: 0 }),
     last: () => rounds().length && to({ round: rounds().length - 1 }),
     hold: () => to(at()),

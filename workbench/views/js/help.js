@@ -3,7 +3,7 @@
 const KEYS = [
   ["Ctrl / ⌘ Enter", "run"], ["Space", "pause or resume; afterwards play"], ["← →", "token (in the tree: parent, child)"], ["↑ ↓", "node of the same depth"],
   ["[ ]", "previous, next round"], ["{ }", "sum one round less, more on the wall clock"], ["Home End", "first, last round"], ["Enter or P", "pin what is shown"],
-  ["Esc", "clear the pin"], ["L", "jump to live"], ["M", "tree or attention mask"], ["1 – 6", "figures, tokens, tree, wall clock, curves, scrubber"], ["?", "this list"],
+  ["Esc", "clear the pin"], ["L", "jump to live"], ["M", "spine, levels, attention mask or list"], ["1 – 6", "figures, tokens, tree, wall clock, curves, scrubber"], ["?", "this list"],
 ];
 const WORDS = [
   ["draft", "tokens the drafter proposes"], ["verify", "one forward of the target over all of them"], ["accepted", "tested and kept"], ["rejected", "tested and refused"],

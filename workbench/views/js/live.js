@@ -19,7 +19,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   else m.pagehead.fill(parts.nav, m.kit, host, "Live");
   const page = {
     el, parts, m, host, catalogue: null, choice: null, run: null, plain: null, plainKey: "", errors: [], notices: [], selection: m.selection.newSelection(), wish: null,
-    brush: null, ghosts: true, threshold: 0, mode: "tree", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
+    brush: null, ghosts: true, threshold: 0, mode: "spine", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
     arrival: null, still: false, scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false,
   };
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
@@ -100,7 +100,7 @@ function wire(page, el) {
     page.selection.hover = pick;
     set({});
   };
-  for (const region of [parts.ribbon, parts.tree, parts.mask]) {
+  for (const region of [parts.ribbon, parts.tree, parts.mask, parts.treeList]) {
     region.addEventListener("pointerover", (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)));
     region.addEventListener("pointerleave", () => page.selection.hover && hover(null));
     region.addEventListener("click", (event) => {

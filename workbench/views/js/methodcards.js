@@ -113,8 +113,7 @@ async function picture(method, { m, host, main }) {
   const box = [...main.querySelectorAll(".wb-method")].find((x) => x.dataset.method === method.name), figure = box.querySelector("figure");
   box.querySelector(".wb-actions a:last-child").hidden = figure.hidden = false;
   const before = trace.rounds[round.index - 1]?.emitted.at(-1)?.text ?? trace.header.prompt_text.at(-1) ?? "";
-  figure.firstChild.style.height = `${Math.min(320, 96 + 44 * m.tree.layout(round).rows)}px`;
-  m.tree.render(figure.firstChild, { round, root: before, node: null, empty: "", threshold: 0, textOf: m.ribbon.tokenText }, m.kit);
+  m.tree.render(figure.firstChild, { round, root: before, node: null, empty: "", height: 300, textOf: m.ribbon.tokenText }, m);
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   figure.lastChild.textContent = round.nodes.status.length
     ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`

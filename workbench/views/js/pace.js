@@ -86,11 +86,6 @@ export function stage(round, whole, ms) {
   return judged < 0 ? null : { judged, ms: times[judged] - ms };
 }
 
-/** Tested nodes in the order of their tests: level by level, elder siblings first. */
-export function testOrder({ status, depth }) {
-  return status.flatMap((s, i) => (s === "discarded" ? [] : [i])).sort((a, b) => depth[a] - depth[b] || a - b);
-}
-
 /** The way through a draft that is told as text: what was accepted, then what was tested and refused, then what hung on it. */
 export function line({ nodes, path }, order) {
   const onPath = new Set(path), at = new Map(order.map((node, k) => [node, k])), out = [];

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { arrival, line, options, rate, span, stage, testOrder, words } from "./pace.js";
+import { arrival, line, options, rate, span, stage, words } from "./pace.js";
+import { testOrder } from "./treemodel.js";
 
 const catalogue = { targets: [{ name: "toy", pace: 8 }, { name: "real" }], barred: {} };
 const round = { path: [0], emitted: [{}, {}], nodes: { parents: [-1, -1, 0, 0, 3], status: ["accepted", "discarded", "rejected", "rejected", "discarded"], depth: [1, 1, 2, 2, 3] } };

@@ -23,7 +23,8 @@ export function build(el, m) {
           card("tree", "Draft tree", treeTools(part, kit, m),
             m.panel.region(kit, parts, "tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" }),
             m.panel.region(kit, parts, "mask", "wb-tree wb-mask", { role: "group", "aria-label": "Attention mask of the selected round", hidden: "" }),
-            m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" })),
+            m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" }),
+            m.treebar.build(parts, m)),
           card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
         chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "host"].map((name) => [`wb-phase-${name}`, name])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
         part("curves", "div", { className: "wb-four" },
@@ -60,7 +61,7 @@ function header(part, kit) {
 function treeTools(part, kit, m) {
   const threshold = part("threshold", "input", { type: "range", min: 0, max: 0.5, step: 0.01, value: 0 });
   threshold.setAttribute("aria-label", "Hide untested paths below this draft probability");
-  const modes = part("modes", "span", { className: "wb-modes" }, ...[["tree", "tree"], ["mask", "mask"], ["list", "list"]].map(([mode, word]) => {
+  const modes = part("modes", "span", { className: "wb-modes" }, ...[["spine", "spine"], ["levels", "levels"], ["mask", "mask"], ["list", "list"]].map(([mode, word]) => {
     const button = kit.h("button", { type: "button", className: "wb-tool" }, word);
     button.dataset.mode = mode;
     return button;
@@ -107,16 +108,20 @@ function lane(parts, m, view) {
 }
 
 function tree(parts, m, view, round) {
-  const { kit } = m, { shown, arriving } = view, coming = arriving?.round === round ? arriving : null, modes = { tree: parts.tree, mask: parts.mask, list: parts.treeList };
-  for (const [mode, el] of Object.entries(modes)) el.hidden = view.mode !== mode;
+  const { kit } = m, { shown, arriving } = view, coming = arriving?.round === round ? arriving : null, modes = { mask: parts.mask, list: parts.treeList };
+  const drawn = !(view.mode in modes) || !round;
+  for (const [mode, el] of Object.entries(modes)) el.hidden = drawn || view.mode !== mode;
+  parts.tree.hidden = !drawn;
   for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null));
-  if (view.mode === "tree" || !round) m.tree.render(parts.tree, { round, textOf: m.ribbon.tokenText, root, node: coming ? null : (shown?.node ?? null), reveal: coming?.judged ?? null, empty: "The draft tree of the selected round", threshold: view.threshold }, kit);
-  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node: coming ? null : shown.node, label: m.tree.label }, kit);
-  else m.treelist.render(parts.treeList, { items: m.tree.layout(round, view.threshold).items.map((n) => (n.emitted ? { ...n, text: m.ribbon.tokenText(round, n.emitted) } : n)), root }, kit);
+  const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: m.ribbon.tokenText, threshold: view.threshold };
+  if (drawn) m.tree.render(parts.tree, { round, ...made, node, reveal, mode: view.mode === "levels" ? "levels" : "spine", empty: "The draft tree of the selected round" }, m);
+  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node, label: m.treetext.label }, kit);
+  else m.treelist.render(parts.treeList, { tree: m.treemodel.model(round, made), node, awaited: m.treemodel.awaited(round, reveal), words: m.treetext.sentence }, kit);
+  m.treebar.render(parts, drawn && round !== null, m);
   kit.write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
-  kit.write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, m.tree.choose(round.nodes, undefined, view.threshold).hidden, view.mode) : "");
+  kit.write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, view.mode === "mask" ? 0 : m.treemodel.model(round, { ...made, keep: node }).hidden) : "");
 }
 
 function curves(parts, m, view, due) {
@@ -192,10 +197,10 @@ function nodeCard(parts, m, round, shown, barred, stalled) {
   }
 }
 
-function treeNote(round, hidden, mode) {
+function treeNote(round, hidden) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (n === 0) return "nothing drafted: plain decoding";
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${mode !== "mask" && hidden ? ` · +${hidden} hidden` : ""}`;
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}`;
 }
 
 function judging({ round, judged }) {

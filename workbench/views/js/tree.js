@@ -1,151 +1,60 @@
-/** The draft tree of one round, left to right by depth, with the target's own token at the end of the accepted path. */
+/** The draft tree of one round: draws what `treeplaces` has placed, and lets one walk, fold, zoom and pan in it.
+ *
+ *  `render(el, data, m)` is the one entry. What a reader has done to a tree (zoom, what is unfolded, where it was scrolled)
+ *  is kept with the element, the last two for each round. Everything else is in `data`. */
 
-const MAX_NODES = 64;
-const MANY_ROWS = 11;
-const KEY = 16;
-export const TARGET_TOKEN = "target";
-
-/** Choose the nodes to draw: tested ones first, then the likeliest paths, each with all its ancestors. A path that the
- *  drafter gave less than `threshold` is left out unless it was tested.
- *  @returns {{kept: Set<number>, hiddenUnder: Map<number, number>, hidden: number}}  −1 is the root */
-export function choose(nodes, limit = MAX_NODES, threshold = 0) {
-  const { parents, q, status } = nodes;
-  const path = [];
-  parents.forEach((parent, i) => path.push((parent < 0 ? 1 : path[parent]) * (q[i] ?? 0.5)));
-  const rank = { accepted: 2, rejected: 1, discarded: 0 };
-  const order = parents.map((_, i) => i).sort((a, b) => rank[status[b]] - rank[status[a]] || path[b] - path[a] || a - b);
-  const kept = new Set();
-  for (const i of order) {
-    const line = [];
-    for (let j = i; j >= 0 && !kept.has(j); j = parents[j]) line.push(j);
-    if (kept.size + line.length > limit || (status[i] === "discarded" && path[i] < threshold)) continue;
-    line.forEach((j) => kept.add(j));
-  }
-  const hiddenUnder = new Map();
-  parents.forEach((_, i) => {
-    if (kept.has(i)) return;
-    let at = parents[i];
-    while (at >= 0 && !kept.has(at)) at = parents[at];
-    hiddenUnder.set(at, (hiddenUnder.get(at) ?? 0) + 1);
-  });
-  return { kept, hiddenUnder, hidden: parents.length - kept.size };
-}
-
-/** Place a round's tree: x in columns of depth, y in rows of leaves. The accepted path comes first; a tree of many
- *  rows hangs from its top row, so that the path stays in sight when the rest is scrolled. Pure.
- *  @returns {{items: object[], rows: number, columns: number, hidden: number}}  items in drawing order, root first */
-export function layout(round, threshold = 0, limit = MAX_NODES) {
-  const { nodes, path } = round;
-  const { kept, hiddenUnder, hidden } = choose(nodes, limit, threshold);
-  const onPath = new Set(path);
-  const children = new Map([[-1, []]]);
-  [...kept].sort((a, b) => a - b).forEach((i) => {
-    children.set(i, children.get(i) ?? []);
-    const parent = nodes.parents[i];
-    children.set(parent, [...(children.get(parent) ?? []), i]);
-  });
-  const tip = path.length ? path.at(-1) : -1;
-  const own = targetToken(round);
-  if (own) children.set(tip, [TARGET_TOKEN, ...(children.get(tip) ?? [])]);
-  for (const list of children.values()) list.sort((a, b) => rankOf(a, onPath) - rankOf(b, onPath));
-  const inner = new Set([...kept].map((i) => nodes.parents[i])), leaves = [...kept].filter((i) => !inner.has(i)).length;
-  const hangs = leaves > MANY_ROWS, items = [];
-  let rows = 0, columns = 0;
-  const place = (id, parent, depth) => {
-    columns = Math.max(columns, depth);
-    const item = id === -1 ? { id, kind: "root" } : id === TARGET_TOKEN ? { id, ...own } : nodeItem(nodes, id, onPath);
-    Object.assign(item, { parent, depth, hidden: hiddenUnder.get(id) ?? 0, inner: (children.get(id) ?? []).length > 0 });
-    items.push(item);
-    const ys = (children.get(id) ?? []).map((child) => place(child, id, depth + 1));
-    item.y = !ys.length ? rows++ : hangs ? ys[0] : (ys[0] + ys.at(-1)) / 2;
-    return item.y;
-  };
-  place(-1, null, 0);
-  return { items, rows, columns, hidden };
-}
-
-const rankOf = (id, onPath) => (id === TARGET_TOKEN || onPath.has(id) ? 0 : 1);
-
-function nodeItem(nodes, i, onPath) {
-  return { id: i, kind: nodes.status[i], text: nodes.text[i], q: nodes.q[i], p: nodes.p[i], thick: onPath.has(i) };
-}
-
-function targetToken(round) {
-  if (round.bonus === null || round.bonus_kind === null) return null;
-  const last = round.emitted.find((e) => e.kind === round.bonus_kind && e.node === null);
-  return last ? { kind: round.bonus_kind, text: last.text, p: last.p, q: null, thick: true, emitted: last } : null;
-}
-
-/** Where the arrow keys lead from a node: its parent, first child, previous and next sibling. */
-export function neighbour(items, id, key) {
-  const at = items.find((n) => n.id === id) ?? items[0];
-  const kids = (parent) => items.filter((n) => n.parent === parent).sort((a, b) => a.y - b.y);
-  if (key === "ArrowLeft") return at.parent ?? at.id;
-  if (key === "ArrowRight") return (kids(at.id).find((n) => n.thick) ?? kids(at.id)[0] ?? at).id;
-  const column = items.filter((n) => n.depth === at.depth).sort((a, b) => a.y - b.y);
-  const i = column.indexOf(at) + (key === "ArrowUp" ? -1 : 1);
-  return (column[i] ?? at).id;
-}
-
-/** Spaces and breaks made visible, cut to `chars`. */
-export function label(text, chars = 14) {
-  const seen = text.replace(/^ /, "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
-  return seen.length > chars ? `${seen.slice(0, chars - 1)}…` : seen || "·";
-}
+const ZOOMS = [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
+const MOST = 4, STEP = 1.25;
 
 /** Draw into `el`; elements are kept and moved, never made anew.
- *  @param {{round: object|null, root: string, node: number|string|null, empty: string, threshold: number,
- *           textOf: (round: object, emitted: object) => string}} data */
-export function render(el, data, kit) {
+ *  @param {{round: object|null, root: string, node: number|string|null, empty: string, threshold?: number,
+ *           mode?: "spine"|"levels", reveal?: number|null, height?: number, textOf: (round: object, emitted: object) => string}} data
+ *    `reveal`: how many tested nodes have their verdict already, in the order of their tests; the others are "pending", and the
+ *    target's token is not drawn. 0: drafted, not judged. null, or more than were tested: all.
+ *    `height`: of the room there is, in pixels; else that of `el`
+ *  @param {object} m  the modules */
+export function render(el, data, m) {
+  const { kit } = m, view = (el._tree ??= begin(el, m));
+  if (data.node === "-1") data = { ...data, node: -1 };
   el.classList.toggle("is-empty", !data.round);
   el.dataset.empty = data.empty ?? "";
+  view.data = data;
   if (!data.round) return;
-  const tree = layout(data.round, data.threshold);
-  for (const n of tree.items) if (n.emitted) n.text = data.textOf(data.round, n.emitted);
-  el._items = tree.items;
-  const box = places(el, tree, kit);
-  const state = kit.frame(el, { width: box.width, height: box.height, label: sentence(data.round, tree), role: "tree" }, (svg) => {
-    const [edges, nodes, heads] = [0, 1, 2].map(() => svg.appendChild(kit.s("g")));
-    for (const part of [edges, heads]) kit.set(part, { "aria-hidden": "true" });
-    kit.set(nodes, { role: "presentation" });
-    return { edges, nodes, heads, key: svg.appendChild(kit.s("text", { class: "wb-mute", x: 14, "aria-hidden": "true" })) };
-  });
-  kit.set(state.key, { y: box.height - 4 });
-  kit.write(state.key, data.round.nodes.q.some((q) => q !== null) ? "edge width: draft probability q" : "");
-  kit.fit(state.heads, tree.columns + 1, () => kit.s("text", { class: "wb-mute" }));
-  for (let d = 0; d <= tree.columns; d += 1) {
-    kit.set(state.heads.children[d], { x: box.x(d) - 6, y: 12 });
-    kit.write(state.heads.children[d], d === 0 ? "committed" : `depth ${d}`);
-  }
-  kit.fit(state.edges, tree.items.length - 1, () => kit.s("path", { fill: "none" }));
-  kit.fit(state.nodes, tree.items.length, () => newNode(kit));
-  const at = new Map(tree.items.map((n) => [n.id, n]));
-  tree.items.forEach((n, i) => {
-    const x = box.x(n.depth), y = box.y(n.y);
-    if (i > 0) edge(state.edges.children[i - 1], n, at.get(n.parent), x, y, box, kit);
-    drawNode(state.nodes.children[i], n, x, y, box, n.id === data.node, data.root, kit);
-  });
+  if (data.node !== view.node || data.round !== view.round) reach(view, data, m);
+  const size = { ...kit.size(el), ...(data.height ? { height: data.height } : {}) }, scale = view.zoom > 1 ? Math.sqrt(view.zoom) : view.zoom, placed = place(view, size, scale, m);
+  const state = frame(el, view, placed, scale, kit);
+  draw(state, view, placed, data, m);
+  settle(el, view, placed, scale, size, data);
 }
 
-function places(el, tree, kit) {
-  const width = Math.max(300, kit.size(el).width || 640), height = Math.max(200, (kit.size(el).height || 272) - 14 - KEY);
-  const rowHeight = Math.min(58, Math.max(21, (height - 44) / Math.max(1, tree.rows)));
-  const column = Math.min(168, Math.max(68, (width - 40 - 84) / Math.max(1, tree.columns)));
-  const head = 34, tall = Math.max(height, head + 10 + tree.rows * rowHeight);
-  const top = head + Math.max(0, (tall - head - 10 - tree.rows * rowHeight) / 2);
-  return {
-    width: Math.max(width, 34 + tree.columns * column + 96), height: tall + KEY, rowHeight,
-    chars: Math.max(5, Math.floor((column - 30) / 7.6)), innerChars: Math.max(5, Math.floor((column - 8) / 7.4)),
-    x: (depth) => 20 + depth * column,
-    y: (row) => top + (row + 0.5) * rowHeight,
-  };
+/** Unfold what hides the node that is chosen now. */
+function reach(view, data, m) {
+  const tree = m.treemodel.model(data.round, { keep: data.node, textOf: data.textOf }), drawn = view.round === data.round && view.drawn;
+  if (!tree.nodes.has(data.node) || (drawn && drawn.has(data.node))) return;
+  const { drawn: now } = place({ ...view, data, memo: null, node: data.node }, view.size ?? { width: 640, height: 300 }, 1, m);
+  if (!now.has(data.node)) for (const id of m.treemodel.wayTo(tree, data.node)) if (!now.has(id) || !now.get(id).children.includes(data.node)) folds(view, data).set(id, true);
 }
 
-function edge(path, n, parent, x, y, box, kit) {
-  const x0 = box.x(parent.depth) + 9, y0 = box.y(parent.y), mid = (x0 + x) / 2;
-  const width = n.thick ? 3.5 : n.kind === "discarded" ? 1.2 : 1 + 3 * (n.q ?? 0.2);
-  kit.set(path, { d: `M${x0} ${y0}C${mid} ${y0} ${mid} ${y} ${x - 9} ${y}`, class: `wb-edge is-${n.kind}`, "stroke-width": width.toFixed(2) });
+const folds = (view, { round, mode = "spine" }) => {
+  if (!view.folds.has(round)) view.folds.set(round, { spine: new Map(), levels: new Map() });
+  return view.folds.get(round)[mode];
+};
+
+/** Where everything stands; the last answer is kept while nothing changes. */
+function place(view, size, scale, { treemodel, treeplaces, treetext }) {
+  const { data } = view, { mode = "spine", threshold = 0, root } = data, said = folds(view, data);
+  const width = Math.max(280, size.width || 640) * (view.zoom > 1 ? view.zoom : 1) / scale, height = (size.height || 300) / Math.min(1, scale);
+  const keep = typeof data.node === "number" ? data.node : null;
+  const key = [data.round, mode, threshold, threshold ? keep : null, root, width, height, said, said.size, view.turn];
+  if (view.memo && view.memo.key.every((v, i) => v === key[i])) return view.memo;
+  const tree = treemodel.model(data.round, { threshold, keep, root, textOf: data.textOf });
+  let drawn;
+  const unfold = (column, room) => (drawn = treemodel.unfold(tree, (id) => said.get(id), mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree)));
+  const placed = treeplaces[mode](tree, unfold, { width, height, pitch: view.pitch, measure: view.measure }, treetext);
+  return (view.memo = { ...placed, tree, drawn, key });
 }
+
+// -- Drawing -----------------------------------------------------------------------------------------------------------
 
 const SHAPES = {
   root: "M-8 -8H8V8H-8Z",
@@ -154,44 +63,258 @@ const SHAPES = {
   accepted: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z",
   rejected: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z M-4 -4L4 4M4 -4L-4 4",
   discarded: "M-6.5 0A6.5 6.5 0 1 1 6.5 0A6.5 6.5 0 1 1 -6.5 0Z",
+  pending: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z",
 };
 
+function frame(el, view, placed, scale, kit) {
+  const made = kit.frame(el, { width: Math.round(placed.width * scale), height: Math.round(placed.height * scale), label: view.words ?? "", role: "group" }, (svg) => {
+    const group = (parent, attributes = { role: "presentation" }) => parent.appendChild(kit.s("g", attributes)), hidden = { "aria-hidden": "true" };
+    const edges = group(svg, hidden), nodes = group(svg), still = group(svg, { role: "presentation", class: "wb-still" });
+    const ground = still.appendChild(kit.s("rect", { class: "wb-ground", x: 0, y: 0, "aria-hidden": "true" }));
+    const parts = { edges, nodes, still, ground, topEdges: group(still, hidden), topNodes: group(still), heads: group(still, hidden) };
+    const nothing = svg.appendChild(kit.s("text", { class: "wb-mute" })), tip = svg.appendChild(kit.group("rect", "text"));
+    kit.set(tip, { class: "wb-treetip", "aria-hidden": "true" });
+    kit.set(tip.lastChild, { class: "wb-code" });
+    return { ...parts, nothing, tip };
+  });
+  kit.set(made.svg, { viewBox: `0 0 ${placed.width} ${placed.height}` });
+  kit.set(made.ground, { width: placed.width, height: placed.still });
+  return made;
+}
+
+function draw(state, view, placed, data, m) {
+  const { kit, treemodel, treetext } = m, { tree, drawn, items } = placed;
+  const awaited = treemodel.awaited(data.round, data.reveal), folded = [...drawn.values()].reduce((sum, d) => sum + d.folded, 0);
+  kit.set(state.svg, { "aria-label": treemodel.sentence(data.round, tree, folded) });
+  Object.assign(view, { round: data.round, node: data.node, drawn, placed, folded, awaited });
+  kit.write(state.nothing, tree.drafted ? "" : "Nothing was drafted in this round: plain decoding.");
+  kit.set(state.nothing, { x: 14, y: placed.still + 26 });
+  kit.fit(state.heads, placed.heads.length, () => kit.s("text", { class: "wb-mute", y: 12, "text-anchor": "middle" }));
+  placed.heads.forEach(({ x, words, room }, k) => {
+    kit.set(state.heads.children[k], { x });
+    kit.write(state.heads.children[k], words.find((w) => view.measure(w, true) * 1.15 <= room) ?? "");
+  });
+  const rest = items.filter((n) => !n.top), path = items.filter((n) => n.top && !(n.id === "target" && awaited.has(n.id)));
+  const lines = (list) => list.flatMap((n) => [...(n.path ? [n] : []), ...(n.fold?.path ? [{ path: n.fold.path, node: { kind: "discarded", q: null } }] : []), ...(n.lead ? [{ path: `M${n.lead.x} ${n.lead.y0}V${n.lead.y1}`, node: { kind: "lead" } }] : [])]);
+  const strength = ({ node }) => ({ lead: 0, discarded: 1, rejected: 2 })[node.kind] ?? 3;
+  edges(state.edges, lines([...rest, ...path]).filter((l) => !l.top).sort((a, b) => strength(a) - strength(b)), awaited, kit);
+  edges(state.topEdges, lines(path).filter((l) => l.top), awaited, kit);
+  for (const [group, list] of [[state.nodes, rest], [state.topNodes, path]]) {
+    kit.fit(group, list.length, () => newNode(kit));
+    list.forEach((n, i) => node(group.children[i], n, view, drawn.get(n.id), n.id === data.node, m));
+  }
+  const chosen = items.find((n) => n.id === data.node);
+  if (chosen) kit.set(view.el, { "aria-activedescendant": `${view.uid}-${chosen.id}` });
+  else view.el.removeAttribute("aria-activedescendant");
+  tip(state.tip, chosen && chosen.word.text !== chosen.word.whole ? chosen.word : null, placed, view, kit);
+}
+
+function edges(group, list, awaited, kit) {
+  kit.fit(group, list.length, () => kit.s("path", { fill: "none" }));
+  list.forEach(({ id, path, node: { kind: own, q, onPath } }, i) => {
+    const kind = awaited.has(id) ? "pending" : own, width = kind === "lead" ? 1 : onPath && kind !== "pending" ? 2 + 4 * (q ?? 0.4) : kind === "discarded" ? 1.2 : 1 + 3 * (q ?? 0.2);
+    kit.set(group.children[i], { d: path, class: `wb-edge is-${kind}`, "stroke-width": width.toFixed(2) });
+  });
+}
+
 function newNode(kit) {
-  const g = kit.group("circle", "path", "text", "text", "circle");
-  ["wb-ring", "", "wb-code", "wb-mute", "wb-hit"].forEach((name, i) => kit.set(g.children[i], { class: name }));
+  const g = kit.group("title", "circle", "path", "text", "text", "rect", "g");
+  ["", "wb-ring", "", "wb-code", "wb-test", "wb-hit", "wb-fold"].forEach((name, i) => name && kit.set(g.children[i], { class: name }));
+  g.lastChild.append(...["rect", "text", "rect"].map((tag) => kit.s(tag)));
+  kit.set(g.lastChild, { role: "button", tabindex: -1 });
+  kit.set(g.lastChild.lastChild, { class: "wb-hit" });
   kit.set(g, { role: "treeitem" });
-  kit.set(g.firstChild, { r: 13 });
-  kit.set(g.lastChild, { r: 15 });
   return g;
 }
 
-function drawNode(g, n, x, y, box, chosen, root, kit) {
-  kit.set(g, { transform: `translate(${x} ${y})`, class: `wb-node is-${n.kind}${chosen ? " is-chosen" : ""}`, "aria-level": n.depth + 1, "aria-selected": chosen });
+function node(g, n, view, drawn, chosen, { kit, treetext }) {
+  const [title, ring, shape, word, note, hit, fold] = g.children, { folded, more } = drawn, waits = view.awaited.has(n.id), kind = waits ? "pending" : n.node.kind;
+  const words = treetext.sentence(n.node, folded, waits);
+  kit.set(g, { class: `wb-node is-${kind}${chosen ? " is-chosen" : ""}`, id: `${view.uid}-${n.id}`, "aria-level": n.node.depth + 1, "aria-selected": chosen, "aria-label": words });
   g.dataset.node = n.id;
-  const [, shape, word, figure] = g.children;
-  kit.set(shape, { d: SHAPES[n.kind] });
-  const low = box.rowHeight < 34, above = n.inner && n.kind !== "root", text = label(n.kind === "root" ? root : n.text, above ? box.innerChars : n.inner ? box.chars : 14);
-  const note = noteOf(n), brief = low && note.length > 8 ? note.split(" · ")[0] : note, more = !n.hidden ? "" : low ? ` +${n.hidden}` : ` +${n.hidden} hidden`;
-  const wide = 7.3 * text.length;
-  // A node with children has its words above the edges that leave it; a leaf has them at its side.
-  const [word0, note0] = n.kind === "root" ? [[-9, 24], [-9, 38]] : above ? [[-7, -13], low ? [wide - 2, -13] : [-7, 24]] : low ? [[13, 4], [17 + wide, 4]] : [[14, -2], [14, 12]];
-  kit.set(word, { x: word0[0], y: word0[1] });
-  kit.write(word, text);
-  kit.set(figure, { x: note0[0], y: note0[1] });
-  kit.write(figure, `${low && above ? "" : brief}${more}`);
-  kit.set(g, { "aria-label": `${text}, ${n.kind}${note ? `, ${note}` : ""}${n.hidden ? `, ${n.hidden} nodes under it not drawn` : ""}` });
+  if (folded || more) kit.set(g, { "aria-expanded": !folded });
+  else g.removeAttribute("aria-expanded");
+  kit.write(title, words);
+  kit.set(ring, { cx: n.x, cy: n.y, r: n.scale === 1 ? 12 : 9 });
+  kit.set(shape, { d: SHAPES[kind] ?? SHAPES.bonus, transform: `translate(${n.x} ${n.y}) scale(${n.scale})` });
+  for (const [text, what] of [[word, n.word], [note, waits ? null : n.note]]) {
+    kit.write(text, what?.text ?? "");
+    if (what) kit.set(text, { x: what.x, y: what.y, "text-anchor": what.anchor });
+  }
+  kit.set(hit, { x: n.hit.x, y: n.hit.y, width: n.hit.w, height: n.hit.h });
+  kit.set(fold, { display: n.fold ? "inline" : "none" });
+  if (!n.fold) return void delete fold.dataset.fold;
+  const { x, y, w, h, text } = n.fold, [box, number, target] = fold.children, tall = Math.max(view.pitch - 2, h), wide = Math.max(24, w);
+  fold.dataset.fold = n.id;
+  kit.set(fold, { "aria-label": n.fold.open ? `fold what follows “${treetext.visible(n.node.text)}”` : `${text}: unfold what else was drafted after “${treetext.visible(n.node.text)}”` });
+  kit.set(box, { x, y, width: w, height: h, rx: 5 });
+  kit.set(number, { x: x + w / 2, y: y + h / 2 + 3.5, "text-anchor": "middle" });
+  kit.write(number, text);
+  kit.set(target, { x: x + w / 2 - wide / 2, y: y + h / 2 - tall / 2, width: wide, height: tall });
 }
 
-function noteOf(n) {
-  if (n.kind === "root") return "";
-  if (n.kind === "corrected" || n.kind === "bonus") return `${n.kind} · p ${n.p.toFixed(2)}`;
-  return n.q === null || n.q === undefined ? `p ${n.p.toFixed(2)}` : `q ${n.q.toFixed(2)}`;
+/** The whole of a word that was cut, over what is beside it, while its node is chosen. */
+function tip(g, word, placed, view, kit) {
+  kit.set(g, { display: word ? "inline" : "none" });
+  if (!word) return;
+  const wide = view.measure(word.whole) + 10, x = Math.max(2, Math.min((word.anchor === "middle" ? word.x - wide / 2 : word.x - 5), placed.width - wide - 2));
+  kit.set(g.firstChild, { x, y: word.y - 13, width: wide, height: 19, rx: 4 });
+  kit.set(g.lastChild, { x: x + 5, y: word.y });
+  kit.write(g.lastChild, word.whole);
 }
 
-/** What the drawing says, in a sentence. Pure. */
-export function sentence(round, tree) {
-  const tested = round.nodes.status.filter((x) => x !== "discarded").length;
-  return `Draft tree of round ${round.index + 1}: ${round.nodes.text.length} nodes, ${tested} tested, ${round.path.length} accepted, ${tree.hidden} not drawn`;
+// -- Zoom, pan, fold -----------------------------------------------------------------------------------------------------
+
+/** A tree seen for the first time: its state, and what listens. */
+function begin(el, m) {
+  const { kit } = m, uid = `wbt${Math.random().toString(36).slice(2, 8)}`, probe = kit.s("svg", { class: "wb-probe", "aria-hidden": "true" }), samples = [kit.s("text", { class: "wb-code" }), kit.s("text", { class: "wb-test" })];
+  probe.append(...samples);
+  el.append(probe);
+  const measure = m.treetext.measurer(samples);
+  probe.remove();
+  const view = { el, uid, measure, zoom: 1, folds: new WeakMap(), pans: new WeakMap(), left: 0, top: 0, turn: 0, data: null, round: null, node: null, memo: null, pitch: matchMedia("(pointer: coarse)").matches ? 44 : 24 };
+  kit.set(el, { role: "tree" });
+  el.addEventListener("scroll", () => scrolled(el, view), { passive: true });
+  el.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey || !view.data?.round) return;
+    event.preventDefault();
+    const box = el.getBoundingClientRect();
+    zoom(el, view.zoom * (event.deltaY < 0 ? STEP : 1 / STEP), m, { x: event.clientX - box.left, y: event.clientY - box.top });
+  }, { passive: false });
+  el.addEventListener("click", (event) => {
+    const at = event.target.closest?.("[data-fold]");
+    if (!at) return;
+    event.stopPropagation(); // a number is no node
+    turn(el, named(at.dataset.fold), null, m);
+  }, true);
+  el.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !view.data?.round || !key(el, view, event.key, m)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  drag(el);
+  return view;
 }
 
-export default { render };
+const named = (id) => (id === "target" ? id : Number(id));
+
+/** What a key does in the tree; false when it means nothing here. */
+function key(el, view, name, m) {
+  const { data, drawn, placed } = view, at = drawn.has(data.node) ? data.node : -1, pick = (id) => m.kit.tell(el, "wb:pick", { round: data.round.index, node: id === -1 ? "-1" : id });
+  if (name === "+" || name === "=") return zoom(el, view.zoom * STEP, m), true;
+  if (name === "-") return zoom(el, view.zoom / STEP, m), true;
+  if (name === "0") return zoom(el, 1, m), true;
+  if (name === "Enter") return drawn.get(at).folded > 0 && (turn(el, at, true, m), true);
+  if (name === "Escape") {
+    const open = [at, ...m.treemodel.wayTo(placed.tree, at).reverse()].find((id) => drawn.get(id)?.more);
+    if (open === undefined) return false;
+    turn(el, open, false, m);
+    if (open !== at) pick(open);
+    return true;
+  }
+  if (!name.startsWith("Arrow")) return false;
+  if (name === "ArrowRight" && drawn.get(at).folded && !drawn.get(at).children.length) return turn(el, at, true, m), true;
+  pick(m.treemodel.neighbour(placed.items.map((n) => ({ id: n.id, parent: n.node.parent, depth: n.node.depth, y: n.y, onPath: n.node.onPath })), at, name));
+  return true;
+}
+
+/** Unfold a node or fold it again. @param {boolean|null} open  null: the other way round */
+function turn(el, id, open, m) {
+  const view = el._tree, said = folds(view, view.data), now = open ?? view.drawn.get(id).folded > 0;
+  if (now) said.set(id, true);
+  else {
+    said.delete(id);
+    for (const [other] of [...said]) if (m.treemodel.wayTo(view.placed.tree, other).includes(id)) said.delete(other);
+  }
+  view.turn += 1;
+  again(el, m);
+}
+
+/** Unfold everything of the round that is shown, or fold it as it was. @param {boolean} open */
+export function unfoldAll(el, open, m) {
+  const view = el._tree, said = folds(view, view.data);
+  said.clear();
+  if (open) for (const [id, n] of view.placed.tree.nodes) if (n.children.length) said.set(id, true);
+  view.turn += 1;
+  again(el, m);
+}
+
+/** Set the zoom; what is at `at` (pixels in the region) stays there. */
+export function zoom(el, to, m, at = { x: 0, y: 0 }) {
+  const view = el._tree, before = view.zoom;
+  view.zoom = Math.max(ZOOMS[0], Math.min(MOST, Math.abs(to - 1) < 0.02 ? 1 : to));
+  again(el, m);
+  const by = view.zoom / before;
+  el.scrollTo({ left: (el.scrollLeft + at.x) * by - at.x, top: (el.scrollTop + at.y) * by - at.y, behavior: "instant" });
+}
+
+/** The largest zoom, at most 1, at which all that is drawn is in sight. */
+export function fit(el, m) {
+  const view = el._tree, size = m.kit.size(el);
+  const best = [...ZOOMS].reverse().find((z) => {
+    const { width, height } = place({ ...view, zoom: z, memo: null }, size, z, m);
+    return width * z <= size.width + 1 && height * z <= size.height + 1;
+  });
+  view.zoom = best ?? ZOOMS[0];
+  again(el, m);
+  el.scrollTo({ left: 0, top: 0, behavior: "instant" });
+}
+
+/** How a tree is shown: zoom, whether something is folded or was unfolded, what is drawn, the region's place in it. */
+export function shown(el) {
+  const view = el._tree;
+  if (!view?.placed) return null;
+  const more = [...view.drawn.values()].some((d) => d.more), size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
+  return { zoom: view.zoom, folded: view.folded, more, drawn: view.drawn, tree: view.placed.tree, items: view.placed.items, sight: { x0: view.left / scale, x1: (view.left + size.width) / scale, y0: view.top / scale, y1: (view.top + size.height) / scale }, cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1 };
+}
+
+function again(el, m) {
+  render(el, el._tree.data, m);
+  m.kit.tell(el, "wb:redraw");
+}
+
+/** After drawing: a round seen again is where it was left, a new one shows the end of its path; a choice is in sight. */
+function settle(el, view, placed, scale, size, data) {
+  const fresh = view.settled !== data.round, wide = placed.width * scale > size.width + 1, tall = placed.height * scale > size.height + 1;
+  Object.assign(view, { settled: data.round, scale, size });
+  const chosen = view.seen === data.node && !fresh ? null : placed.items.find((n) => n.id === data.node);
+  view.seen = data.node;
+  if (fresh || chosen) {
+    let { left, top } = fresh ? (view.pans.get(data.round) ?? { left: 0, top: 0 }) : view;
+    if (fresh && wide && !view.pans.has(data.round)) left = Math.max(0, (placed.items.filter((n) => n.top).at(-1).hit.x + placed.column + 6) * scale - size.width);
+    if (chosen) {
+      const { x, y, w, h } = chosen.hit;
+      left = wide ? Math.max((x + w + 6) * scale - size.width, Math.min(left, (x - 6) * scale)) : 0;
+      if (!chosen.top) top = tall ? Math.max((y + h + 6) * scale - size.height, Math.min(top, (y - placed.still - 4) * scale)) : 0;
+    }
+    [left, top] = [Math.max(0, Math.round(left)), Math.max(0, Math.round(top))];
+    if (left !== view.left || top !== view.top) el.scrollTo({ left, top, behavior: "instant" });
+  }
+  still(el, view);
+}
+
+function scrolled(el, view) {
+  Object.assign(view, { left: el.scrollLeft, top: el.scrollTop });
+  if (view.round) view.pans.set(view.round, { left: view.left, top: view.top });
+  still(el, view);
+}
+
+/** The accepted path stays in sight when the rest is scrolled. */
+function still(el, view) {
+  const state = el._frame, y = view.top / (view.scale ?? 1);
+  if (!state) return;
+  state.still.setAttribute("transform", `translate(0 ${Math.round(10 * y) / 10})`);
+  state.ground.setAttribute("visibility", y > 0 ? "visible" : "hidden");
+}
+
+/** Pan with the mouse where no node is; a finger scrolls as everywhere. */
+function drag(el) {
+  let from = null;
+  el.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "mouse" && event.button === 0 && !event.target.closest(".wb-node") && event.target !== el) from = { x: event.clientX + el.scrollLeft, y: event.clientY + el.scrollTop };
+  });
+  el.addEventListener("pointermove", (event) => from && event.buttons && el.scrollTo({ left: from.x - event.clientX, top: from.y - event.clientY, behavior: "instant" }));
+  addEventListener("pointerup", () => (from = null));
+}
+
+export default { render, zoom, fit, unfoldAll, shown };

@@ -1,30 +1,33 @@
 /** The draft tree as a nested list: for those who read rather than look. */
 
-/** Nest the items of `tree.layout` by parent. Pure. @returns {{text: string, children: object[]}} the root */
-export function nest(items, root) {
-  const made = new Map(items.map((n) => [n.id, { text: words(n, root), children: [] }]));
-  for (const n of items) if (n.parent !== null) made.get(n.parent).children.push(made.get(n.id));
-  return made.get(-1);
-}
-
-function words(n, root) {
-  const hidden = n.hidden ? `; ${n.hidden} not listed under it` : "";
-  if (n.kind === "root") return `“${root}”, committed${hidden}`;
-  const figures = [n.p === null || n.p === undefined ? "" : `p ${n.p.toFixed(2)}`, n.q === null || n.q === undefined ? "" : `q ${n.q.toFixed(2)}`];
-  return [`“${n.text}”`, n.kind, ...figures.filter(Boolean)].join(", ") + hidden;
+/** Nest the nodes of a `treemodel.model` by parent. Pure.
+ *  @param {(node: object, folded: number, awaited: boolean) => string} words  of a node
+ *  @returns {{id: number|string, text: string, children: object[]}} the root */
+export function nest(tree, words, awaited = new Set()) {
+  const made = (id) => {
+    const node = tree.nodes.get(id);
+    return { id, text: words(node, 0, awaited.has(id)), children: node.children.filter((c) => c !== "target" || !awaited.has(c)).map(made) };
+  };
+  return made(-1);
 }
 
 /** Draw into `el`; lists are made anew only when the round or what is hidden changes.
- *  @param {{items: object[], root: string}} data */
+ *  @param {{tree: object, node: number|string|null, awaited: Set, words: Function}} data */
 export function render(el, data, kit) {
-  const tree = nest(data.items, data.root), key = JSON.stringify(tree);
-  if (el._key === key) return;
-  el._key = key;
-  el.replaceChildren(kit.h("ul", {}, list(tree, kit)));
+  const root = nest(data.tree, data.words, data.awaited), key = JSON.stringify(root);
+  if (el._key !== key) {
+    el._key = key;
+    el.replaceChildren(kit.h("ul", {}, list(root, kit)));
+  }
+  for (const item of el.querySelectorAll("[data-node]")) {
+    if (item.dataset.node === `${data.node}`) item.setAttribute("aria-current", "true");
+    else item.removeAttribute("aria-current");
+  }
 }
 
-function list({ text, children }, kit) {
-  const item = kit.h("li", {}, text);
+function list({ id, text, children }, kit) {
+  const words = kit.h("span", {}, text), item = kit.h("li", {}, words);
+  words.dataset.node = id;
   if (children.length) item.append(kit.h("ul", {}, ...children.map((child) => list(child, kit))));
   return item;
 }

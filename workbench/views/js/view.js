@@ -38,7 +38,7 @@ export function arrivingIn({ m, run, arrival, feeding, still }, rounds, now) {
   const round = rounds.at(-1);
   if (still || !round || arrival?.run !== run || arrival.n !== rounds.length) return null;
   const staged = m.pace.stage(round, m.pace.span(round, run, feeding), now - arrival.at);
-  return staged && { round, ...staged, line: m.pace.line(round, m.pace.testOrder(round.nodes)) };
+  return staged && { round, ...staged, line: m.pace.line(round, m.treemodel.testOrder(round.nodes)) };
 }
 
 /** The baseline's rounds, when they may be compared with what is shown; otherwise why not, in a few words.

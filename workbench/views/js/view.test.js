@@ -11,10 +11,11 @@ import * as selection from "./selection.js";
 import * as speedup from "./speedup.js";
 import * as stalls from "./stalls.js";
 import * as store from "./store.js";
+import * as treemodel from "./treemodel.js";
 import { of, panel } from "./view.js";
 import * as words from "./words.js";
 
-const m = { branch, card, choice, figures, form, pace, selection, speedup, stalls, store, words };
+const m = { branch, card, choice, figures, form, pace, selection, speedup, stalls, store, treemodel, words };
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 const catalogue = {
   targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
@@ -24,7 +25,7 @@ const catalogue = {
 function page(changes = {}) {
   return {
     m, catalogue, choice: choice.first(catalogue), run: null, plain: null, plainKey: "", errors: [], notices: [], selection: selection.newSelection(), brush: null, ghosts: true,
-    threshold: 0, mode: "tree", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
+    threshold: 0, mode: "spine", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
   };
 }
 

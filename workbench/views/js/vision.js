@@ -21,7 +21,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
   else m.pagehead.fill(parts.nav, m.kit, host, "Vision");
   const page = {
     el, parts, m, host, catalogue: null, choice: null, run: null, plain: null, plainKey: "", errors: [], notices: [], selection: m.selection.newSelection(), wish: null, on: "run",
-    brush: null, ghosts: true, threshold: 0, mode: "tree", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
+    brush: null, ghosts: true, threshold: 0, mode: "spine", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
     scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false, definitions: {},
     vision: {
       scenes: [], lexicon: null, board: null, empty: "", rows: 8, cols: 8, scene: "", url: "", alt: "", source: "", fresh: true, picture: 0, patch: null, over: "target", how: "attention", query: null,
