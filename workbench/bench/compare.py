@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.contenders import Sample, sample_of
 from workbench.bench.lanes import BASELINE, Lane
 from workbench.bench.machine import machine_facts
 from workbench.bench.paired import figures_of, replayed, so_far
 from workbench.bench.prompts import BenchPrompt
+from workbench.bench.sample import Sample, sample_of
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
-from workbench.core.params import params_of
-from workbench.core.sampling import SamplingParams
+from workbench.methods import known
 from workbench.trace.events import STOPPED, Trace
 
 LANES, PROMPTS, REPEATS = 4, 32, 21
@@ -256,7 +255,7 @@ def prepare(
         raise PromptError(f"{len(prompts)} prompts cannot be compared on.", f"Give 1 to {PROMPTS}.")
     if not 1 <= plan.repeats <= REPEATS:
         raise ParameterError(f"repeats={plan.repeats} is out of range.", f"Use 1 to {REPEATS}.")
-    specs = params_of(SamplingParams())
+    specs = known.sampling()
     for name, value in plan.sampling.items():
         if name not in specs:
             raise ParameterError(

@@ -15,13 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
 from workbench.bench.lanes import Lane
 from workbench.bench.machine import machine_facts
 from workbench.engine.bundle import heads_of, locate
-from workbench.engine.models import resolve_device, resolve_drafter_dtype, resolve_dtype
-from workbench.methods import registry
+from workbench.methods import known
 
 MEASURING = 2
 """Version of how figures are measured and computed. Whoever changes either raises it: kept figures of another version
@@ -66,9 +63,11 @@ def conditions(
     Raises:
         ModelError: there is no such model, device or number format.
     """
+    from workbench.engine.models import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
+
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
-    needs = registry.get(lane.method).needs
+    needs = known.get(lane.method).needs
     drafts = drafter is not None and "drafter" in needs
     names = [target, *([drafter] if drafts and drafter else []), *heads_of(target, needs)]
     weights = {name: fingerprint(name) for name in names}
@@ -98,6 +97,8 @@ def fingerprint(name: str) -> str | None:
     place = locate(name)
     if Path(place).is_dir():
         return _digest(tuple(_dated(path) for pattern in FILES for path in sorted(Path(place).glob(pattern))))
+    from huggingface_hub import try_to_load_from_cache
+
     found = try_to_load_from_cache(place, "config.json")
     return Path(found).parent.name if isinstance(found, str) else None
 

@@ -5,100 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from workbench.bench.sample import Sample, sample_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.engine.method import Configured
-from workbench.trace.events import Trace
-from workbench.trace.metrics import acceptance_by_depth, summary
-
-
-@dataclass(slots=True)
-class Sample:
-    """One timed generation.
-
-    Attributes:
-        contender: name of what ran.
-        prompt: index of the prompt.
-        repeat: number of the repetition, from 0.
-        token_ids: what was generated.
-        seconds: the whole call, prefill included.
-        decode_seconds: from the end of prefill to the last token; None where it cannot be told apart.
-        rounds: verification passes of the target.
-        figures: sums that rows add up: accepted, tested, drafted, draft_s, verify_s,
-            decode_s, and overhead_s: everything between prefill and the last token that is in no model forward, be it
-            inside a round or between two.
-        warnings: what the run's self-checks said.
-        steps: tokens that each round emitted, corrected and bonus included; [] where the other side does not say.
-        depths: (depth, rounds that tested it, rounds that accepted there), as `metrics.acceptance_by_depth`.
-        growth_bytes: how far memory rose during the run; None where it cannot be measured.
-    """
-
-    contender: str
-    prompt: int
-    repeat: int
-    token_ids: list[int]
-    seconds: float
-    decode_seconds: float | None
-    rounds: int
-    figures: dict[str, float] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    depths: list[tuple[int, int, int]] = field(default_factory=list)
-    growth_bytes: int | None = None
-
-    @property
-    def call_rate(self) -> float:
-        """Tokens per second of the whole call."""
-        return len(self.token_ids) / self.seconds
-
-    @property
-    def decode_rate(self) -> float:
-        """Tokens per second after prefill; of the whole call where prefill cannot be told apart."""
-        return len(self.token_ids) / (self.decode_seconds or self.seconds)
-
-
-@runtime_checkable
-class Contender(Protocol):
-    """Something that continues a prompt and can be timed."""
-
-    @property
-    def name(self) -> str:
-        """Name in reports."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Name for people."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Whose implementation: "workbench", "hugging-face" or "llama.cpp"."""
-        ...
-
-    @property
-    def promise(self) -> str:
-        """What it promises about its output."""
-        ...
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What else decides the work of a round."""
-        ...
-
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of the weights it needs, without rearranged copies."""
-        ...
-
-    def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once; `prompt` and `repeat` label the sample."""
-        ...
 
 
 def weights_of(*models: Any) -> int:
@@ -167,30 +82,6 @@ class EngineContender:
         trace = self.engine.generate(request)
         seconds = time.perf_counter() - start
         return sample_of(trace, self.name, prompt, repeat, seconds)
-
-
-def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:
-    """A sample from what our engine recorded; `seconds` is the time of the whole call."""
-    figures = summary(trace)
-    kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
-    decode = trace.footer.seconds
-    kept["decode_s"] = decode
-    kept["draft_s"] = figures["draft_seconds"]
-    kept["verify_s"] = figures["verify_seconds"]
-    kept["overhead_s"] = max(0.0, decode - kept["draft_s"] - kept["verify_s"])
-    return Sample(
-        contender=contender,
-        prompt=prompt,
-        repeat=repeat,
-        token_ids=trace.token_ids,
-        seconds=seconds,
-        decode_seconds=decode or None,
-        rounds=figures["rounds"],
-        figures=kept,
-        warnings=list(trace.footer.warnings),
-        steps=[len(r.emitted) for r in trace.rounds],
-        depths=acceptance_by_depth(trace.rounds),
-    )
 
 
 @dataclass

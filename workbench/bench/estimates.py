@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.bench.bootstrap import bounds
-from workbench.bench.contenders import Sample
 from workbench.bench.paired import decode_rates, pays, speedup_of
+from workbench.bench.sample import Sample
 from workbench.trace import speedup
 from workbench.trace.whatif import laws
 

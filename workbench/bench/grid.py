@@ -16,9 +16,8 @@ from workbench.bench.compare import REPEATS, Plan
 from workbench.bench.lanes import Lane
 from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
 from workbench.core.errors import CapacityError, ParameterError, PromptError, UnknownNameError
-from workbench.core.params import ParamSpec, params_of
-from workbench.core.sampling import SamplingParams
-from workbench.methods import registry
+from workbench.core.params import ParamSpec
+from workbench.methods import known
 
 CELLS = 400
 """The most cells of one sweep."""
@@ -188,9 +187,9 @@ class Sweep:
         Raises:
             UnknownNameError: neither the methods nor sampling have one of that name.
         """
-        specs = {**OPTIONS, **params_of(SamplingParams())}
+        specs = {**OPTIONS, **known.sampling()}
         for method in self._methods():
-            specs |= registry.get(method).params
+            specs |= known.get(method).params
         if name not in specs:
             raise UnknownNameError.of("axis", name, [*NAMES, *specs])
         return specs[name]
@@ -207,7 +206,7 @@ class Sweep:
         varied = {axis.name: axis.values[i] for axis, i in zip(self.axes, at, strict=True)}
         numbers = {name: varied.get(name, getattr(self, name)) for name in OPTIONS}
         base = Lane.of(varied.get("method", self.method))
-        own, shared = registry.get(base.method).params, params_of(SamplingParams())
+        own, shared = known.get(base.method).params, known.sampling()
         wanted = {**self.params, **{n: v for n, v in varied.items() if n not in NAMES and n not in OPTIONS}}
         for name in wanted:
             self._spec(name)  # some method, or sampling, has it
@@ -246,8 +245,8 @@ class Sweep:
         Raises:
             WorkbenchError: an axis, a value or a setting is wrong.
         """
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data and name != "axes"}
-        return cls.of(data["axes"], **known)
+        given = {name: data[name] for name in cls.__dataclass_fields__ if name in data and name != "axes"}
+        return cls.of(data["axes"], **given)
 
     def _settings(self) -> dict[str, Any]:
         """What is not the default."""

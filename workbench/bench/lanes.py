@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import ParameterError
-from workbench.engine import Configured
-from workbench.methods import registry
+from workbench.methods import known
+
+if TYPE_CHECKING:
+    from workbench.engine import Configured
 
 BASELINE = "autoregressive"
 
@@ -78,13 +80,15 @@ class Lane:
         Raises:
             WorkbenchError: the registry knows no such method, parameter or value.
         """
-        method = registry.get(self.method)
-        values, specs = method.with_params(**self.params).values, method.params
-        return Lane(self.method, {n: values[n] for n in self.params if values[n] != specs[n].default}, self.drafter)
+        method = known.get(self.method)
+        values, specs = method.own(self.params), method.params
+        return Lane(self.method, {n: v for n, v in values.items() if v != specs[n].default}, self.drafter)
 
     @property
     def configured(self) -> Configured:
-        """The method with all its parameters decided."""
+        """The method with all its parameters decided. Brings PyTorch."""
+        from workbench.methods import registry
+
         return registry.get(self.method).with_params(**self.params)
 
     @property
@@ -97,7 +101,7 @@ class Lane:
         """For people: the method's title, and what is not its default."""
         said = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         said += [self.drafter] if self.drafter else []
-        title = registry.get(self.method).title
+        title = known.get(self.method).title
         return f"{title} ({', '.join(said)})" if said else title
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from workbench.bench.contenders import Contender, Sample
+from workbench.bench.sample import Contender, Sample
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Models
 from workbench.interop.gguf import export_gguf

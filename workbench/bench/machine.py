@@ -8,12 +8,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-
 
 def machine_facts() -> dict[str, Any]:
     """Processor, cores, threads, accelerator, versions and the time, as plain JSON."""
+    import torch  # reports name a machine without it
+    import transformers
+
     facts: dict[str, Any] = {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),

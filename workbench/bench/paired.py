@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.contenders import Sample
+from workbench.bench.sample import Sample
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Emitted, Top, Trace
 from workbench.trace.metrics import acceptance_by_depth

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workbench.bench.contenders import Contender, Sample
 from workbench.bench.machine import describe
 from workbench.bench.prompts import BenchPrompt, groups_of
+from workbench.bench.sample import Contender, Sample
 from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
 
 ESTIMATES = ("speedup_vs_autoregressive", "speedup_vs_hf")

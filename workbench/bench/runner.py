@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 
-from workbench.bench.contenders import Contender, Sample
 from workbench.bench.memory import growth
+from workbench.bench.sample import Contender, Sample
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (runs done, runs in all, what runs now)."""

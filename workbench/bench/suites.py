@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench import llamacpp
-from workbench.bench.contenders import Contender, EngineContender, HuggingFaceContender, Sample
+from workbench.bench.contenders import EngineContender, HuggingFaceContender
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.forced import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
 from workbench.bench.machine import machine_facts
 from workbench.bench.prompts import BenchPrompt, with_follow_ups
 from workbench.bench.report import BASELINE, BenchReport, BenchRow, build_groups, build_rows, build_runs
 from workbench.bench.runner import Progress, measure
+from workbench.bench.sample import Contender, Sample
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, Runner

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.errors import UnknownNameError
 from workbench.core.params import ParamSpec, params_of, split_values
 
 if TYPE_CHECKING:
@@ -93,6 +93,15 @@ class Known:
         """Whether it is made for prompts with pictures."""
         return "pictures" in self.needs
 
+    def own(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of this method's parameters alone, checked and in their types.
+
+        Raises:
+            UnknownNameError: it has no such parameter.
+            ParameterError: a value of the wrong type or out of range.
+        """
+        return split_values(f"parameter of {self.name}", self.params, {}, values)[0]
+
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Values of this method's parameters and of sampling's, checked and in their types.
 
@@ -111,12 +120,12 @@ def methods() -> list[Known]:
 
 
 def get(name: str) -> Known:
-    """A method by name. The registry is imported only where the file does not know the name and may be incomplete.
+    """A method by name. The registry is imported only where the file is stale, or does not know the name.
 
     Raises:
         UnknownNameError: with the nearest known names.
     """
-    found = {} if _has_registry() else _written()[0]
+    found = {} if _has_registry() or is_stale() else _written()[0]
     if name not in found:
         found = {method.name: method for method in methods()}
     if name not in found:
@@ -132,19 +141,13 @@ def check(name: str, values: Mapping[str, Any]) -> Known:
         ParameterError: a value of the wrong type or out of range.
     """
     method = get(name)
-    try:
-        method.split(values)
-    except WorkbenchError:
-        if _has_registry() or not is_stale():
-            raise
-        method = next(m for m in _of_registry() if m.name == name)
-        method.split(values)
+    method.split(values)
     return method
 
 
 def sampling() -> Mapping[str, ParamSpec]:
     """Parameters of sampling, which all methods share."""
-    if _has_registry():
+    if _has_registry() or is_stale():
         from workbench.core.sampling import SamplingParams
 
         return params_of(SamplingParams())
