@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 from ui.conftest import READY, Opener, free_port, serve
@@ -254,6 +255,15 @@ def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Op
     stop(page)
 
 
+def exported(page: Any, name: str) -> ElementTree.Element:
+    """A picture from the Export menu."""
+    page.get_by_role("button", name="export").first.click()
+    with page.expect_download() as download:
+        page.get_by_label(name).click()
+    page.keyboard.press("Escape")
+    return ElementTree.parse(download.value.path()).getroot()
+
+
 def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     upload(page, "wide.json", wide_tree(12))
@@ -276,6 +286,13 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     page.evaluate("document.querySelector('.wb-tree').scrollTop = 600")
     page.wait_for_function("!document.querySelector('.wb-still').getAttribute('transform').endsWith(' 0)')")
     assert abs(page.evaluate(top) - before) < 2, "the accepted path stays in sight"
+    picture = exported(page, "Draft tree as SVG")
+    assert not [e for e in picture.iter() if "translate(0 6" in e.get("transform", "")], (
+        "in a picture nothing is scrolled"
+    )
+    words = [e for e in picture.iter() if e.tag.endswith("}text") and e.get("x") and "wb-code" in e.get("class", "")]
+    assert len(words) >= 138, "all nodes, though most are out of sight"
+    assert all(e.get("textLength") for e in words if e.text), "words are as wide in another font"
     page.click("text='fit'")
     assert "100 %" not in page.inner_text(".wb-zooms")
     page.click(".wb-zooms button >> nth=2")

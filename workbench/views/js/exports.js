@@ -78,7 +78,7 @@ export function views(stage) {
 
 /** A view as an SVG document that needs no stylesheet: title and legend on top, `note` below. */
 export function picture({ title, el }, note, kit) {
-  const drawings = [...el.querySelectorAll("svg")].filter((svg) => svg.clientWidth > 60);
+  const drawings = [...el.querySelectorAll("svg")].filter((svg) => svg.clientWidth > 60 && !svg.closest(".wb-overview"));
   const alone = drawings.length === 1 && !el.querySelector(".wb-ribbon");
   const body = alone ? drawn(drawings[0]) : laidOut(el, kit), head = alone ? 40 : 16;
   const root = getComputedStyle(el.closest(".wb")), width = body.width + 32, lines = wrap(note, width - 32);
@@ -118,7 +118,13 @@ function legend(el, x, kit, words) {
 
 function drawn(svg) {
   const copy = svg.cloneNode(true), box = { width: svg.clientWidth, height: svg.clientHeight };
+  svg.querySelectorAll("text").forEach((text, i) => {
+    const length = text.getComputedTextLength(); // another font is as wide here, so that what did not collide does not
+    if (length > 0) copy.querySelectorAll("text")[i].setAttribute("textLength", length.toFixed(1));
+  });
   dress([svg, ...svg.querySelectorAll("*")], [copy, ...copy.querySelectorAll("*")], DRAWN);
+  copy.querySelector(".wb-still")?.removeAttribute("transform"); // in a picture nothing is scrolled
+  copy.querySelectorAll(".wb-ground, .wb-treetip, .wb-hit").forEach((part) => part.remove());
   return { node: copy, ...box };
 }
 

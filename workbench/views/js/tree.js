@@ -49,8 +49,8 @@ function place(view, size, scale, { treemodel, treeplaces, treetext }) {
   if (view.memo && view.memo.key.every((v, i) => v === key[i])) return view.memo;
   const tree = treemodel.model(data.round, { threshold, keep, root, textOf: data.textOf });
   let drawn;
-  const unfold = (column, room) => (drawn = treemodel.unfold(tree, (id) => said.get(id), mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree)));
-  const placed = treeplaces[mode](tree, unfold, { width, height, pitch: view.pitch, measure: view.measure }, treetext);
+  const unfold = (column, room) => (drawn = treemodel.unfold(tree, (id) => said.get(id) ?? said.get("all"), mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree)));
+  const placed = treeplaces[mode](tree, unfold, { width, height, pitch: view.pitch, measure: view.measure, whole: said.has("all") }, treetext);
   return (view.memo = { ...placed, tree, drawn, key });
 }
 
@@ -206,7 +206,7 @@ function key(el, view, name, m) {
   if (name === "0") return zoom(el, 1, m), true;
   if (name === "Enter") return drawn.get(at).folded > 0 && (turn(el, at, true, m), true);
   if (name === "Escape") {
-    const open = [at, ...m.treemodel.wayTo(placed.tree, at).reverse()].find((id) => drawn.get(id)?.more);
+    const open = [at, ...m.treemodel.wayTo(placed.tree, at).reverse()].find((id) => drawn.get(id)?.more || (folds(view, data).has("all") && folds(view, data).get(id) !== false && untested(placed.tree, id)));
     if (open === undefined) return false;
     turn(el, open, false, m);
     if (open !== at) pick(open);
@@ -218,13 +218,16 @@ function key(el, view, name, m) {
   return true;
 }
 
+const untested = (tree, id) => tree.nodes.get(id).children.some((c) => !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath);
+
 /** Unfold a node or fold it again. @param {boolean|null} open  null: the other way round */
 function turn(el, id, open, m) {
   const view = el._tree, said = folds(view, view.data), now = open ?? view.drawn.get(id).folded > 0;
   if (now) said.set(id, true);
   else {
-    said.delete(id);
-    for (const [other] of [...said]) if (m.treemodel.wayTo(view.placed.tree, other).includes(id)) said.delete(other);
+    if (said.has("all")) said.set(id, false);
+    else said.delete(id);
+    for (const [other] of [...said]) if (other !== "all" && m.treemodel.wayTo(view.placed.tree, other).includes(id)) said.delete(other);
   }
   view.turn += 1;
   again(el, m);
@@ -234,7 +237,7 @@ function turn(el, id, open, m) {
 export function unfoldAll(el, open, m) {
   const view = el._tree, said = folds(view, view.data);
   said.clear();
-  if (open) for (const [id, n] of view.placed.tree.nodes) if (n.children.length) said.set(id, true);
+  if (open) said.set("all", "all");
   view.turn += 1;
   again(el, m);
 }
@@ -264,7 +267,7 @@ export function fit(el, m) {
 export function shown(el) {
   const view = el._tree;
   if (!view?.placed) return null;
-  const more = [...view.drawn.values()].some((d) => d.more), size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
+  const more = folds(view, view.data).size > 0, size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
   return { zoom: view.zoom, folded: view.folded, more, drawn: view.drawn, tree: view.placed.tree, items: view.placed.items, sight: { x0: view.left / scale, x1: (view.left + size.width) / scale, y0: view.top / scale, y1: (view.top + size.height) / scale }, cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1 };
 }
 

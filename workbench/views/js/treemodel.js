@@ -85,12 +85,12 @@ function targetToken(round, textOf) {
 // -- Folding -------------------------------------------------------------------------------------------------------
 
 /** Which nodes are drawn. What was tested or accepted always is; of the others as many children of each node as `open`
- *  (true: all, false: none) or else `auto` says. On the path, one node alone is not folded: its number would
+ *  (true: all, false: none, "all": all, with everything else of the tree) or else `auto` says. On the path, one node alone is not folded: its number would
  *  take its place.
- *  @param {{nodes: Map}} tree  @param {(id: number|string) => boolean|undefined} open
+ *  @param {{nodes: Map}} tree  @param {(id: number|string) => boolean|"all"|undefined} open
  *  @param {(node: TreeNode, untested: number) => number} auto
  *  @returns {Map<number|string, {children: (number|string)[], folded: number, more: boolean}>}  of each drawn node: its drawn
- *    children, the number of nodes folded under it, whether it shows more than it would by itself */
+ *    children, the number of nodes folded under it, whether it was unfolded by itself and shows more than it would */
 export function unfold(tree, open, auto) {
   const drawn = new Map();
   const visit = (id) => {
@@ -98,7 +98,7 @@ export function unfold(tree, open, auto) {
     const always = node.children.filter((c) => at(c).tested || at(c).onPath), rest = node.children.filter((c) => !always.includes(c));
     const size = (list) => list.reduce((sum, c) => sum + 1 + at(c).under, 0);
     const usual = Math.min(rest.length, Math.max(0, auto(node, rest.length)));
-    let n = said === true ? rest.length : said === false ? 0 : usual;
+    let n = said === true || said === "all" ? rest.length : said === false ? 0 : usual;
     if (said !== false && node.onPath && size(rest.slice(n)) === 1) n = rest.length;
     const children = [...always, ...rest.slice(0, n)];
     drawn.set(id, { children, folded: size(rest.slice(n)), more: said === true && n > usual && !(node.onPath && size(rest.slice(usual)) === 1) });

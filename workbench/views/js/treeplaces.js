@@ -6,8 +6,8 @@
  *  from the right, and what would run into something already placed goes down until it does not. *Levels* are the same
  *  without the line: a row for each leaf, the accepted path first.
  *
- *  @typedef {{width: number, height: number, pitch: number, measure: (text: string, small?: boolean) => number}} Room
- *    of the region, in pixels; `pitch`: least height of what can be pressed
+ *  @typedef {{width: number, height: number, pitch: number, measure: (text: string, small?: boolean) => number,
+ *             whole?: boolean}} Room  of the region, in pixels; `pitch`: least height of what can be pressed; `whole`: all is unfolded
  *  @typedef {{id: number|string, node: object, x: number, y: number, scale: number, top: boolean, path: string|null,
  *             word: object, note: object|null, fold: object|null, lead: object|null, hit: object}} Item
  *    `x`, `y`: of the mark; `top`: on the accepted path; `path`: its edge; `lead`: from a raised word down to its mark */
@@ -26,7 +26,7 @@ export function spine(tree, unfold, room, text) {
   const own = tree.nodes, line = new Set(tree.spine), notes = [...own.values()].some((n) => n.tested && !n.onPath && text.test(n).length);
   const pitch = Math.max(room.pitch, notes ? 29 : 24);
   const words = tree.spine.map((id) => room.measure(text.visible(own.get(id).text)));
-  const least = Math.max(NARROW, 32 + pillOf(`+${tree.drafted}`, room)), high = (raised) => (raised ? 59 : 45), rowsUnder = (y) => Math.max(0, Math.floor((room.height - y - 46) / pitch));
+  const least = Math.max(room.whole ? LEVEL : NARROW, 32 + pillOf(`+${tree.drafted}`, room)), high = (raised) => (raised ? 59 : 45), rowsUnder = (y) => Math.max(0, Math.floor((room.height - y - 46) / pitch));
   // How deep the drawing goes depends on what is unfolded, and that on how wide a column is: the second look is final.
   let bands = bandsOf(tree.spine.length - 1, room, least, words[0]), drawn;
   for (let look = 0; look < 2; look += 1) {

@@ -55,22 +55,21 @@ export function test(node) {
   const { kind, u, accept, rule, inputs, p } = node, kept = kind === "accepted";
   if (!node.tested) return [];
   const threshold = inputs?.threshold ?? null;
-  if (u !== null && accept !== null) return pairs(u, u < accept ? "<" : "≥", accept);
-  if (threshold !== null && p !== null) return pairs(p, p > threshold ? ">" : "≤", threshold);
+  if (u !== null && accept !== null) return pairs(u, u < accept ? "<" : "≥", accept, rule);
+  if (threshold !== null && p !== null) return pairs(p, p > threshold ? ">" : "≤", threshold, rule);
   if (rule === "greedy") return kept ? ["= likeliest", "= top", "="] : ["≠ likeliest", "≠ top", "≠"];
   if (rule) return [rule];
   return p === null ? [] : [`p ${decimals(p, 2)}`];
 }
 
-function pairs(a, sign, b) {
+function pairs(a, sign, b, rule) {
   const digits = [2, 3, 4].find((n) => decimals(a, n) !== decimals(b, n)) ?? 4, [left, right] = [decimals(a, digits), decimals(b, digits)];
-  return [`${left} ${sign} ${right}`, `${left}${sign}${right}`];
+  return [...(rule ? [`${left} ${sign} ${right} ${rule}`] : []), `${left} ${sign} ${right}`, `${left}${sign}${right}`];
 }
 
-/** A probability as short as can be: ".43", "1", "0". Pure. */
+/** A probability as short as can be: ".43"; "0" and "1" only where it is that. Pure. */
 export function decimals(v, digits) {
-  if (v === 0 || v === 1) return `${v}`;
-  return v.toFixed(digits).replace(/^0\./, ".").replace(/^1\.0+$/, "1").replace(/^\.0+$/, "0");
+  return v === 0 || v === 1 ? `${v}` : v.toFixed(digits).replace(/^0\./, ".");
 }
 
 /** A node in words, for a screen reader and for those who point at it. Pure. @param {boolean} awaited  not judged yet */
@@ -78,7 +77,7 @@ export function sentence(node, folded = 0, awaited = false) {
   if (node.kind === "root") return [`“${visible(node.text)}”`, "committed", foldedWords(folded)].filter(Boolean).join(", ");
   const figure = (name, v) => (v === null || v === undefined ? "" : `${name} ${v.toFixed(2)}`);
   if (awaited) return [`“${visible(node.text)}”`, "drafted, not judged yet", figure("q", node.q), foldedWords(folded)].filter(Boolean).join(", ");
-  const [said] = test(node), why = said && node.u !== null ? `u ${said}` : said && node.inputs?.threshold !== undefined && node.u === null && node.inputs.threshold !== null ? `p ${said}` : said;
+  const [said] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }), why = said && node.u !== null ? `u ${said}` : said && node.inputs?.threshold !== undefined && node.u === null && node.inputs.threshold !== null ? `p ${said}` : said;
   const verdict = node.kind === "discarded" ? "discarded: never tested" : node.kind;
   return [`“${visible(node.text)}”`, why ? `${verdict}: ${why}` : verdict, node.rule && node.rule !== said ? `rule: ${node.rule}` : "", figure("p", node.p), figure("q", node.q), foldedWords(folded)].filter(Boolean).join(", ");
 }

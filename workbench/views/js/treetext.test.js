@@ -21,23 +21,23 @@ test("an edge says what was drawn against what was asked, with digits enough to 
   assert.equal(edge(node({ kind: "accepted", u: 0.43, accept: 0.83 }))[0], ".43 < .83");
   assert.equal(edge(node({ u: 0.95, accept: 0.03 }))[0], ".95 ≥ .03");
   assert.equal(edge(node({ u: 0.4312, accept: 0.4349, kind: "accepted" }))[0], ".431 < .435");
-  assert.equal(edge(node({ u: 0.5, accept: 5e-12 }))[0], ".50 ≥ 0");
+  assert.equal(edge(node({ u: 0.5, accept: 5e-12 }))[0], ".50 ≥ .00");
   assert.equal(edge(node({ u: 0.5, accept: 1, kind: "accepted" }))[0], ".50 < 1");
-  assert.equal(decimals(0.999, 2), "1");
+  assert.deepEqual([decimals(0.999, 2), decimals(1, 2), decimals(0, 2), decimals(0.004, 2)], ["1.00", "1", "0", ".00"]);
 });
 
 test("a rule without a draw says its own: the likeliest token, a threshold, or its name", () => {
   assert.equal(edge(node({ rule: "greedy", accept: 0 }))[0], "≠ likeliest");
   assert.equal(edge(node({ rule: "greedy", accept: 1, kind: "accepted" }))[0], "= likeliest");
-  assert.equal(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } }))[0], ".03 ≤ .09");
-  assert.equal(edge(node({ rule: "typical", accept: 1, p: 0.31, inputs: { threshold: 0.09 } }))[0], ".31 > .09", "passed, but a longer path won");
+  assert.deepEqual(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } })), [".03 ≤ .09 typical", ".03 ≤ .09", ".03≤.09"]);
+  assert.equal(edge(node({ rule: "typical", accept: 1, p: 0.31, inputs: { threshold: 0.09 } }))[0], ".31 > .09 typical", "passed, but a longer path won");
   assert.equal(edge(node({ rule: "forced" }))[0], "forced");
   assert.deepEqual(edge(node({ tested: false, kind: "discarded" })), []);
 });
 
 test("a trace that names no rule: greedy when its temperature was 0, else what is recorded and no more", () => {
   const [round] = JSON.parse(readFileSync(new URL("../../../tests/fixtures/wire/chain.json", import.meta.url))).rounds;
-  const told = (r) => edge(model(r).nodes.get(0));
+  const told = (r) => edge(model({ ...r, nodes: { ...r.nodes, rule: undefined } }).nodes.get(0));
   const silent = { ...round, nodes: { ...round.nodes, u: round.nodes.u.map(() => null), accept: round.nodes.accept.map(() => 1) } };
   assert.match(told(round)[0], /^\.\d+ < 1$/);
   assert.equal(told({ ...silent, params: { temperature: 0 } })[0], "= likeliest");
