@@ -75,7 +75,7 @@ def test_the_stylesheet_names_no_colour_and_no_unknown_variable() -> None:
 def test_words_that_lean_on_a_patch_stay_legible(theme: str) -> None:
     surface, host = palette()["surfaces"][theme], palette()["phases"]["host"][theme]
     css = stylesheets("vision")[-1].read_text(encoding="utf-8")
-    (least, more) = map(int, re.findall(r"var\(--wb-host\) calc\((\d+)% \+ var\(--lean\) \* (\d+)%\)", css)[0])
+    (least, more) = map(int, re.findall(r"var\(--wb-overhead\) calc\((\d+)% \+ var\(--lean\) \* (\d+)%\)", css)[0])
     assert least + more == round(100 * LEANING)
     parts = [(int(host[i : i + 2], 16), int(surface["bg"][i : i + 2], 16)) for i in (1, 3, 5)]
     mixed = "#" + "".join(f"{round(LEANING * a + (1 - LEANING) * b):02x}" for a, b in parts)

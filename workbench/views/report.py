@@ -24,7 +24,7 @@ ALL, PLAIN = "all prompts", "autoregressive"
 SPEED = "speedup_vs_autoregressive"
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
-    "hugging-face": ("Hugging Face", "var(--wb-host)", "diamond"),
+    "hugging-face": ("Hugging Face", "var(--wb-overhead)", "diamond"),
     "llama.cpp": ("llama.cpp", "var(--wb-vision)", "square"),
 }
 """Whose implementation → words, colour, marker."""
@@ -197,7 +197,7 @@ def cost(rows: Sequence[Row]) -> Panel | None:
     parts = {
         "draft_ms_per_round": ("draft", "var(--wb-draft)"),
         "verify_ms_per_round": ("verify", "var(--wb-verify)"),
-        "overhead_ms_per_round": ("outside the models", "var(--wb-host)"),
+        "overhead_ms_per_round": ("outside the models", "var(--wb-overhead)"),
     }
     data = [_bars(found, words, colour, name, "ms") for name, (words, colour) in parts.items()]
     layout = _layout("milliseconds a round", len(found), [_name(r) for r in found])
@@ -249,7 +249,7 @@ def across(groups: dict[str, list[Row]]) -> Panel:
         "text": [["" if v is None else f"{v:.2f}" for v in line] for line in values],
         "texttemplate": "%{text}",
         "hovertemplate": "%{y} on %{x}: %{z:.2f}× plain decoding<extra></extra>",
-        "colorscale": [[0, "var(--wb-host)"], [0.5, "var(--wb-bg)"], [1, "var(--wb-accepted)"]],
+        "colorscale": [[0, "var(--wb-overhead)"], [0.5, "var(--wb-bg)"], [1, "var(--wb-accepted)"]],
         "showscale": False,
         "xgap": 2,
         "ygap": 2,

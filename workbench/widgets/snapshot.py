@@ -177,7 +177,7 @@ def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
         shares = [sum(getattr(r, part) for r in trace.rounds) for part in ("draft_s", "verify_s", "overhead_s")]
         bar = "".join(char * round(60 * share / longest) for char, share in zip("▒█░", shares, strict=True))
         lines.append(f"{escape(name)[:40]:<24} {bar} {total:.2f} s")
-    return f"<pre>{chr(10).join(lines)}\n▒ draft  █ verify  ░ host</pre>" + key_figures(traces, names)
+    return f"<pre>{chr(10).join(lines)}\n▒ draft  █ verify  ░ overhead</pre>" + key_figures(traces, names)
 
 
 def stage(trace: Trace, beside: Trace | None = None) -> str:

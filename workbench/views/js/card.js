@@ -61,8 +61,8 @@ export function overlap(rows) {
 }
 
 function timeText(round) {
-  const ms = (s) => (1e3 * s).toFixed(1), host = Math.max(0, round.seconds - round.draft_s - round.verify_s), n = round.emitted.length;
-  return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(host)} host`;
+  const ms = (s) => (1e3 * s).toFixed(1), overhead = Math.max(0, round.seconds - round.draft_s - round.verify_s), n = round.emitted.length;
+  return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(overhead)} overhead`;
 }
 
 /** Spaces, breaks and tabs made visible. Pure. */

@@ -1,7 +1,7 @@
 /** Finished charts of a comparison, by Plotly: what a token costs, and at which acceptance drafting pays. Each has its
  *  numbers as a table and one sentence that says the same. */
 
-const PHASES = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["overhead", "--wb-host"]];
+const PHASES = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["overhead", "--wb-overhead"]];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"], MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
 /** Bars of what a token costs. Pure. @returns {{names: string[], parts: Record<string, (number|null)[]>, totals: (number|null)[]}} */

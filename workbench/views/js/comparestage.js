@@ -30,7 +30,7 @@ export function build(el, m, host) {
       h("div", { className: "wb-raceline" }, part("play", "button", { type: "button", className: "wb-tool" }, "▶"), slider(part), select("speed", "Speed of the race", SPEEDS), part("clock", "span", { className: "wb-clock" }))),
     h("div", { className: "wb-two" },
       card("table", "Measured", null, part("table", "div", { className: "wb-scroll wb-compared", tabIndex: 0 })),
-      chart("costs", "One token costs", m.panel.legend(kit, [["wb-phase-draft", "draft"], ["wb-phase-verify", "verify"], ["wb-phase-host", "overhead"]]), "wb-plot")),
+      chart("costs", "One token costs", m.panel.legend(kit, [["wb-phase-draft", "draft"], ["wb-phase-verify", "verify"], ["wb-phase-overhead", "overhead"]]), "wb-plot")),
     h("div", { className: "wb-two" },
       chart("pays", "Would it pay?", null, "wb-plot is-tall"),
       card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" }))),

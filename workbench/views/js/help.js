@@ -9,7 +9,7 @@ const WORDS = [
   ["draft", "tokens the drafter proposes"], ["verify", "one forward of the target over all of them"], ["accepted", "tested and kept"], ["rejected", "tested and refused"],
   ["corrected", "the target's own token after a rejection"], ["bonus", "the target's extra token after a fully accepted path"],
   ["discarded", "drafted, never tested: the path ended before it"], ["τ", "tokens emitted per verification"], ["p, q, u", "target's probability, drafter's, and the uniform that was drawn"],
-  ["host", "what a round spends outside the models"],
+  ["overhead", "wall time of a round in no model's forward: judging, committing, bookkeeping"],
 ];
 
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} said  a view's own */

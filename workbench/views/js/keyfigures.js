@@ -11,7 +11,7 @@ const dash = "—";
 export function items(f, plain, definitions, speed) {
   const formula = (name) => definitions[name]?.[1] ?? "";
   const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
-  const host = f.seconds - f.draft_seconds - f.verify_seconds;
+  const overhead = Math.max(0, f.seconds - f.draft_seconds - f.verify_seconds);
   const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
   const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
@@ -25,9 +25,9 @@ export function items(f, plain, definitions, speed) {
       label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second", worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "" },
     { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: f.tokens > f.target_forwards ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved` : `for ${f.tokens} tokens`,
       formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token", worked: "" },
-    { id: "cost", value: !f.rounds ? dash : `${ms(f.draft_seconds)}+${ms(f.verify_seconds)}+${ms(Math.max(0, host))}`,
-      unit: "ms", label: "draft + verify + host", formula: `mean wall time of a round; host: ${formula("overhead_share")}`,
-      worked: f.rounds ? `(${seconds(f.draft_seconds)} + ${seconds(f.verify_seconds)} + ${seconds(Math.max(0, host))}) / ${f.rounds} rounds` : "" },
+    { id: "cost", value: !f.rounds ? dash : ms(f.seconds), unit: "ms a round", formula: `mean wall time of a round; overhead: ${formula("overhead_share")}`,
+      label: f.rounds ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead` : "draft + verify + overhead",
+      worked: f.rounds ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead) / ${f.rounds} rounds` : "" },
   ];
 }
 

@@ -10,16 +10,16 @@ export function span(n, anchor, count) {
 }
 
 /** The phases of a round: as recorded, or one after the other where a trace has sums only. What lies between them, and
- *  judging and committing, is the host's. Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
+ *  judging and committing, is overhead. Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
 export function stretches(round) {
   const end = round.started_s + round.seconds, out = [];
   if (!round.phases?.length) {
     const cut = [0, round.draft_s, round.draft_s + round.verify_s, round.seconds].map((t) => round.started_s + t);
-    return ["draft", "verify", "host"].map((kind, i) => ({ kind, lane: "device", start: cut[i], end: cut[i + 1] }));
+    return ["draft", "verify", "overhead"].map((kind, i) => ({ kind, lane: "device", start: cut[i], end: cut[i + 1] }));
   }
-  for (const p of round.phases) out.push({ kind: KINDS[p.name] ?? "host", lane: p.lane, start: p.start_s, end: p.end_s });
+  for (const p of round.phases) out.push({ kind: KINDS[p.name] ?? "overhead", lane: p.lane, start: p.start_s, end: p.end_s });
   const last = Math.max(...out.map((p) => p.end));
-  if (last < end) out.push({ kind: "host", lane: out.at(-1).lane, start: last, end });
+  if (last < end) out.push({ kind: "overhead", lane: out.at(-1).lane, start: last, end });
   return out;
 }
 
@@ -72,7 +72,7 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
 export function totals(rounds, [from, to]) {
   const part = rounds.slice(from, to + 1), ms = (f) => (1e3 * part.reduce((a, r) => a + f(r), 0)).toFixed(1);
   const tokens = part.reduce((a, r) => a + r.emitted.length, 0);
-  return `rounds ${from + 1}–${to + 1}: ${tokens} tokens in ${ms((r) => r.seconds)} ms = ${ms((r) => r.draft_s)} draft + ${ms((r) => r.verify_s)} verify + ${ms((r) => r.seconds - r.draft_s - r.verify_s)} host`;
+  return `rounds ${from + 1}–${to + 1}: ${tokens} tokens in ${ms((r) => r.seconds)} ms = ${ms((r) => r.draft_s)} draft + ${ms((r) => r.verify_s)} verify + ${ms((r) => r.seconds - r.draft_s - r.verify_s)} overhead`;
 }
 
 /** Draw into `el`; emits `wb:pick` {round} on a click and `wb:brush` {from, to} after a drag.

@@ -33,7 +33,7 @@ test("a baseline that is too short claims nothing", () => {
 });
 
 test("sums over a brush name their parts", () => {
-  assert.match(totals(read("chain"), [1, 3]), /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ host$/);
+  assert.match(totals(read("chain"), [1, 3]), /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ overhead$/);
 });
 
 test("a baseline whose text ended earlier still lends its passes", () => {
@@ -54,11 +54,11 @@ test("phases that overlap are drawn on their own lanes, where they were", () => 
   assert.equal(lanes(read("chain")), null, "one after the other: one lane");
 });
 
-test("time after the last phase is the host's, and a trace without phases has its sums", () => {
+test("time after the last phase is overhead, and a trace without phases has its sums", () => {
   const round = read("chain")[0], parts = stretches({ ...round, phases: [] });
   near(parts.at(-1).end - parts[0].start, round.seconds);
   const cut = stretches({ ...round, phases: round.phases.slice(0, 1) });
-  assert.deepEqual(cut.map((p) => p.kind), ["draft", "host"]);
+  assert.deepEqual(cut.map((p) => p.kind), ["draft", "overhead"]);
 });
 
 test("a stalled round is marked in its lane, and said", () => {

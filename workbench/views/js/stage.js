@@ -26,7 +26,7 @@ export function build(el, m) {
             m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" }),
             m.treebar.build(parts, m)),
           card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
-        chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "host"].map((name) => [`wb-phase-${name}`, name])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
+        chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
         part("curves", "div", { className: "wb-four" },
           chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
           chart("rate", "Tokens per second", null, "wb-chart is-lowest"),

@@ -6,7 +6,7 @@ const ms = (s) => (1e3 * s).toFixed(1);
 /** Head and rows of each table by the name of its card. Pure. */
 export const TABLES = {
   lane: (rounds) => ({
-    head: ["round", "tokens", "draft ms", "verify ms", "host ms"],
+    head: ["round", "tokens", "draft ms", "verify ms", "overhead ms"],
     rows: rounds.map((r) => [r.index + 1, r.emitted.length, ms(r.draft_s), ms(r.verify_s), ms(Math.max(0, r.seconds - r.draft_s - r.verify_s))]),
   }),
   curve: (rounds, figures) => ({

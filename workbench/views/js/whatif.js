@@ -1,7 +1,7 @@
 /** What if: why the run on the page is as fast as it is, and what other drafts would have given. The figures come from
  *  `workbench.trace.whatif`, by way of the host; nothing is decoded anew. */
 
-const PARTS = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["accept", "--wb-corrected"], ["other", "--wb-host"]], NAMES = { draft: "draft", verify: "verify", accept: "overhead: accepting", other: "overhead: the rest" };
+const PARTS = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["accept", "--wb-corrected"], ["other", "--wb-overhead"]], NAMES = { draft: "draft", verify: "verify", accept: "overhead: accepting", other: "overhead: the rest" };
 const RANKS = [["rank 1", 1, 1, "--wb-accepted"], ["rank 2", 2, 2, "--wb-corrected"], ["rank 3 or later", 3, Infinity, "--wb-bonus"]];
 const LOST = [["beyond the recorded ranks", "beyond", "--wb-rejected"], ["ranking not recorded", "unknown", "--wb-pending"]];
 const ms = (s) => (1e3 * s).toFixed(2), two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
@@ -137,7 +137,7 @@ function drawSteps(state, b) {
   state.parts.stepsCard.hidden = !b.steps.length;
   const said = b.steps.map((s) => `${s.what}: ${two(s.speedup)}`).join("; ");
   plot(state, "steps", `${said} times plain decoding.`, ["what counts", "× plain"], b.steps.map((s) => [s.what, two(s.speedup)]), (css) => ({
-    data: [{ type: "bar", x: b.steps.map((_, i) => ["formula", "measured τ", "verification", "overhead"][i]), y: b.steps.map((s) => s.speedup), text: b.steps.map((s) => `${two(s.speedup)}×`), textposition: "outside", cliponaxis: false, customdata: b.steps.map((s) => plain(s.what)), marker: { color: b.steps.map((_, i) => css(i === b.steps.length - 1 ? "--wb-accepted" : "--wb-host")) }, hovertemplate: "%{customdata}: %{y:.2f}×<extra></extra>" }],
+    data: [{ type: "bar", x: b.steps.map((_, i) => ["formula", "measured τ", "verification", "overhead"][i]), y: b.steps.map((s) => s.speedup), text: b.steps.map((s) => `${two(s.speedup)}×`), textposition: "outside", cliponaxis: false, customdata: b.steps.map((s) => plain(s.what)), marker: { color: b.steps.map((_, i) => css(i === b.steps.length - 1 ? "--wb-accepted" : "--wb-overhead")) }, hovertemplate: "%{customdata}: %{y:.2f}×<extra></extra>" }],
     layout: frame(150, { bargap: 0.45, margin: { l: 34, r: 10, t: 18, b: 24 }, xaxis: { fixedrange: true }, yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-hair"), ticksuffix: "×" }, shapes: [{ type: "line", x0: -0.5, x1: b.steps.length - 0.5, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.2, dash: "dot" } }] }),
   }));
 }

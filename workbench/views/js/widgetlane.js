@@ -30,7 +30,7 @@ export function words({ tokens, seconds }) {
 /** Draw a widget's lanes into `root`, and keep its selection. */
 export function mount(root, { model, modules: m, on }) {
   const { kit } = m, box = kit.h("div", { className: "wb-lanes", tabIndex: 0 });
-  const key = m.panel.legend(kit, ["draft", "verify", "host"].map((name) => [`wb-phase-${name}`, name]));
+  const key = m.panel.legend(kit, ["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name]));
   const note = kit.h("em");
   root.classList.add("is-embedded");
   root.append(kit.h("section", { className: "wb-card" }, kit.h("h3", {}, kit.h("span", {}, "Wall clock"), key, note), box));
