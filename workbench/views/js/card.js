@@ -26,16 +26,20 @@ export function candidates(round, node) {
   return own && !best.includes(own) ? [...best.slice(0, ROWS - 1), own] : best;
 }
 
-/** Sentences about a node: [term, words] pairs. Pure. */
-export function facts(round, node) {
-  const { nodes } = round, f = (v) => (v === null || v === undefined ? "–" : v < 0.005 && v > 0 ? v.toPrecision(1) : v.toFixed(2));
+/** Sentences about a node: [term, words] pairs. Pure.
+ *  @param {Record<string, object>} rules  what the trace's header says of its rules  @param {object} m  formula, ruling */
+export function facts(round, node, rules, { formula: f, ruling }) {
+  const { nodes } = round;
   if (node === null) return [];
-  const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node];
-  const out = [["probability", `p = ${f(p)} · q = ${f(q)}${p !== null && q ? ` · p/q = ${f(p / q)}` : ""}`]];
-  const greedy = u === null && round.params.temperature === 0;
-  if (accept !== null) out.push(["accept with", greedy ? `${f(accept)}: the target's likeliest token or not` : ratioText(p, q, accept, f)]);
-  out.push(["drawn", (u !== null ? `u = ${f(u)} ${u < accept ? "<" : "≥"} ${f(accept)} → ${nodes.status[node]}`
-    : nodes.status[node] === "discarded" ? "never tested: the path ended before it" : `no draw${greedy ? " (greedy)" : ""} → ${nodes.status[node]}`) + sequel(round, node)]);
+  const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node], status = nodes.status[node];
+  const said = ruling.statement(round, node, rules, f, visible), why = said.at(-1)?.[0] === "why" ? [said.pop()] : [];
+  const out = [["probability", `p = ${short(p, f)} · q = ${short(q, f)}`], ...said];
+  const drawn = () => f.compared(u, accept).join(" ");
+  const passed = accept === 1 && status === "rejected";
+  out.push(["drawn", (u !== null && accept !== null ? `u = ${drawn()} → ${status}`
+    : status === "discarded" ? "never tested: the path ended before it"
+      : passed ? "nothing: it passed, and another path that passed was taken" : `nothing → ${status}`) + (passed ? "" : sequel(round, node))]);
+  out.push(...why);
   const entropy = round.entropy[nodes.parents[node] + 1];
   if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats, of p`]);
   const siblings = nodes.parents.flatMap((parent, i) => (parent === nodes.parents[node] ? [i] : []));
@@ -44,6 +48,8 @@ export function facts(round, node) {
   if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
   return out;
 }
+
+const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2));
 
 /** What followed a rejection: the next draft for the same place, or the target's own token. */
 function sequel({ nodes, emitted, bonus_kind }, node) {
@@ -70,11 +76,6 @@ export function visible(text) {
   return text.replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length)).replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "·";
 }
 
-function ratioText(p, q, accept, f) {
-  const usual = q ? Math.min(1, p / q) : null;
-  return usual !== null && Math.abs(usual - accept) < 0.006 ? `min(1, p/q) = min(1, ${f(p)} / ${f(q)}) = ${f(accept)}` : `${f(accept)}`;
-}
-
 /** Facts about a whole round. Pure. */
 export function roundFacts(round) {
   const out = [
@@ -93,9 +94,10 @@ export function placeOf(round, node) {
 }
 
 /** Draw into `el`; emits `wb:branch` {round, place, token, text} when a token is chosen to continue from.
- *  @param {{round: object|null, node: number|null, barred: string}} data  `barred`: why nothing can be continued */
-export function render(el, data, kit) {
-  const state = (el._card ??= build(el, kit));
+ *  @param {{round: object|null, node: number|null, barred: string, rules: Record<string, object>|undefined}} data
+ *         `barred`: why nothing can be continued; `rules`: of the trace's header */
+export function render(el, data, m) {
+  const { kit } = m, state = (el._card ??= build(el, kit));
   const { round, node } = data;
   el.classList.toggle("is-empty", !round);
   if (!round) return;
@@ -112,21 +114,25 @@ export function render(el, data, kit) {
     button.title = kept ? "this is what the text goes on with" : data.barred || "continue from here with this token: a new run";
   });
   state.key.hidden = rows.length === 0;
-  const shared = overlap(rows);
-  const list = [...facts(round, node), ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]), ...(node === null ? roundFacts(round) : [])];
+  m.playcard.render(state.play, data, m);
+  const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null; // where nothing was drawn from q, it says nothing
+  const list = [...facts(round, node, data.rules, m), ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]), ...(node === null ? roundFacts(round) : [])];
   while (state.list.childElementCount < 2 * list.length) state.list.append(kit.h("dt"), kit.h("dd"));
   [...state.list.children].forEach((cell, i) => {
     const pair = list[i >> 1];
     cell.hidden = !pair;
-    if (pair) kit.write(cell, pair[i & 1]);
+    if (!pair) return;
+    kit.write(cell, pair[i & 1]);
+    cell.classList.toggle("is-words", pair[0] === "why");
   });
 }
 
 function build(el, kit) {
   const bars = kit.h("div", { className: "wb-bars" }), list = kit.h("dl", { className: "wb-facts" });
   const key = kit.h("div", { className: "wb-key" }, kit.h("span", { className: "is-q" }, "q drafter"), kit.h("span", { className: "is-p" }, "p target"));
-  el.append(bars, key, list);
-  return { bars, key, list };
+  const play = kit.h("div", { hidden: true });
+  el.append(bars, key, play, list);
+  return { bars, key, list, play };
 }
 
 function bar(el, kit) {
@@ -144,12 +150,12 @@ function fill(row, { text, p, q, own }, kit) {
     bar.style.setProperty("--v", v ?? 0);
     label.style.setProperty("--v", v ?? 0);
     bar.toggleAttribute("data-unknown", v === null);
-    kit.write(label, v === null ? `${name} –` : `${name} ${short(v)}`);
+    kit.write(label, v === null ? `${name} –` : `${name} ${figure(v)}`);
   }
 }
 
-function short(v) {
+function figure(v) {
   return v > 0 && v < 0.005 ? "<0.01" : v.toFixed(2);
 }
 
-export default { render };
+export default { render, visible };

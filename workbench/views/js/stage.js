@@ -94,7 +94,7 @@ export function draw(parts, m, view) {
   write(parts.ribbonNote, view.status);
   const coming = view.follow ? view.arriving : null, round = coming?.round ?? (shown === null ? null : rounds[shown.round]), due = (name) => view.all || kit.inSight(parts[`${name}Card`]);
   if (due("tree")) tree(parts, m, view, round);
-  if (due("card") && !coming) nodeCard(parts, m, round, shown, view.barredBranch, view.stalls.get(round?.index));
+  if (due("card") && !coming) nodeCard(parts, m, round, shown, { barred: view.barredBranch, rules: run?.header?.rules }, view.stalls.get(round?.index));
   if (due("lane")) lane(parts, m, view);
   curves(parts, m, view, due);
   m.scrubber.render(parts, { ...view, held: m.ribbon.isHeld(parts.ribbon) }, kit);
@@ -183,9 +183,9 @@ function plainWords(view) {
   return view.noBaseline === "no baseline yet" ? "not measured yet: Baseline decodes this prompt plainly, with the same seed" : view.noBaseline;
 }
 
-function nodeCard(parts, m, round, shown, barred, stalled) {
+function nodeCard(parts, m, round, shown, more, stalled) {
   const { write } = m.kit, slow = stalled ? `round stalled: ${stalled.toFixed(0)} times as long as others like it` : "", node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
-  m.card.render(parts.card, { round, node, barred }, m.kit);
+  m.card.render(parts.card, { round, node, ...more }, m);
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
   if (node !== null) {
     write(parts.cardTitle, `“${m.ribbon.visibleText(round.nodes.text[node])}” at depth ${round.nodes.depth[node]}`);

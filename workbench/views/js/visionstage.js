@@ -91,7 +91,7 @@ export function draw(parts, m, view) {
   press(parts.how, view.how, kit);
   write(parts.ribbonNote, view.status);
   const on = view.on;
-  m.card.render(parts.card, { round: on.round, node: on.node, barred: view.barredBranch }, kit);
+  m.card.render(parts.card, { round: on.round, node: on.node, barred: view.barredBranch, rules: on.rules }, m);
   write(parts.cardTitle, on.title);
   write(parts.cardNote, on.note);
   curve(parts, m, view);

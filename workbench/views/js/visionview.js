@@ -27,7 +27,7 @@ export function of(page, now) {
       beside && { trace: { rounds: theirs, attribution: second.attribution }, figures: m.figures.summary(theirs), seen: {}, name: beside.name }, speed(page, base), base.definitions),
     ...drawings(page, traces, { maps, token, word, patch: vision.patch, at }),
     pointed: pointed(page, traces, maps, patch, whose),
-    on: node(page, held, at),
+    on: { ...node(page, held, at), rules: on.run?.header?.rules },
     kindRows: lexicon ? d.kindRows({ rounds }, second && { rounds: theirs }, lexicon) : [],
     board: vision.board, keepChosen: seen.since < 0 ? null : { tokens: seen.n_drafter },
     waiting: run ? base.waiting : vision.empty || base.waiting,

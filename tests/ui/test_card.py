@@ -1,0 +1,44 @@
+"""The node card in the page: it states the rule that the trace names, and one can play with it by keyboard."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from traces import FIXTURES
+from ui.conftest import Opener
+from ui.test_live import upload
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_recorded(
+    fake_app: str, open_page: Opener
+) -> None:
+    page = open_page(fake_app)
+    upload(page, "chain.json", json.loads((FIXTURES / "chain.json").read_text()))
+    page.locator(".wb-ghost.is-rejected").first.click()
+    facts, play = page.locator(".wb-facts"), page.locator(".wb-play")
+    page.wait_for_selector(".wb-facts :text('min(1, p / q) = min(1, ')")
+    recorded = facts.inner_text()
+    play.locator("summary").click()
+    assert "→ rejected" in play.locator(".wb-play-verdict").inner_text()
+    assert play.locator("button").is_disabled()
+    u = play.get_by_role("slider", name="uniform that was drawn")
+    u.press("Home")
+    page.wait_for_selector(".wb-play-verdict:has-text('would be accepted; it was rejected')")
+    assert "not recorded" in play.locator(".wb-play-badge").inner_text()
+    play.get_by_role("slider", name="temperature").press("Home")
+    page.wait_for_selector(".wb-play-verdict:has-text('x = x*')")
+    assert facts.inner_text() == recorded
+    play.get_by_role("button", name="Reset").click()
+    page.wait_for_selector(".wb-play-badge:has-text('as recorded')")
+    assert u.get_attribute("aria-valuetext").endswith("as recorded")
+    old = json.loads((FIXTURES / "chain.json").read_text())
+    del old["header"]["rules"]
+    for r in old["rounds"]:
+        del r["nodes"]["rule"], r["nodes"]["inputs"]
+    upload(page, "old.json", old | {"header": old["header"] | {"schema": 2}})
+    page.locator(".wb-ghost.is-rejected").first.click()
+    page.wait_for_selector(".wb-facts :text('does not say by which rule')")
+    assert play.is_hidden()

@@ -1,0 +1,168 @@
+"""The node card, computed in Node, against Python: its equations hold as printed, and what one plays with follows from
+the recorded laws. Traces of every rule come from a world of six tokens, whose whole laws are recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from typing import Any
+
+import pytest
+import worlds
+from views.test_modules import ENV, needs_node
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.trace.events import Trace
+from workbench.views import module_path
+
+RUNS = [
+    ("draft-model", 0.9),
+    ("draft-tree", 0.9),
+    ("draft-tree-sampled", 0.9),
+    ("medusa-typical", 0.9),
+    ("draft-tree", 0.0),
+]
+RULES = {"ratio", "residual", "point", "point-residual", "typical", "greedy"}
+MOVES: list[dict[str, Any]] = [
+    {"temperature": 0.9}, {"temperature": 0.4}, {"temperature": 1.7}, {"temperature": 0.0},
+    {"temperature": 0.9, "params": {"epsilon": 0.4, "delta": 0.9}}, {"temperature": 1.3, "params": {"epsilon": 0.02}},
+]  # fmt: skip
+SCRIPT = """
+import { readFileSync } from "node:fs";
+const { modules, traces, moves } = JSON.parse(readFileSync(0));
+const [formula, ruling, playing] = await Promise.all(modules.map(async (m) => (await import(m)).default)), out = [];
+for (const [t, { header, rounds }] of traces.entries()) for (const [r, round] of rounds.entries()) {
+  for (const [node, accept] of round.nodes.accept.entries()) {
+    if (accept === null) continue;
+    const told = ruling.ruleOf(round, node, header.rules), { rule, values } = told;
+    const say = (f, v) => ruling.equation(f, told, v, round, node, formula);
+    const equations = [say(rule.formula, accept), ...Object.entries(rule.because).map(([s, f]) => say(f, values[s]))];
+    const start = playing.recorded(round, node, rule), play = moves.map((move) => {
+      const params = Object.fromEntries(Object.entries(start.params).map(([k, v]) => [k, move.params?.[k] ?? v]));
+      return playing.judge(round, node, header.rules, { ...start, ...move, params, K: 3 }, { formula, ruling });
+    });
+    out.push({ t, r, node, equations, play });
+  }
+}
+console.log(JSON.stringify(out));
+"""
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
+    """A run for each way of judging."""
+    models, found = worlds.small_world(6, heads=tmp_path_factory.mktemp("medusa")), []
+    for name, temperature in RUNS:
+        asked = Request(
+            [3, 1, 4, 1, 5, 3, 1, 4, 1], registry.get(name).with_params(), SamplingParams(temperature), 40, 4
+        )
+        found.append(Engine(models).generate(asked))
+    assert {rule for trace in found for rule in trace.header.rules} == RULES
+    return found
+
+
+@pytest.fixture(scope="module")
+def cards(traces: list[Trace]) -> list[dict[str, Any]]:
+    """What the card's modules make of every tested node."""
+    given = {
+        "modules": [module_path(name).as_uri() for name in ("formula", "ruling", "playing")],
+        "traces": [json.loads(json.dumps(trace.to_wire())) for trace in traces], "moves": MOVES,
+    }  # fmt: skip
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", SCRIPT], input=json.dumps(given), capture_output=True, text=True,
+        check=True, timeout=60, env=ENV,
+    )  # fmt: skip
+    return json.loads(node.stdout)
+
+
+def computed(filled: str) -> float:
+    """What a reader gets who computes with the printed numbers."""
+    for raised, plain in zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True):
+        filled = filled.replace(raised, plain)
+    python = filled.replace("·10-", "e-").replace("·", "*").replace("−", "-").replace(" = ", " == ")
+    return float(eval(python.replace("“", "'").replace("”", "'"), {"__builtins__": {}, "min": min, "exp": math.exp}))
+
+
+@needs_node
+def test_every_printed_equation_is_true_to_the_digits_printed(cards: list[dict[str, Any]], traces: list[Trace]) -> None:
+    met = set()
+    for card in cards:
+        nodes = traces[card["t"]].rounds[card["r"]].nodes
+        met.add(nodes.rule[card["node"]])
+        for equation in card["equations"]:
+            assert equation is not None, "the rule gives what was recorded"
+            printed, power = equation["result"].partition("·")[::2]
+            unit = 10.0 ** -len(printed.partition(".")[2]) * (computed(f"1·{power}") if power else 1)
+            assert abs(computed(equation["filled"]) - computed(equation["result"])) <= unit / 2 * (1 + 1e-9)
+        first = card["equations"][0]
+        assert computed(first["result"]) == pytest.approx(nodes.accept[card["node"]], rel=0.05)
+        assert first["holds"] in (None, bool(nodes.accept[card["node"]]))
+    assert met == RULES
+
+
+def heated(law: dict[int, float], power: float) -> dict[int, float]:
+    raised = {token: p**power for token, p in law.items()}
+    return {token: p / math.fsum(raised.values()) for token, p in raised.items()}
+
+
+def excess(r: dict[int, float], q: dict[int, float]) -> dict[int, float]:
+    left = {t: max(0.0, r[t] - q[t]) for t in r}
+    total = math.fsum(left.values())
+    return {t: w / total for t, w in left.items()} if total > 1e-12 else r
+
+
+def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[float, dict[int, float]]:
+    """(acceptance, what a rejection leaves) of a node at another temperature or threshold, from the laws alone."""
+    of, before = trace.rounds[r], trace.rounds[r].params["temperature"]
+    nodes, place, token = of.nodes, of.nodes.parents[node] + 1, of.nodes.tokens[node]
+    p = dict(zip(of.top_p[place].tokens, of.top_p[place].prob, strict=True))
+    to = move["temperature"]
+    if to == 0:
+        best = max(p, key=lambda t: p[t])
+        return float(token == best), {t: float(t == best) for t in p}
+    p = heated(p, (before or 1) / to)
+    elders = [i for i in range(node) if nodes.parents[i] == nodes.parents[node]]
+    if nodes.rule[node] == "typical":
+        values = {**of.params, **move.get("params", {})}
+        entropy = -math.fsum(x * math.log(x) for x in p.values() if x > 0)
+        return float(p[token] > min(values["epsilon"], values["delta"] * math.exp(-entropy))), p
+    law = of.top_q[place] if of.top_q else None
+    if law is None:
+        held = {nodes.tokens[i] for i in elders}
+        left = {t: 0.0 if t in held else w for t, w in p.items()}
+        share = left[token] / math.fsum(left.values())
+        after = {t: 0.0 if t == token else w for t, w in left.items()}
+        total = math.fsum(after.values())
+        return share, {t: w / total for t, w in after.items()}
+    q = heated(dict(zip(law.tokens, law.prob, strict=True)), before / to)
+    for elder in elders:
+        p = excess(p, q)
+        rest = {t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()}
+        q = {t: w / math.fsum(rest.values()) for t, w in rest.items()}
+    return min(1.0, p[token] / q[token]), excess(p, q)
+
+
+@needs_node
+def test_what_one_plays_with_is_what_python_computes(cards: list[dict[str, Any]], traces: list[Trace]) -> None:
+    for card in cards:
+        trace, node = traces[card["t"]], card["node"]
+        for move, seen in zip(MOVES, card["play"], strict=True):
+            accept, left = expected(trace, card["r"], node, move)
+            assert seen["accept"] == pytest.approx(accept, rel=1e-6, abs=1e-9), (trace.header.method, move)
+            u, kept = trace.rounds[card["r"]].nodes.u[node], seen["kept"]
+            assert kept == (bool(accept) if seen["compares"] else None if u is None else u < seen["accept"])
+            found = {row["token"]: row["left"] for row in seen["rows"]}
+            assert found == pytest.approx(left, rel=1e-6, abs=1e-9), (trace.header.method, move)
+            assert seen["mass"]["p"] == pytest.approx(1)
+            assert seen["expected"] == pytest.approx(sum(accept**i for i in range(4)))
+            assert math.isclose(sum(found.values()) + seen["rest"]["left"], 1, abs_tol=1e-6)
+
+
+def test_the_card_knows_no_rule_by_heart() -> None:
+    """A verifier of one's own needs no change here: no formula but those which another temperature brings."""
+    for name in ("card", "ruling", "formula", "playcard"):
+        text = module_path(name).read_text(encoding="utf-8")
+        assert not any(f'"{rule}"' in text for rule in RULES)

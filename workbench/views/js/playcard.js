@@ -1,0 +1,145 @@
+/** The part of the node card that one can play with: sliders for u, temperature, K and the rule's own parameters, and
+ *  what would have come of the node. Marked as a thought, never to be taken for what was recorded. */
+
+const SHOWN = 6;
+
+/** Draw into `el`; hidden where there is nothing to play with: no tested node, or a trace that does not name its rule.
+ *  @param {{round: object|null, node: number|null, rules: Record<string, object>|undefined}} data */
+export function render(el, data, m) {
+  const { round, node, rules } = data, { kit, playing, ruling } = m;
+  const told = round && node !== null && round.nodes.accept[node] !== null ? ruling.ruleOf(round, node, rules) : null;
+  el.hidden = !told || !round.top_p.length;
+  if (el.hidden) return;
+  const ui = (el._play ??= build(el, m));
+  if (ui.round !== round || ui.node !== node) Object.assign(ui, { round, node, rules, start: playing.recorded(round, node, told.rule), moved: null });
+  ui.moved ??= structuredClone(ui.start);
+  if (ui.details.open) draw(ui, m);
+}
+
+function draw(ui, m) {
+  const { kit, playing, formula: f } = m, { write } = kit, { round, node, start, moved } = ui;
+  const given = { ...moved, u: moved.u ?? 0.5 }, seen = playing.judge(round, node, ui.rules, given, m);
+  const list = sliders(start, seen, ui.rules[round.nodes.rule[node]]);
+  while (ui.sliders.childElementCount < list.length) ui.sliders.append(slider(ui, m));
+  [...ui.sliders.children].forEach((row, i) => {
+    row.hidden = i >= list.length;
+    if (!row.hidden) set(row, list[i], given, start, seen, m);
+  });
+  ui.reset.disabled = seen.asRecorded || (moved.u === null && same(moved, start));
+  ui.badge.dataset.moved = !ui.reset.disabled;
+  write(ui.badge, ui.reset.disabled ? "as recorded" : "what if: computed, not recorded");
+  const status = seen.kept ? "accepted" : "rejected", was = round.nodes.status[node];
+  ui.verdict.dataset.status = status;
+  write(ui.verdict, `${sentence(seen, given, f, (token) => nameOf(seen, token, m))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`);
+  const rows = seen.rows.filter((row) => row.p !== null).sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.left, b.p) - Math.max(a.left, a.p)).slice(0, SHOWN);
+  while (ui.bars.childElementCount < rows.length) ui.bars.append(bar(kit));
+  [...ui.bars.children].forEach((row, i) => {
+    row.hidden = i >= rows.length;
+    if (!row.hidden) fill(row, rows[i], m);
+  });
+  write(ui.keyP, round.nodes.parents.some((parent, i) => i < node && parent === round.nodes.parents[node]) ? "left by its elders" : "p");
+  const a = f.digits(seen.accept, 3), K = moved.K, tokens = `${seen.expected.toFixed(2)} tokens a round`;
+  write(ui.expected, seen.accept >= 1 ? `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round` : `K = ${K} drafts, each kept with a = ${a}: (1 − aᴷ⁺¹)/(1 − a) = ${tokens}`);
+  write(ui.known, coverage(seen, moved, start));
+}
+
+const same = (a, b) => a.temperature === b.temperature && a.K === b.K && Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
+
+/** What decides, with numbers that make it true. Pure but for names. */
+function sentence(seen, { u }, f, name) {
+  const { rule, values, accept, compares } = seen, names = new Set(Object.keys(rule.places).filter((symbol) => ["token", "likeliest"].includes(rule.places[symbol])));
+  const used = Object.fromEntries(Object.entries(values).filter(([symbol]) => f.tokens(rule.formula, Object.keys(values)).some((t) => t.kind === "symbol" && t.value === symbol)));
+  const found = f.rounded(rule.formula, used, accept, names);
+  for (const symbol of found ? names : []) found.words[symbol] = name(values[symbol]);
+  const filled = found ? f.written(rule.formula, found.words) : "";
+  if (compares) return `${rule.formula}: ${filled || "?"} ${accept === 1 ? "holds" : "does not hold"}`;
+  return `${[...new Set([rule.formula, filled, found?.result ?? f.digits(accept, 3)])].filter(Boolean).join(" = ")}; u = ${f.compared(u, accept).join(" ")}`;
+}
+
+function nameOf(seen, token, m) {
+  const row = seen.rows.find((each) => each.token === token);
+  return row ? `“${m.card.visible(row.text)}”` : `id ${token}`;
+}
+
+/** What of the laws is known, and what was taken for the rest. Pure. */
+export function coverage({ rows, mass, rest }, moved, start) {
+  const n = (name) => rows.filter((row) => row[name] !== null).length, percent = (v) => (v > 0.9995 ? "all" : `${(100 * v).toFixed(1)} %`);
+  const known = `Over the recorded tokens: ${n("p")} that hold ${percent(mass.p)} of p${mass.q === null ? "" : `, ${n("q")} that hold ${percent(mass.q)} of q`}.`;
+  const bound = moved.temperature === start.temperature || rest.p < 5e-4 ? "" : moved.temperature < start.temperature
+    ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.` : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
+  return known + bound + (moved.temperature !== start.temperature && start.temperature === 0 ? " The draft was chosen greedily, and is judged as a chosen one." : "");
+}
+
+/** The sliders of a node: [name, label, least, most, step, value]. Pure. */
+export function sliders(start, seen, rule) {
+  const symbol = (where) => Object.keys(rule.places).find((each) => rule.places[each] === where) ?? where;
+  return [
+    ...(seen.compares ? [] : [{ name: "u", label: "u", words: "uniform that was drawn", low: 0, high: 1, step: 0.001 }]),
+    { name: "temperature", label: "T", words: "temperature of p and q", low: 0, high: Math.max(2, start.temperature), step: 0.01 },
+    { name: "K", label: "K", words: "drafts in a row", low: 1, high: Math.max(16, start.K), step: 1 },
+    ...Object.keys(start.params).map((name) => ({ name, label: symbol(name), words: name, low: 0, high: 1, step: 0.01, param: true })),
+  ];
+}
+
+function set(row, { name, label, words, low, high, step, param }, moved, start, seen, m) {
+  const [text, input, output] = row.children, value = param ? moved.params[name] : moved[name], first = param ? start.params[name] : start[name];
+  Object.assign(input, { min: low, max: high, step });
+  if (document.activeElement !== input || Number(input.value) !== value) input.value = value;
+  row._name = param ? ["params", name] : [name];
+  m.kit.write(text.firstChild, label);
+  text.title = words;
+  m.kit.set(input, { "aria-label": `what if: ${words}`, "aria-valuetext": `${m.formula.digits(value, 3)}${first === value ? ", as recorded" : first === null ? "" : `; recorded ${m.formula.digits(first, 3)}`}` });
+  input.style.setProperty("--at", name === "u" ? seen.accept : 0);
+  input.toggleAttribute("data-u", name === "u");
+  m.kit.write(output, name === "K" ? String(value) : value.toFixed(name === "u" ? 3 : 2));
+}
+
+function slider(ui, m) {
+  const { h } = m.kit, input = h("input", { type: "range" }), row = h("label", { className: "wb-slider" }, h("span", {}, ""), input, h("output"));
+  row.firstChild.append("");
+  input.addEventListener("input", () => {
+    const [name, param] = row._name, value = Number(input.value);
+    ui.moved = param ? { ...ui.moved, params: { ...ui.moved.params, [param]: value } } : { ...ui.moved, [name]: value };
+    draw(ui, m);
+  });
+  input.addEventListener("keydown", (event) => event.stopPropagation()); // arrows move the slider, not the selected token
+  return row;
+}
+
+function bar(kit) {
+  const row = kit.h("div", { className: "wb-bar" }, ...["code", "i", "i", "span", "span"].map((tag) => kit.h(tag)));
+  ["", "is-q", "is-p", "is-q", "is-p"].forEach((name, i) => (row.children[i].className = name));
+  return row;
+}
+
+function fill(row, { text, p, left, own }, { kit, card }) {
+  const [word, barP, barLeft, textP, textLeft] = row.children, shown = card.visible(text);
+  row.classList.toggle("is-own", own);
+  kit.write(word, shown.length > 11 ? `${shown.slice(0, 10)}…` : shown);
+  for (const [drawn, label, v] of [[barP, textP, p], [barLeft, textLeft, left]]) {
+    drawn.style.setProperty("--v", v);
+    label.style.setProperty("--v", v);
+    kit.write(label, v > 0 && v < 0.005 ? "<0.01" : v.toFixed(2));
+  }
+}
+
+function build(el, m) {
+  const { h } = m.kit, ui = { details: h("details", { className: "wb-play" }), round: null, node: null, moved: null };
+  const part = (name, tag, more, ...inner) => (ui[name] = h(tag, more, ...inner));
+  part("badge", "span", { className: "wb-play-badge" });
+  part("reset", "button", { type: "button", className: "wb-tool", onclick: () => { ui.moved = structuredClone(ui.start); draw(ui, m); } }, "Reset");
+  part("sliders", "div", { className: "wb-sliders" });
+  part("verdict", "p", { className: "wb-play-verdict" });
+  ui.verdict.setAttribute("aria-live", "polite");
+  part("bars", "div", { className: "wb-bars" });
+  part("keyP", "span", { className: "is-q" }, "p");
+  part("expected", "p");
+  part("known", "p", { className: "wb-play-known" });
+  ui.details.append(h("summary", {}, "What if …"), h("div", { className: "wb-play-head" }, ui.badge, ui.reset), ui.sliders, ui.verdict, ui.bars,
+    h("div", { className: "wb-key" }, ui.keyP, h("span", { className: "is-p" }, "left after a rejection")), ui.expected, ui.known);
+  ui.details.addEventListener("toggle", () => ui.details.open && ui.round && draw(ui, m));
+  el.append(ui.details);
+  return ui;
+}
+
+export default { render, sliders, coverage };
