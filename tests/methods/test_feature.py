@@ -498,3 +498,14 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
                 assert row.state is not before
         assert row.error is None
         assert (row.trace.token_ids == wanted) is (sees == "drafter")
+
+
+@pytest.mark.parametrize("kind", sorted(NETS))
+def test_an_explanation_says_how_far_it_is(models: Models, kind: str) -> None:
+    asked = request(models, kind, n=20, **({"compressor": "pool"} if kind == "specvlm" else {}))
+    trace, told = Engine(models).generate(asked), []
+    explain(models, asked, trace, asked.configured().drafter, told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert {0.4, 0.5} <= {round(done, 3) for done in told}, "16 of 20 tokens of the target, then all of them"
+    assert {0.9} <= {round(done, 3) for done in told}, "16 of 20 tokens of the drafter"

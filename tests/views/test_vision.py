@@ -97,8 +97,10 @@ def test_a_run_is_reached_by_its_id_and_pictures_are_data_urls(client: FakeVisio
     run = client.start("Describe.", "specvlm", images=[SCENE])
     session.repicture({"run": run.id, "images": [SCENE], "sees": "drafter"})
     assert session.explain({"run": run.id})["attribution"]["target"]
-    with pytest.raises(UnknownNameError):
-        session.explain({"run": "somebody else's"})
+    assert session.explaining({"run": run.id}) == {"done": None}
+    for ask in (session.explain, session.explaining):
+        with pytest.raises(UnknownNameError):
+            ask({"run": "somebody else's"})
     for wrong in ("data:image/png;base64,", ["/etc/passwd"], [3], ["https://example.org/a.png"]):
         with pytest.raises(PromptError):
             session.repicture({"run": run.id, "images": wrong, "sees": "both"})

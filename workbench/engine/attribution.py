@@ -32,7 +32,9 @@ AT_ONCE = 16
 """Tokens whose gradients are computed together."""
 
 
-def explain(models: Models, request: Request, trace: Trace, drafter: Drafter) -> dict[str, Any]:
+def explain(
+    models: Models, request: Request, trace: Trace, drafter: Drafter, told: Callable[[float], None] = lambda _: None
+) -> dict[str, Any]:
     """The attribution of a run, for `Trace.attribution`.
 
     Args:
@@ -40,6 +42,7 @@ def explain(models: Models, request: Request, trace: Trace, drafter: Drafter) ->
         request: the run's, with its pictures and their changes.
         trace: what was recorded so far.
         drafter: of the method whose drafter is to be explained.
+        told: called as it goes on with the share that is done: half of it is the target's, the rest the drafter's.
 
     Raises:
         PromptError: the run has no pictures, or no tokens yet.
@@ -57,17 +60,21 @@ def explain(models: Models, request: Request, trace: Trace, drafter: Drafter) ->
     wanted = image_token_id(models.target.model.config)
     if wanted in tokens:
         raise PromptError("The text holds a picture's placeholder itself, and cannot be explained.", "")
-    target = _maps(models.target.model, stretches(request, len(tokens)), tokens)
+    target = _maps(models.target.model, stretches(request, len(tokens)), tokens, lambda done: told(0.5 * done))
     blind, at = [], 0
     for first, last, inputs in stretches(request, len(tokens)):
         logits = _blind_logits(models.target.model, inputs, tokens[:last])[first:]
         for token, logit in zip(tokens[first:last], logits, strict=True):
             blind.append(float(_law(rounds, at, logit[None])[0, token]))
             at += 1
-    return {"target": target, "drafter": drafter.explain(models, request, tokens), "p_blind": blind}
+    own = drafter.explain(models, request, tokens, lambda done: told(0.5 + 0.5 * done))
+    told(1.0)
+    return {"target": target, "drafter": own, "p_blind": blind}
 
 
-def explain_draft_model(models: Models, request: Request, tokens: Sequence[int]) -> dict[str, Any] | None:
+def explain_draft_model(
+    models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+) -> dict[str, Any] | None:
     """The maps of a draft model that reads pictures by itself; None for one that does not."""
     processor = models.drafter_processor
     if models.drafter is None or processor is None or not request.pictures:
@@ -75,7 +82,7 @@ def explain_draft_model(models: Models, request: Request, tokens: Sequence[int])
     prompt = translated(models.processor, processor, request.prompt)
     first = process(processor, prompt, request.pictures)
     seen = [(n, process(processor, prompt, swap.pictures)) for n, swap in request.swaps]
-    return _maps(models.drafter.model, _stretches(first, seen, len(tokens)), tokens)
+    return _maps(models.drafter.model, _stretches(first, seen, len(tokens)), tokens, told)
 
 
 def _law(rounds: Sequence[Round], index: int, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
@@ -110,19 +117,22 @@ def _stretches(first: Inputs, changed: list[tuple[int, Inputs]], n: int) -> Iter
 
 
 def _maps(
-    model: PreTrainedModel, stretches: Iterator[tuple[int, int, Inputs]], tokens: Sequence[int]
+    model: PreTrainedModel,
+    stretches: Iterator[tuple[int, int, Inputs]],
+    tokens: Sequence[int],
+    told: Callable[[float], None],
 ) -> dict[str, list[list[int]]]:
     attention, gradient = [], []
     twin = twin_of(model)
     for first, last, inputs in stretches:
-        a, g = _weights(twin, inputs, tokens[:last], first)
+        a, g = _weights(twin, inputs, tokens[:last], first, lambda n, done=first: told((done + n) / len(tokens)))
         attention += scaled(a)
         gradient += scaled(g)
     return {"attention": attention, "gradient": gradient}
 
 
 def _weights(
-    model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int
+    model: PreTrainedModel, inputs: Inputs, tokens: Sequence[int], first: int, told: Callable[[int], None]
 ) -> tuple[Float[Tensor, "T m"], Float[Tensor, "T m"]]:
     """Attention, and gradient × input, of the tokens from `first` on to each of the m vision tokens."""
     whole = _extended(model, inputs, tokens)
@@ -143,7 +153,7 @@ def _weights(
             chosen = torch.tensor(list(tokens[first:]), device=model.device).unsqueeze(1)
             logits = out.logits[0, rows].to(torch.promote_types(model.dtype, torch.float32))
             says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
-            gradient = slopes(says, leaves[:1])[:, is_vision]
+            gradient = slopes(says, leaves[:1], told=told)[:, is_vision]
     finally:
         hook.remove()
     attention = torch.stack([layer[0].mean(0) for layer in out.attentions]).mean(0)
@@ -154,6 +164,7 @@ def slopes(
     says: Float[Tensor, " T"],
     leaves: Sequence[Float[Tensor, "1 n D"]],
     towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
+    told: Callable[[int], None] = lambda _: None,
 ) -> Float[Tensor, "T n"]:
     """|Σ gradient · direction| of each figure at each position, over all leaves together.
 
@@ -161,6 +172,7 @@ def slopes(
         says: the figures.
         leaves: what they are differentiated by.
         towards: a direction for each leaf; by default the leaf itself: gradient × input.
+        told: called as it goes on with the number of figures that are done.
     """
     found, towards = [], leaves if towards is None else towards
     for some in torch.eye(len(says), device=says.device, dtype=says.dtype).split(AT_ONCE):
@@ -169,6 +181,7 @@ def slopes(
         )
         parts = [(gradient[:, 0] * way[0]).sum(-1) for gradient, way in zip(gradients, towards, strict=True)]
         found.append(torch.stack(parts).sum(0).abs())
+        told(sum(map(len, found)))
     return torch.cat(found).detach()
 
 

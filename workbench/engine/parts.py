@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,8 +95,16 @@ class Drafter:
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Learn from a round. `row.committed` already holds the emitted tokens."""
 
-    def explain(self, models: Models, request: Request, tokens: Sequence[int]) -> dict[str, Any] | None:
+    def explain(
+        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+    ) -> dict[str, Any] | None:
         """On which of its own vision tokens each emitted token leans, after a run: see `Trace.attribution`.
+
+        Args:
+            models: the run's.
+            request: the run's, with its pictures and their changes.
+            tokens: all that was emitted.
+            told: called as it goes on with the share that is done.
 
         Returns:
             `{"attention": maps, "gradient": maps}`, or None where it has no eyes of its own.

@@ -40,6 +40,7 @@ from workbench.service.rounds import Rounds
 from workbench.service.run import LOADING, Run
 from workbench.service.shelf import Shelf
 from workbench.service.telemetry import Telemetry
+from workbench.service.turns import Turns
 from workbench.trace.events import Round
 from workbench.trace.metrics import DEFINITIONS
 
@@ -84,12 +85,13 @@ class Backend:
         self._born = time.monotonic()
         self._book = Book(self.limits)
         self._telemetry = Telemetry(self.health)
-        self._shelf = Shelf(self._options, max_rows, memory_bytes, self._holds, self._telemetry.shelf)
+        self._turns = Turns(lambda: self._rounds.wake())
+        self._shelf = Shelf(self._options, max_rows, memory_bytes, self._holds, self._telemetry.shelf, self._turns)
         self._loaders = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._loading: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
         self._lock = threading.Lock()
         self._clearing, self._explaining = threading.Lock(), threading.Lock()
-        self._rounds = Rounds(self._shelf, self._book, self.limits, self._make_room)
+        self._rounds = Rounds(self._shelf, self._book, self.limits, self._make_room, self._turns)
 
     # -- what there is -------------------------------------------------------------------------------------------
 
@@ -404,6 +406,8 @@ class Backend:
     def explain(self, run: Run) -> dict[str, Any]:
         """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread.
 
+        One is worked out at a time, and none while a run is timed; `run.explained` says how far it is.
+
         Raises:
             PromptError: the run has no pictures, or no tokens yet.
             CapacityError: it is too long.
@@ -412,8 +416,16 @@ class Backend:
             raise PromptError("There is nothing to explain yet.", "Start a run with pictures, and wait for a token.")
         pair = run.planned[2]
         models = self._shelf.get(pair) or self.load(*pair)
-        with self._explaining:
-            run.trace.attribution = explain(models, run.request, run.trace, run.planned[0].drafter)
+
+        def told(done: float) -> None:
+            run.explained = done
+
+        told(0.0)
+        try:
+            with self._explaining, self._turns.beside():
+                run.trace.attribution = explain(models, run.request, run.trace, run.planned[0].drafter, told)
+        finally:
+            run.explained = None
         return run.trace.attribution
 
     def place(self, run: Run) -> tuple[int, int] | None:

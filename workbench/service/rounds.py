@@ -22,6 +22,7 @@ from workbench.service.desk import Desk
 from workbench.service.limits import LOCAL, Limits
 from workbench.service.run import Run
 from workbench.service.shelf import Shelf
+from workbench.service.turns import Turns
 
 log = logging.getLogger("workbench.service")
 
@@ -51,10 +52,14 @@ class Rounds:
         book: all runs.
         limits: how long a run may stay paused.
         make_room: ask for so many bytes of memory from models that nobody uses; returns at once.
+        turns: keeps what computes beside the rounds away from timed runs.
     """
 
-    def __init__(self, shelf: Shelf, book: Book, limits: Limits, make_room: Callable[[int], None]) -> None:
+    def __init__(
+        self, shelf: Shelf, book: Book, limits: Limits, make_room: Callable[[int], None], turns: Turns
+    ) -> None:
         self._shelf, self._book, self._limits, self._make_room = shelf, book, limits, make_room
+        self._turns, self._asks_for_it = turns, False
         self._wake = threading.Event()
         self._closed = False
         self._swept = 0.0
@@ -128,12 +133,14 @@ class Rounds:
     def _turn(self) -> bool:
         self.beat = time.monotonic()
         self._sweep()
-        worked = False
+        worked = self._asks_for_it = False
         for desk in self._shelf.desks():
             self._admit(desk)
             self._waive(desk)
             worked |= self._step(desk)
             self._close_ended(desk)
+        if self._alone is None and not self._asks_for_it:
+            self._turns.let_go()
         return worked
 
     def _sweep(self) -> None:
@@ -163,8 +170,12 @@ class Rounds:
             waiting = desk.queue.head()
             if waiting is None or not (waiting.run.ended or self._fits(desk, waiting.models)):
                 return
-            if waiting.run.alone and not waiting.run.ended and self._is_others_turn():
-                return
+            if waiting.run.alone and not waiting.run.ended:
+                if self._is_others_turn():
+                    return
+                self._asks_for_it = True
+                if not self._turns.take():
+                    return
             desk.queue.pop()
             if waiting.run.ended:
                 continue

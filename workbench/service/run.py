@@ -68,6 +68,7 @@ class Run:
         planned: method with its parameters, sampling and models it will have once the changes asked for are in force.
         request: what its row was made from, with its pictures.
         alone: it has the device to itself while it runs, because it is timed.
+        explained: share of its explanation that is done, while one is under way; None: none is.
         still_s: seconds it stood still because another run had the device to itself.
         pace: tokens a second at which its rounds are held back so that people can follow; 0: they are not.
     """
@@ -83,6 +84,7 @@ class Run:
         self.request: Any = None
         self.trace_bytes = 0
         self.alone, self.still_s = False, 0.0
+        self.explained: float | None = None
         self.pace = 0.0
         self._host = host
         self._progress: Progress | None = None

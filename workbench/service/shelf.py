@@ -23,6 +23,7 @@ from workbench.service.desk import Desk
 from workbench.service.memory import Need, megabytes
 from workbench.service.names import Pair
 from workbench.service.progress import BUILDING, CALIBRATING, READING, Progress
+from workbench.service.turns import Turns
 
 log = logging.getLogger("workbench.service")
 
@@ -42,6 +43,7 @@ class Shelf:
         memory_bytes: for weights and caches of all models; None: a share of the device's memory.
         holds: how many runs need each pair now.
         told: called with "load" or "evict" and seconds after each.
+        turns: building waits while a run is timed; downloads do not.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Shelf:
         memory_bytes: int | None,
         holds: Callable[[], Counter[Pair]],
         told: Callable[[str, float], None],
+        turns: Turns,
     ) -> None:
         self._options, self._max_rows, self._holds, self._told = options, max_rows, holds, told
-        self._limit = memory_bytes
+        self._limit, self._turns = memory_bytes, turns
         self._desks: dict[str, Desk] = {}
         self._lock = threading.Lock()
 
@@ -184,7 +187,7 @@ class Shelf:
                 drafter_folder = hub.fetch(drafter, progress, self.limit)
             except ModelError as error:
                 problem = error
-        with _BUILDING:
+        with _BUILDING, self._turns.beside():
             desk = self.desk(target) or self._build_target(pair, target_folder, drafter_folder, progress)
             if drafter is not None and drafter_folder is not None and drafter not in desk.models:
                 try:

@@ -25,7 +25,7 @@ class VisionSession(Session):
 
     def answers(self) -> list[Any]:
         """What the view may call by name."""
-        return [*super().answers(), self.gallery, self.repicture, self.explain]
+        return [*super().answers(), self.gallery, self.repicture, self.explain, self.explaining]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from, for the targets that read pictures; none of them: an empty list."""
@@ -63,3 +63,7 @@ class VisionSession(Session):
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the words of a run rest on: attention and gradient on the patches, and the picture blanked."""
         return {"attribution": self._run(request).explain()}
+
+    def explaining(self, request: dict[str, Any]) -> dict[str, Any]:
+        """How far that is: the share that is done, or None where nobody can say."""
+        return {"done": getattr(self._run(request), "explained", None)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -186,9 +186,11 @@ class FeatureDrafter(Drafter):
         state.features.append(outcome.hidden[rows])
         state.tokens += outcome.emitted
 
-    def explain(self, models: Models, request: Request, tokens: Sequence[int]) -> dict[str, Any] | None:
+    def explain(
+        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+    ) -> dict[str, Any] | None:
         """Maps over the target's patches: see `explain_feature_drafter`."""
-        return explain_feature_drafter(load_net(self.net, models), self.how, models, request, tokens)
+        return explain_feature_drafter(load_net(self.net, models), self.how, models, request, tokens, told)
 
 
 def read_features(row: Row, models: Models) -> Float[Tensor, "n_minus_1 D"]:

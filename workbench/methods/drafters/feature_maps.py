@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,12 @@ from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen, Vi
 
 
 def explain_feature_drafter(
-    net: FeatureNet, how: Any, models: Models, request: Request, tokens: Sequence[int]
+    net: FeatureNet,
+    how: Any,
+    models: Models,
+    request: Request,
+    tokens: Sequence[int],
+    told: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any] | None:
     """The maps of a feature drafter over the target's patches, for `Trace.attribution`; None where it is shown none.
 
@@ -37,6 +42,7 @@ def explain_feature_drafter(
         models: the run's.
         request: the run's, with its pictures and their changes.
         tokens: all that was emitted.
+        told: called as it goes on with the share that is done.
     """
     twin = twin_of(models.target.model)
     lm_head: Any = twin.get_output_embeddings()
@@ -66,7 +72,8 @@ def explain_feature_drafter(
                 chosen = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
                 says = logits.log_softmax(1).gather(1, chosen).squeeze(1)
                 contrasts = [contrast(x, spans) for x in (embeds, features)]
-                found = slopes(says, (embeds, features), contrasts)
+                done: Callable[[int], None] = lambda n, before=first: told((before + n) / len(tokens))  # noqa: E731
+                found = slopes(says, (embeds, features), contrasts, done)
                 gradient.append(found[:, :n_prompt][:, is_vision.to(embeds.device)])
             with torch.no_grad():
                 weights = net.attention(entered.inputs, entered.places)[0, rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -103,9 +103,11 @@ class SeeingDraftModel(TreeFromModel):
             score=torch.cat(chances),
         )
 
-    def explain(self, models: Models, request: Request, tokens: Sequence[int]) -> dict[str, Any] | None:
+    def explain(
+        self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
+    ) -> dict[str, Any] | None:
         """Maps over the draft model's own vision tokens."""
-        return explain_draft_model(models, request, tokens)
+        return explain_draft_model(models, request, tokens, told)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Keep what was read and accepted, of a tree or of a chain."""

@@ -6,6 +6,7 @@
  */
 
 const ANNOUNCE_MS = 5000;
+const ASK_MS = 500;
 const SCENE = "wb-scene"; // of the run that the tab showed last
 const PICTURE = "wb-picture"; // that the tab held last, with what was painted
 const OWN = ["tab", "scene", "beside", "beside_drafter"];
@@ -403,10 +404,19 @@ function ended(page, run) {
 async function explain(page, run) {
   if (!run.id || run.attribution || run.asked || !page.m.store.visible(run).length) return;
   run.asked = run.asking = true;
+  const far = setInterval(() => howFar(page, run), ASK_MS);
   const answer = await page.host.call("explain", { run: run.id }).catch(() => null);
+  clearInterval(far);
   run.asking = false;
   if (answer?.error) page.notices.push({ kind: "note", message: `What the words lean on is not known: ${answer.error.message}`, remedy: answer.error.remedy ?? "" });
   run.attribution = answer?.attribution ?? null;
+  page.draw();
+}
+
+async function howFar(page, run) {
+  const answer = await page.host.call("explaining", { run: run.id }).catch(() => null);
+  if (!run.asking) return;
+  run.explained = answer?.done ?? null;
   page.draw();
 }
 

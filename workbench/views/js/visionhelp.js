@@ -7,7 +7,7 @@ export const KEYS = [
 ];
 export const WORDS = [
   ["vision token", "one patch of the picture, as the target reads it"], ["word of the picture", "a word that the target would hardly say with the picture blanked"],
-  ["leans on", "attention or gradient of the word on each patch, largest = 1 for that word"], ["kept, pooled, queries", "how the drafter's compressor makes fewer tokens of the patches"],
+  ["leans on", "attention or gradient of the word on each patch, largest = 1 for that word; the gradient of a drafter on the target's features is taken against the mean patch of the picture"], ["kept, pooled, queries", "how the drafter's compressor makes fewer tokens of the patches"],
   ["gate", "chooses the compressor by the question"], ["blind", "a drafter that sees no picture"], ["vision-target", "a toy: six shapes, eight colours, numbers and a few words. Asked for what is not there, it invents"], ["accepted", "tested and kept"], ["corrected", "the target's own token after a rejection"],
   ["rejected, discarded", "tested and refused; never tested"], ["τ", "tokens emitted per verification"],
 ];

@@ -19,7 +19,7 @@ export function of(page, now) {
     one.lean = patch === null || !all ? null : d.leanOn(all, patch);
   }
   const marks = mergeMarks(m.figures.changeMarks(rounds), d.pictureMarks(rounds)), word = token === null ? "" : d.wordOf(held, token);
-  const traces = { trace: { rounds: held, attribution: on.run?.attribution, asked: on.run?.asking }, seen };
+  const traces = { trace: { rounds: held, attribution: on.run?.attribution, asked: on.run?.asking, done: on.run?.explained ?? null }, seen };
   return {
     ...base, lexicon, marks, how: vision.how, history: history(page), second: beside, main, shown: base.shown ?? null,
     items: d.items(
@@ -75,7 +75,7 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
     drawing: frame(url, { edits: newest ? edits : new Map(), paints: Boolean(vision.tool) }),
   };
   const leaning = (who) => d.leanOf(maps[who], token, span), asked = word ? `for “${word}”` : token === null ? "point at a word" : "for a token without text", none = "The picture, once it was read.";
-  const blank = (who) => (trace.attribution ? eyeless(who === "drafter" ? seen : null) : trace.asked ? "being worked out …" : "known when the run has ended");
+  const blank = (who) => (trace.attribution ? eyeless(who === "drafter" ? seen : null) : trace.asked ? workingOut(trace.done) : "known when the run has ended");
   const side = (who, sees, url, more) => {
     const mode = vision.mode[who], heat = mode === "leans" ? leaning(who) : null;
     const title = mode === "leans" ? `The ${who} leans on` : `The ${who} sees`;
@@ -98,6 +98,13 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
       queries: vision.mode.drafter === "sees" && mode === "queries" ? seen.weights.length : 0, query: vision.query, gate,
     },
   };
+}
+
+/** How far the explanation of a run is. Nothing is done while a comparison is timed, or while another run is explained.
+ *  Pure. @param {number|null} done  share */
+export function workingOut(done) {
+  if (done === null) return "being worked out …";
+  return done === 0 ? "waits for its turn …" : `being worked out: ${Math.round(100 * done)} %`;
 }
 
 /** Why it is not known on which patches a model leans. Pure. @param {object|null} seen  what the drafter sees; null: the target */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { eyeless, mergeMarks, queryHeat } from "./visionview.js";
+import { eyeless, mergeMarks, queryHeat, workingOut } from "./visionview.js";
 import { hint } from "./visionpanel.js";
 import { scale, spread } from "./visionkeep.js";
 import { layout } from "./visionkinds.js";
@@ -9,6 +9,12 @@ test("a round has one mark, whatever changed before it", () => {
   assert.deepEqual(mergeMarks([{ index: 3, text: "depth 2 → 4" }], [{ index: 1, text: "picture changed" }, { index: 3, text: "picture changed" }]), [
     { index: 1, text: "picture changed" }, { index: 3, text: "depth 2 → 4, picture changed" },
   ]);
+});
+
+test("how far an explanation is, is said", () => {
+  assert.equal(workingOut(null), "being worked out …");
+  assert.equal(workingOut(0), "waits for its turn …");
+  assert.equal(workingOut(0.434), "being worked out: 43 %");
 });
 
 test("queries are shown alone or together, their strongest patch at full heat", () => {

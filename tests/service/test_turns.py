@@ -1,0 +1,120 @@
+"""Alone on the device means alone: no model is built, and no run explained, while a run is timed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workbench.service import Backend
+from workbench.service import backend as backend_module
+from workbench.service.turns import Turns
+
+from .conftest import PROMPT, until
+
+
+def entered(turns: Turns, leave: threading.Event) -> threading.Event:
+    """Does work beside the rounds in a thread of its own until `leave`; set once it is under way."""
+    inside = threading.Event()
+
+    def work() -> None:
+        with turns.beside():
+            inside.set()
+            leave.wait(30)
+
+    threading.Thread(target=work, daemon=True).start()
+    return inside
+
+
+def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
+    woken: list[int] = []
+    turns, first, second = Turns(lambda: woken.append(1)), threading.Event(), threading.Event()
+    assert entered(turns, first).wait(10)
+    assert not turns.take(), "a model is being built"
+    late = entered(turns, second)
+    until(lambda: turns._waiting == 1)
+    assert not late.is_set()
+    first.set()
+    until(lambda: bool(woken))
+    assert turns.take(), "what was under way has ended"
+    assert not late.is_set(), "the timed run has the device"
+    turns.let_go()
+    assert late.wait(10)
+    assert not turns.take(), "work that waited goes before the next timed run"
+    second.set()
+    until(lambda: turns._working == 0)
+    assert turns.take()
+
+
+@pytest.fixture
+def bench(backend: Callable[..., Backend]) -> Backend:
+    made = backend()
+    made.load()
+    return made
+
+
+def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
+    bench: Backend, folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    shelf = bench._shelf
+    build = shelf._build_drafter
+    bench._shelf.unload(folders[0])
+    bench.load(drafter="none")
+    timed = bench.start(PROMPT, "autoregressive", drafter="none", max_new_tokens=60, paused=True, alone=True)
+    until(lambda: timed.state == "paused")
+
+    def building(*given: Any) -> Any:
+        seen.append(timed.ended)
+        return build(*given)
+
+    monkeypatch.setattr(shelf, "_build_drafter", building)
+    other = bench.start(PROMPT, "draft-model", max_new_tokens=4, user="other")
+    until(lambda: bench._turns._waiting == 1)
+    assert not seen
+    timed.resume()
+    timed.wait(60)
+    other.wait(60)
+    assert seen == [True]
+
+
+def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
+    bench: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
+    run.wait(60)
+    seen: list[tuple[bool, float | None]] = []
+
+    def explain(models: Any, request: Any, trace: Any, drafter: Any, told: Callable[[float], None]) -> dict[str, Any]:
+        seen.append((timed.ended, run.explained))
+        told(0.5)
+        seen.append((timed.ended, run.explained))
+        return {}
+
+    monkeypatch.setattr(backend_module, "explain", explain)
+    monkeypatch.setattr(run.request, "images", {})
+    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=60, paused=True, alone=True)
+    until(lambda: timed.state == "paused")
+    asking = threading.Thread(target=run.explain, daemon=True)
+    asking.start()
+    until(lambda: bench._turns._waiting == 1)
+    assert not seen
+    assert run.explained == 0.0
+    timed.resume()
+    timed.wait(60)
+    asking.join(30)
+    assert seen == [(True, 0.0), (True, 0.5)]
+    assert run.explained is None
+
+
+def test_a_timed_run_that_is_cancelled_before_its_turn_lets_work_in(bench: Backend) -> None:
+    leave, done = threading.Event(), threading.Event()
+    assert entered(bench._turns, leave).wait(10)
+    timed = bench.start(PROMPT, "autoregressive", max_new_tokens=4, alone=True)
+    until(lambda: bench._turns._timed)
+    timed.cancel()
+    done.set()
+    assert entered(bench._turns, done).wait(10), "nobody asks for the device any more"
+    leave.set()
