@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,37 @@ def test_generated_tables_are_up_to_date(workbench: Command, monkeypatch: pytest
 def test_a_stale_table_is_noticed_and_mended(workbench: Command, tmp_path: Path) -> None:
     stale = tmp_path / "README.md"
     stale.write_text(replace_part(README, "methods", "nothing"), encoding="utf-8")
-    assert "stale" in workbench("docs", "--check", "--readme", str(stale)).err
-    assert workbench("docs", "--readme", str(stale)).status == 0
+    boards = shutil.copytree(ROOT / "assets" / "boards", tmp_path / "boards")
+    where = ("--readme", str(stale), "--boards", str(boards))
+    assert "README.md is stale" in workbench("docs", "--check", *where).err
+    assert workbench("docs", *where).status == 0
     assert stale.read_text(encoding="utf-8") == README
+    table = boards / "methods.md"
+    whole = table.read_text(encoding="utf-8")
+    table.write_text(whole.replace("`medusa`", "`gorgo`"), encoding="utf-8")
+    assert "methods.md is stale" in workbench("docs", "--check", *where).err
+    assert workbench("docs", *where).status == 0
+    assert table.read_text(encoding="utf-8") == whole
+
+
+def test_a_report_goes_on_the_board_of_speed(workbench: Command, tmp_path: Path) -> None:
+    boards = shutil.copytree(ROOT / "assets" / "boards", tmp_path / "boards")
+    (tmp_path / "report.md").write_text("### measured today\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    where = ("--readme", str(tmp_path / "README.md"), "--boards", str(boards))
+    assert workbench("docs", *where, "--bench", str(tmp_path / "report.md")).status == 0
+    assert "<!-- bench -->\n### measured today\n" in (boards / "speed.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 200
+    for file in (ROOT / "README.md", *(ROOT / ".github").glob("*.md"), ROOT / "assets" / "boards" / "speed.md"):
+        for link in re.findall(r"\]\(([^)#]+)", file.read_text(encoding="utf-8")):
+            assert link.startswith("http") or (file.parent / link).exists(), f"{file.name}: {link}"
+
+
+def test_every_method_is_named_once() -> None:
+    assert sorted(re.findall(r"`([\w-]+)`", part("methods"))) == sorted(registry.names())
 
 
 def test_set_up_commands_are_one_line_each() -> None:

@@ -1,9 +1,10 @@
-"""`workbench docs`: the parts of the README that the program knows better."""
+"""`workbench docs`: what the program knows better than whoever writes the README, there and on the boards."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,17 +13,35 @@ from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
 from workbench.trace.metrics import DEFINITIONS
 
+if TYPE_CHECKING:
+    from workbench.methods.known import Known
+
+SPEED = "speed.md"
+"""The board that holds reports of `workbench bench`."""
+KINDS = {
+    "": "with nothing but the target",
+    "drafter": "with a draft model",
+    "head": "with trained heads",
+    "pictures": "for targets that read pictures",
+    "simulation": "to see a law, not a speed",
+}
+"""What a method takes, in words."""
+DISCARDED = """Discarded drafts (behind a rejection, or off the path) were never tested and do not count against the
+drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
+`workbench/trace/metrics.py`."""
+
 
 def docs(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if something is stale.")] = False,
     bench: Annotated[
         list[Path] | None,
-        typer.Option(help="Put this report (written by `workbench bench --out FILE.md`) in; repeatable."),
+        typer.Option(help="Put this report (by `workbench bench --out FILE.md`) on the board of speed; repeatable."),
     ] = None,
     readme: Annotated[Path, typer.Option(help="The file whose marked parts are generated.")] = Path("README.md"),
+    boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Bring up to date what is generated from the registry: the README's tables, the catalogue (for developers)."""
+    """Bring up to date what is generated from the registry: README, boards, the catalogue (for developers)."""
     from workbench.methods import known
 
     catalogue = known.text()
@@ -30,30 +49,45 @@ def docs(
         if check:
             raise WorkbenchError(f"{known.FILE.name} is stale: a method or parameter changed.", "Run `workbench docs`.")
         known.FILE.write_text(catalogue, encoding="utf-8")
-    before = readme.read_text(encoding="utf-8")
-    after = before
-    for marker, text in generated().items():
-        after = replace_part(after, marker, text)
+    files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
+    files |= {boards / name: text for name, text in pages(known.methods()).items()}
     if bench:
-        after = replace_part(
-            after, "bench", "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
-        )
-    if check and after != before:
-        raise WorkbenchError(f"{readme} is stale.", "Run `workbench docs`.")
-    if not check:
-        readme.write_text(after, encoding="utf-8")
+        reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
+        files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)
+    for file, text in files.items():
+        if file.is_file() and file.read_text(encoding="utf-8") == text:
+            continue
+        if check:
+            raise WorkbenchError(f"{file} is stale.", "Run `workbench docs`.")
+        file.write_text(text, encoding="utf-8")
 
 
-def generated() -> dict[str, str]:
-    """Text of each generated part, by the name of its markers."""
-    from workbench.bench import board, vision_suite
-    from workbench.methods import known
-
+def pages(methods: Sequence[Known]) -> dict[str, str]:
+    """Text of each page that is generated whole, by its name among the boards."""
+    promises = (
+        "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated knob; "
+        "*simulation*: uses knowledge that no real drafter has."
+    )
     return {
-        "methods": markdown_table(known.methods()),
-        "definitions": definitions_table(),
-        "vision": vision_suite.markdown(board.read(vision_suite.BOARD)).rstrip(),
+        "methods.md": f"# Methods\n\n{promises}\n\n{markdown_table(methods)}\n",
+        "definitions.md": f"# What the figures mean\n\n{definitions_table()}\n\n{DISCARDED}\n",
     }
+
+
+def methods_by_need(methods: Sequence[Known]) -> str:
+    """The methods' names, a line for each kind of thing that they take besides the target."""
+    found: dict[str, list[str]] = {}
+    for method in methods:
+        found.setdefault(_kind(method), []).append(f"`{method.name}`")
+    return "\n".join(f"- {words}: {', '.join(found[kind])}" for kind, words in KINDS.items() if kind in found)
+
+
+def _kind(method: Known) -> str:
+    if method.promise == "simulation":
+        return "simulation"
+    if "pictures" in method.needs or "sight" in method.needs:
+        return "pictures"
+    return "" if not method.needs else "drafter" if "drafter" in method.needs else "head"
 
 
 def definitions_table() -> str:

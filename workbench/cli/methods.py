@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +28,7 @@ def methods(
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Annotated[str, typer.Option(hidden=True)] = "cpu",
     connect: Connect = None,
-    markdown: Annotated[bool, typer.Option(help="Print the table of the README.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print them as a Markdown table.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -82,8 +83,8 @@ def to_row(method: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in method.items() if name != "params"} | {"parameters": method["params"]}
 
 
-def markdown_table(found: list[Any]) -> str:
-    """The README's table, generated from the registry."""
+def markdown_table(found: Sequence[Any]) -> str:
+    """All methods with their parameters and papers, as a Markdown table."""
     lines = ["| method | promise | needs | parameters (defaults) | from |", "|---|---|---|---|---|"]
     for method in found:
         parameters = ", ".join(f"`{s.name}={s.default}`" for s in method.params.values()) or "–"
