@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.lanes import BASELINE, Lane
@@ -17,6 +17,7 @@ from workbench.bench.machine import machine_facts
 from workbench.bench.paired import figures_of, replayed, so_far
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import Sample, sample_of
+from workbench.bench.steps import Step
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.methods import known
 from workbench.trace.events import STOPPED, Trace
@@ -54,6 +55,7 @@ class Plan:
         sampling: temperature and filters, the same for all.
         stop: strings that end a text.
         repeats: repetitions of every lane and prompt.
+        images: pictures as data-URLs, for a target that reads them; every prompt is then a question about all of them.
     """
 
     target: str | None = None
@@ -62,6 +64,7 @@ class Plan:
     sampling: dict[str, Any] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     repeats: int = 3
+    images: tuple[str, ...] = ()
 
     @property
     def greedy(self) -> bool:
@@ -159,6 +162,7 @@ class Comparison:
             wire["runs"] = [asdict(sample) for _, sample in sorted(lane.samples.items())]
             if traces:
                 wire["traces"] = {str(i): trace.to_wire() for i, trace in lane.traces.items()}
+        found["settings"]["images"] = list(self.plan.images)
         return found
 
     @classmethod
@@ -172,6 +176,7 @@ class Comparison:
             given["sampling"],
             tuple(given["stop"]),
             given["repeats"],
+            tuple(given.get("images", ())),
         )
         prompts = [BenchPrompt(p["name"], p["text"], p["group"], p["chat"]) for p in data["prompts"]]
         lanes = []
@@ -197,44 +202,6 @@ class Comparison:
                 timed = {"tokens": len(sample.token_ids), "rounds": sample.rounds, "seconds": sample.seconds}
                 found.append(setting | {"repeat": repeat} | timed | sample.figures)
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Where a comparison is.
-
-    Attributes:
-        done: runs done, warm-up included.
-        total: runs in all.
-        text: what goes on, for people.
-        waiting: why it waits; empty while it runs.
-        left_s: seconds to go, from the runs so far; None before there are any.
-        comparison: what was measured so far, after each block of runs; complete in the last step.
-        last: nothing comes after it.
-    """
-
-    done: int
-    total: int
-    text: str
-    waiting: str = ""
-    left_s: float | None = None
-    comparison: Comparison | None = None
-    last: bool = False
-
-    def to_wire(self, traces: bool = False) -> dict[str, Any]:
-        """Plain JSON; `traces`: see `Comparison.to_wire`."""
-        comparison = self.comparison
-        found = None if comparison is None else comparison.to_wire(traces) if self.last else so_far(comparison)
-        return {
-            "done": self.done, "total": self.total, "text": self.text, "waiting": self.waiting, "left_s": self.left_s,
-            "last": self.last, "comparison": found,
-        }  # fmt: skip
-
-    @classmethod
-    def from_wire(cls, data: dict[str, Any]) -> Step:
-        """The inverse of `to_wire(traces=True)`; what was measured on the way is left out, the end is not."""
-        last, numbers = data["last"], (data["done"], data["total"], data["text"], data["waiting"], data["left_s"])
-        return cls(*numbers, Comparison.from_wire(data["comparison"]) if last else None, last)
 
 
 def prepare(
@@ -263,6 +230,10 @@ def prepare(
                 f"Give {', '.join(specs)} for all lanes, the rest with its lane.",
             )
         specs[name].parse(value)
+    if plan.images:
+        from workbench.service.pictures import decode_all  # brings PIL, which texts need not
+
+        decode_all(plan.images)
     added = not any(lane.is_plain for lane in wanted)
     wanted = [Lane(BASELINE), *wanted] if added else wanted
     runs = len(wanted) * (len(prompts) * plan.repeats + 1)
@@ -324,9 +295,10 @@ def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool])
                     for step in _run(host, made, lane, prompt, repeat, user, stopped):
                         yield _with(step, done, total, begun, timed)
                     done += 1
-                for lane in made.lanes:
-                    lane.show(prompt, replayed(made, prompt))
-                yield _with(Step(0, 0, "measured", comparison=made), done, total, begun, timed)
+                    for each in made.lanes:
+                        each.show(prompt, replayed(made, prompt))
+                    measured = Step(0, 0, "measured", comparison=made, prompt=prompt)
+                    yield _with(measured, done, total, begun, timed)
             for lane in made.lanes:
                 lane.settle(prompt)
         made.complete = True
@@ -344,7 +316,7 @@ def _with(step: Step, done: int, total: int, begun: float, first: int | None = N
     left = None
     if first is not None and done > first:
         left = (time.monotonic() - begun) / (done - first) * (total - done)
-    return Step(done, total, step.text, step.waiting, left, step.comparison)
+    return replace(step, done=done, total=total, left_s=left)
 
 
 def _run(
@@ -365,13 +337,14 @@ def _run(
     tokens = plan.max_new_tokens if repeat is not None else min(plan.max_new_tokens, WARM_UP_TOKENS)
     if stopped():
         raise _StopError
-    yield Step(0, 0, what)
+    now = Step(0, 0, what, lane=lane.name, limit=tokens, prompt=prompt)
+    yield now
     run = None
     try:
         run = host.start(
             host_prompt(host, asked, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
             target=plan.target, drafter=lane.lane.drafter, max_new_tokens=tokens, seed=plan.seed, stop=plan.stop,
-            user=user, alone=True,
+            user=user, alone=True, **({"images": plan.images} if plan.images else {}),
         )  # fmt: skip
         while not run.ended:
             with contextlib.suppress(TimeoutError):
@@ -379,7 +352,7 @@ def _run(
             if stopped():
                 raise _StopError
             if not run.ended:
-                yield Step(0, 0, what, waiting_for(run))
+                yield replace(now, waiting=waiting_for(run), tokens=emitted(run))
         trace = run.wait()
         if trace.footer.reason in STOPPED:
             raise WorkbenchError(run.message or "The run was cancelled.")
@@ -397,10 +370,15 @@ def _run(
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:
     """Go through all steps and return what was measured. Ctrl-C ends the comparison, not the result."""
     found = None
-    for step in steps:
-        found = step.comparison or found
-        if progress is not None:
-            progress(step)
+    try:
+        for step in steps:
+            found = step.comparison or found
+            if progress is not None:
+                progress(step)
+    except KeyboardInterrupt:  # it came between two steps; one within a step is answered with a last step
+        getattr(steps, "close", lambda: None)()
+        if found is None:
+            raise
     assert found is not None, "the last step holds it"
     return found
 
@@ -408,15 +386,25 @@ def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None
 def host_prompt(host: Any, prompt: BenchPrompt, plan: Plan) -> str | list[int]:
     """A prompt as the host takes it; a message is put into the target's chat format where it has one.
 
+    A question about pictures is always a message.
+
     Raises:
         WorkbenchError: the target cannot be loaded.
     """
+    if plan.images:  # as token ids: what looks like a marker in a question stays text
+        parts = [*[{"type": "image"}] * len(plan.images), {"type": "text", "text": prompt.prompt}]
+        return host.chat_prompt([{"role": "user", "content": parts}], plan.target)
     if not prompt.chat:
         return prompt.prompt
     try:
         return host.chat_prompt([{"role": "user", "content": prompt.prompt}], plan.target)
     except PromptError:
         return prompt.prompt
+
+
+def emitted(run: Any) -> int:
+    """Tokens that a run has by now."""
+    return 0 if run.trace is None else sum(len(r.emitted) for r in list(run.trace.rounds))
 
 
 def waiting_for(run: Any) -> str:

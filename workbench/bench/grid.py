@@ -87,7 +87,8 @@ class Cell:
     @property
     def id(self) -> str:
         """The same for the same settings, whatever sweep they are in, and whatever it is measured on."""
-        said = [self.lane.to_wire(), asdict(self.plan), [asdict(p) for p in self.prompts]]
+        plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has none
+        said = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     def measured(self, host: Host, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:

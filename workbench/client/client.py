@@ -160,7 +160,8 @@ class Workbench:
                 measured beside them where it is not among them.
             progress: called with every `workbench.bench.compare.Step`.
             settings: what they have in common, see `workbench.bench.compare.Plan`: `target`, `max_new_tokens`, `seed`,
-                `sampling` (for example `{"temperature": 0.7}`), `stop`, `repeats`.
+                `sampling` (for example `{"temperature": 0.7}`), `stop`, `repeats`, and `images`: pictures (paths,
+                bytes, data-URLs, PIL images) that all prompts are questions about.
 
         Returns:
             a `workbench.bench.compare.Comparison`: figures, texts, traces. Ctrl-C returns what was measured until then.
@@ -197,6 +198,8 @@ class Workbench:
         Yields:
             `workbench.bench.compare.Step`s.
         """
+        if "images" in settings:
+            settings["images"] = tuple(wire.data_url(image) for image in settings["images"])
         return self._backend.comparing(prompts, lanes, stopped=stopped, user=user, **settings)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:

@@ -142,22 +142,36 @@ class Remote:
         user: str = "",
         **settings: Any,
     ) -> Iterator[Any]:
-        """The steps of a comparison there; only the last one holds what was measured. It ends when nobody listens.
+        """The steps of a comparison there, which ends when nobody listens. `user` is decided by the server.
 
-        `user` is decided by the server.
+        Ctrl-C, or `stopped`, ends it there; what was measured until then is in the last step here.
         """
-        from workbench.bench.compare import Plan, Step, prepare
+        from dataclasses import replace
+
+        from workbench.bench.compare import Plan, prepare
+        from workbench.bench.steps import Hearing, Step
 
         plan = Plan(**settings)
         checked = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
         texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in checked.prompts]
         wanted = [measured.lane.to_wire() for measured in checked.lanes if not measured.added]
         given = (plan.target, plan.max_new_tokens, plan.seed, plan.sampling, list(plan.stop), plan.repeats)
-        with contextlib.closing(self._events("comparing", (texts, wanted, *given))) as messages:  # pyright: ignore
-            for message in messages:
-                if stopped():
-                    return
-                yield Step.from_wire(_checked(message))
+        asked, heard = (texts, wanted, *given, list(plan.images)), Hearing(checked)
+        last = Step(0, 0, "")
+        try:
+            with contextlib.closing(self._events("comparing", asked)) as messages:  # pyright: ignore
+                for message in messages:
+                    last = heard.step(_checked(message))
+                    if last.last:
+                        break
+                    yield last
+                    if stopped():
+                        break
+        except KeyboardInterrupt:
+            pass
+        except httpx.HTTPError as problem:
+            raise _unreachable(self.url, problem) from problem
+        yield replace(last, text=last.text if last.last else "stopped", comparison=checked, last=True)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """What decides a measurement there; None where that app is too old to say."""

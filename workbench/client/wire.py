@@ -299,7 +299,7 @@ def compare_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
         "sampling": params(asked.get("sampling")),
         "stop": stops(asked.get("stop")),
         "repeats": whole("repeats", asked.get("repeats", 3), 1),
-    }
+    } | ({"images": tuple(pictures)} if (pictures := images(asked.get("images"))) else {})
 
 
 def _named_prompt(value: Any, index: int) -> Any:

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
-from workbench.bench.compare import Comparison, Step, finish, measure
+from workbench.bench.compare import Comparison, finish, measure
 from workbench.bench.conditions import conditions
 from workbench.bench.lanes import Lane
+from workbench.bench.steps import Step
 from workbench.core.errors import (
     CapacityError,
     MethodUnavailableError,

@@ -395,6 +395,7 @@ class Endpoints:
         sampling: dict[str, Any] | None = None,
         stop: list[str] | None = None,
         repeats: int = 3,
+        images: list[str] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Compare methods side by side: each alone on the device, interleaved and repeated, beside plain decoding.
 
@@ -410,8 +411,9 @@ class Endpoints:
             sampling: temperature and filters by name, the same for all
             stop: strings that end a text
             repeats: repetitions of each lane and prompt
+            images: pictures as data-URLs, for a target that reads them; the prompts are then questions about them
         """
-        async for step in self._compare(_asked(locals()), request):
+        async for step in self._compare(_asked(locals()), request, lambda step: _scrubbed(step.to_wire())):
             yield step
 
     async def comparing(
@@ -425,8 +427,9 @@ class Endpoints:
         sampling: dict[str, Any] | None = None,
         stop: list[str] | None = None,
         repeats: int = 3,
+        images: list[str] | None = None,
     ) -> AsyncIterator[str]:
-        """The same as `compare` for programs: each message is a JSON text, and the last one holds the traces too.
+        """The same as `compare` for programs: each message is a JSON text with the runs that ended since the last.
 
         Args:
             prompts: texts to continue
@@ -437,20 +440,24 @@ class Endpoints:
             sampling: temperature and filters by name, the same for all
             stop: strings that end a text
             repeats: repetitions of each lane and prompt
+            images: pictures as data-URLs, for a target that reads them; the prompts are then questions about them
         """
-        async for step in self._compare(_asked(locals()), request, traces=True):
+        from workbench.bench.steps import Telling  # brings PyTorch
+
+        telling = Telling()
+        async for step in self._compare(_asked(locals()), request, lambda step: _scrubbed(telling.message(step))):
             yield json.dumps(step)
 
     async def _compare(
-        self, asked: dict[str, Any], request: gr.Request, traces: bool = False
+        self, asked: dict[str, Any], request: gr.Request, told: Callable[[Any], dict[str, Any]]
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The steps of a comparison as plain data. When nobody listens any more, what runs is ended."""
+        """The steps of a comparison as `told` tells them. When nobody listens any more, what runs is ended."""
         steps = None
         try:
             options = await self._do(lambda: wire.compare_options(self._client, asked))
             steps = await self._do(lambda: self._client.comparing(**options, user=user_key(request)))
             while (step := await self._do(lambda: next(steps, None))) is not None:
-                yield _scrubbed(step.to_wire(traces))
+                yield await self._do(lambda step=step: told(step))
         except Exception as problem:
             yield {"error": wire.error_to_wire(problem)}
         finally:
@@ -543,8 +550,10 @@ def _asked(arguments: dict[str, Any], *others: str) -> dict[str, Any]:
 
 def _scrubbed(step: dict[str, Any]) -> dict[str, Any]:
     """A step of a comparison with its messages made fit for strangers."""
-    for lane in (step["comparison"] or {}).get("lanes", ()):
+    for lane in (step.get("comparison") or {}).get("lanes", ()):
         lane["error"] = wire.scrub(lane["error"])
+    if news := step.get("news"):
+        news["errors"] = [wire.scrub(error) for error in news["errors"]]
     return step | {"waiting": wire.scrub(step["waiting"])}
 
 

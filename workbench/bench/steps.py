@@ -1,0 +1,128 @@
+"""Where a comparison is, step by step: for those who watch, and over the wire for those who measure elsewhere.
+
+Over the wire each run is told once, when it has ended, and each trace when it becomes the one that is shown: whoever
+listens holds at any time all that was measured until then, and keeps it when the rest never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.paired import race, so_far
+from workbench.bench.sample import Sample
+from workbench.trace.events import Trace
+
+if TYPE_CHECKING:
+    from workbench.bench.compare import Comparison
+
+NUMBERS = ("done", "total", "text", "waiting", "left_s", "lane", "tokens", "limit", "prompt", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a comparison is.
+
+    Attributes:
+        done: runs done, warm-up included.
+        total: runs in all.
+        text: what goes on, for people.
+        waiting: why it waits; empty while it runs.
+        left_s: seconds to go, from the runs so far; None before there are any.
+        comparison: what was measured so far, after each run; complete in the last step of one that was not stopped.
+        last: nothing comes after it.
+        lane: name of the lane that runs; empty between runs.
+        tokens: what that run has emitted by now.
+        limit: the most it may emit.
+        prompt: index of the prompt it continues.
+    """
+
+    done: int
+    total: int
+    text: str
+    waiting: str = ""
+    left_s: float | None = None
+    comparison: Comparison | None = None
+    last: bool = False
+    lane: str = ""
+    tokens: int = 0
+    limit: int = 0
+    prompt: int = 0
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """All but the comparison, as plain JSON."""
+        return {name: getattr(self, name) for name in NUMBERS}
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON, for the page: figures so far with the race on the prompt of the step; all in the last step."""
+        made = self.comparison
+        if made is None:
+            return self.numbers | {"comparison": None}
+        if self.last:
+            return self.numbers | {"comparison": made.to_wire()}
+        found, plain, i = so_far(made), made.reference, self.prompt
+        for lane, wire in zip(made.lanes, found["lanes"], strict=True):
+            wire["race"] = {str(i): race(lane, i, plain)} if i in lane.traces else {}
+        return self.numbers | {"comparison": found}
+
+
+class Telling:
+    """Steps as messages for a process elsewhere; one for each who listens."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[int, int, int]] = set()
+        self._shown: dict[tuple[int, int], Trace] = {}
+
+    def message(self, step: Step) -> dict[str, Any]:
+        """A step as plain JSON: what was measured since the message before."""
+        made = step.comparison
+        if made is None:
+            return step.numbers | {"news": None}
+        runs, traces = [], []
+        for i, lane in enumerate(made.lanes):
+            for (prompt, repeat), sample in sorted(lane.samples.items()):
+                if (i, prompt, repeat) not in self._told:
+                    self._told.add((i, prompt, repeat))
+                    runs.append({"lane": i, "sample": asdict(sample)})
+            for prompt, trace in lane.traces.items():
+                if self._shown.get((i, prompt)) is not trace:
+                    self._shown[i, prompt] = trace
+                    where = {"lane": i, "prompt": prompt, "repeat": lane.shown.get(prompt)}
+                    traces.append({**where, "trace": trace.to_wire()})
+        state = {"complete": made.complete, "machine": made.machine, "errors": [lane.error for lane in made.lanes]}
+        return step.numbers | {"news": {**state, "runs": runs, "traces": traces}}
+
+
+class Hearing:
+    """The comparison that is measured elsewhere, as far as it was told of.
+
+    Args:
+        made: prepared as it was prepared there, without any run.
+    """
+
+    def __init__(self, made: Comparison) -> None:
+        self.made = made
+
+    def step(self, message: Mapping[str, Any]) -> Step:
+        """The step that a message of `Telling` tells of; its comparison grows from step to step."""
+        news = message["news"]
+        if news is not None:
+            self._take(news)
+        made = self.made if news is not None else None
+        return Step(comparison=made, **{name: message[name] for name in NUMBERS if name in message})
+
+    def _take(self, news: Mapping[str, Any]) -> None:
+        made = self.made
+        made.complete, made.machine = news["complete"], news["machine"]
+        for lane, error in zip(made.lanes, news["errors"], strict=True):
+            lane.error = error
+        for run in news["runs"]:
+            sample = Sample(**run["sample"] | {"depths": [tuple(d) for d in run["sample"]["depths"]]})
+            made.lanes[run["lane"]].samples[sample.prompt, sample.repeat] = sample
+        for shown in news["traces"]:
+            lane, prompt = made.lanes[shown["lane"]], shown["prompt"]
+            lane.traces[prompt] = Trace.from_wire(shown["trace"])
+            if shown["repeat"] is not None:
+                lane.shown[prompt] = shown["repeat"]
