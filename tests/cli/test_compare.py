@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 import serving
 
 from workbench.bench.compare import Comparison
+from workbench.bench.steps import Hearing
 from workbench.cli import main
+from workbench.views import scenes
 
 SHORT = ["--max-new-tokens", "6", "--repeats", "1"]
 
@@ -41,6 +45,42 @@ def test_a_comparison_is_a_table_and_a_file(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
+def test_ctrl_c_writes_what_a_comparison_elsewhere_has_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Hearing.step
+
+    def enough(self: Hearing, message: dict[str, Any]) -> Any:
+        if message["done"] >= 4:
+            raise KeyboardInterrupt
+        return step(self, message)
+
+    monkeypatch.setattr(Hearing, "step", enough)
+    asked = [serving.STORY, "--lane", "draft-model", "--max-new-tokens", "6", "--repeats", "9", *there()]
+    assert main(["compare", *asked, "--out", str(tmp_path / "made.json")]) == 130
+    assert "Stopped before the end." in capsys.readouterr().out
+    back = Comparison.from_wire(json.loads((tmp_path / "made.json").read_text()))
+    assert [len(lane.samples) for lane in back.lanes] == [1, 0]
+
+
+@pytest.mark.slow
+def test_questions_about_a_picture_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "scene.png"
+    picture.write_bytes(base64.b64decode(scenes.gallery()[0]["url"].partition(",")[2]))
+    asked = ["--image", str(picture), "--question", "What is it?", "--question", "How many shapes are there?"]
+    lanes = ["--lane", "vlm-draft", "--lane", "vlm-text-only", "--target", "vision-target"]
+    assert main(["compare", *asked, *lanes, *SHORT, *there(), "--out", str(tmp_path / "made.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "identical, 2 of 2" in lines[3]
+    assert "images 1" in lines[-1]
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert [p["text"] for p in made["prompts"]] == ["What is it?", "How many shapes are there?"]
+    assert made["settings"]["images"][0].startswith("data:image/png;base64,")
+    assert len(made["lanes"][1]["differences"]) == 2
+    assert Comparison.from_wire(made).plan.images == tuple(made["settings"]["images"])
+
+
+@pytest.mark.slow
 def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +100,7 @@ def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
         (["compare"], "There is no prompt"),
         (["compare", "x", "--lane", "draft-model:dept=1"], "Did you mean 'depth'"),
         (["compare", "x", "--out", "x.txt"], "must end in"),
+        (["compare", "--question", "what?"], "no picture"),
         (["sweep"], "There is no axis"),
         (["sweep", "--axis", "depth=0"], "outside its range"),
         (["sweep", "--axis", "depth"], "no axis"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 import serving
 
 from workbench import Workbench
+from workbench.bench.compare import Plan, prepare
 from workbench.client import wire
 from workbench.core.errors import ModelError, PromptError, UnknownNameError, WorkbenchError
 
@@ -60,6 +64,57 @@ def test_closing_a_client_ends_what_it_started_and_nothing_else(bench: Workbench
     assert not mine.ended
     mine.resume()
     assert mine.wait(timeout=60).footer.reason == "length"
+
+
+def test_ctrl_c_keeps_what_a_comparison_elsewhere_has_measured_and_ends_it_there(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workbench(serving.app().url) as remote:
+        events = remote._backend._events
+
+        def interrupted(*asked: Any) -> Iterator[dict[str, Any]]:
+            """The messages, until both lanes have a run; then Ctrl-C, while the next one is waited for."""
+            for message in events(*asked):
+                yield message
+                if (message.get("news") or {}).get("runs") and message["done"] >= 4:
+                    raise KeyboardInterrupt
+
+        monkeypatch.setattr(remote._backend, "_events", interrupted)
+        steps: list[Any] = []
+        found = remote.compare([STORY, "The fox and the hare"], ["draft-model"], max_new_tokens=16, repeats=9,
+                               progress=steps.append)  # fmt: skip
+        assert not found.complete
+        assert [sorted(lane.samples) for lane in found.lanes] == [[(0, 0)], [(0, 0)]]
+        assert found.to_wire()["lanes"][1]["exact"]["identical"] == 1, "texts and traces came along"
+        assert (steps[-1].last, steps[-1].text) == (True, "stopped")
+        assert serving.eventually(lambda: serving.rows(bench) == 0), "the comparison goes on there"
+
+
+def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
+    def enough(step: Any) -> None:
+        if step.comparison is not None and step.done >= 4:
+            raise KeyboardInterrupt
+
+    with Workbench(serving.app().url) as remote:
+        for client in (remote, bench):
+            found = client.compare(STORY, ["draft-model"], max_new_tokens=8, repeats=9, progress=enough)
+            assert [len(lane.samples) for lane in found.lanes] == [1, 1]
+            assert serving.eventually(lambda: serving.rows(bench) == 0)
+
+
+def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench) -> None:
+    """Whole comparisons, with races and texts: those told run by run, and those of the process itself."""
+    from workbench.bench.steps import Hearing, Telling
+
+    telling, hearing, last = Telling(), None, None
+    for last in bench.comparing([STORY, "The fox"], ["draft-model", "eagle-vlm"], max_new_tokens=8, repeats=3):
+        hearing = hearing or Hearing(prepare([STORY, "The fox"], ["draft-model", "eagle-vlm"], Plan(
+            max_new_tokens=8, repeats=3)))  # fmt: skip
+        heard = hearing.step(json.loads(json.dumps(telling.message(last))))
+        assert heard.done == last.done
+    assert hearing
+    assert last
+    assert json.loads(json.dumps(hearing.made.to_wire())) == json.loads(json.dumps(last.comparison.to_wire()))
 
 
 def test_a_run_that_nobody_asks_after_is_ended() -> None:

@@ -42,6 +42,13 @@ def compare(
     group: Annotated[
         list[str] | None, typer.Option(help="Also the bundled prompts of this group, for example copy.")
     ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(help="A picture, for a target that reads them: all prompts are then questions about it."),
+    ] = None,
+    question: Annotated[
+        list[str] | None, typer.Option(help="A question about the picture, beside the prompts; repeatable.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the first so many prompts; 0 takes all.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of every lane and prompt.")] = 3,
     target: Target = DEFAULT_TARGET,
@@ -63,23 +70,29 @@ def compare(
 ) -> None:
     """Compare methods on the same prompts and seed, interleaved and repeated after a warm-up, beside plain decoding.
 
-    Example: workbench compare "Once upon a time" --lane draft-model:depth=3 --lane prompt-lookup --repeats 5
+    Examples: workbench compare "Once upon a time" --lane draft-model:depth=3 --lane prompt-lookup --repeats 5;
+    workbench compare --image scene.png --question "What is left of the circle?" --question "Describe the picture."
+    --target vision-target --lane vlm-draft --lane specvlm
     """
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if out is not None and out.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--out")
     from workbench.bench.prompts import BenchPrompt, load_prompts
 
-    chosen = [BenchPrompt(f"prompt {i + 1}", text) for i, text in enumerate(prompt or [])]
+    if question and not image:
+        raise typer.BadParameter("there is no picture to ask about: give one with --image", param_hint="--question")
+    asked = [*(prompt or []), *(question or [])]
+    chosen = [BenchPrompt(f"{'question' if image else 'prompt'} {i + 1}", text) for i, text in enumerate(asked)]
     if prompts is not None or group:
         chosen += [p for p in load_prompts(prompts) if not group or p.group in group]
     if not chosen:
         raise PromptError("There is no prompt to compare on.", "Give a text, --prompts FILE, or --group copy.")
+    usual = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     with open_workbench(connect, target, drafter, device, dtype) as bench, progress_bar() as bar:
         found = bench.compare(
-            chosen[:limit] if limit else chosen, lane or ["draft-model", "prompt-lookup"], target=target,
-            max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, repeats=repeats,
+            chosen[:limit] if limit else chosen, lane or usual, target=target,
+            max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, repeats=repeats, images=image or (),
             progress=None if bar is None else lambda step: bar(step.done, step.total, step.waiting or step.text),
         )  # fmt: skip
     if out is not None:
@@ -126,7 +139,9 @@ def to_markdown(found: Any) -> str:
         ]
         lines.append(f"| {' | '.join([*cells, _number(rate, 0), costs, lane['error'] or said(lane, data)])} |")
     parts = [
-        f"{name} {value}" for name, value in settings.items() if value not in ("", None, [], {}) and name != "greedy"
+        f"{name} {len(value) if name == 'images' else value}"
+        for name, value in settings.items()
+        if value not in ("", None, [], {}) and name != "greedy"
     ]
     ended = "" if data["complete"] else "Stopped before the end. "
     return "\n".join([*lines, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
