@@ -283,6 +283,7 @@ def measure(
 def _steps(host: Host, made: Comparison, user: str, stopped: Callable[[], bool]) -> Iterator[Step]:
     total, done, begun = len(made.lanes) * (len(made.prompts) * made.plan.repeats + 1), 0, time.monotonic()
     try:
+        yield Step(0, total, "begins", comparison=made)
         for lane in made.lanes:
             for step in _run(host, made, lane, 0, None, user, stopped):
                 yield _with(step, done, total, begun)

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli.bench import progress_bar
+from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
 from workbench.trace.events import Trace
@@ -130,20 +132,34 @@ def serves(name: str, made: Mapping[str, Trace]) -> bool:
 
 def record(
     out: Annotated[Path | None, typer.Option(help="Folder for the recordings; assets/recorded by default.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Record this method only; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Record this only: a method, compare, or sweep; may be repeated.")
+    ] = None,
     target: Annotated[str, typer.Option(help="Bundled name, local folder or Hub id.")] = DEFAULT_TARGET,
 ) -> None:
-    """Record what the pages show without a model: a short generation of every method that runs on the target."""
+    """Record what the pages show without a model: a short generation of every method, a comparison and a sweep.
+
+    `--only compare` and `--only sweep` measure: give them the machine for two minutes.
+    """
     from workbench.methods import registry
     from workbench.trace.metrics import summary
     from workbench.views import recorded
 
     folder = out or recorded.folder()
     folder.mkdir(parents=True, exist_ok=True)
+    examples = [name for name in EXAMPLES if not only or name in only]
+    methods = [name for name in only or [*registry.names(), "switch"] if name not in EXAMPLES]
+    for name in examples:
+        with progress_bar() as bar:
+            found = EXAMPLES[name](target, bar or (lambda done, total, what: None))
+        n_bytes = recorded.write_example(name, found, folder)
+        print(f"{name:20} {n_bytes / 1e3:5.1f} kB")
+    if not methods:
+        return
     models = load(target, DEFAULT_DRAFTER, "auto")
     made: dict[str, Trace] = {}
     shoot("autoregressive", Take(), models, "story", 0)  # the first run of a process is slow
-    for name in only or [*registry.names(), "switch"]:
+    for name in methods:
         take = TAKES.get(name, Take())
         reason = "" if take.switch or take.scene else models.why_not(registry.get(name).needs)
         if reason:

@@ -12,6 +12,7 @@ from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
 from workbench.ui.plotting import plotly_file
 from workbench.ui.session import Session
+from workbench.views import recorded, scenes
 
 FILES = ("csv", "parquet")
 
@@ -32,11 +33,17 @@ class CompareView:
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
         """What the view may call by name."""
-        return [self.catalogue, self.stop, self.trace, self.table]
+        return [self.catalogue, self.stop, self.trace, self.table, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the side panel is made from, and where the plotting library is."""
-        return self._session.catalogue(request) | {"plotly": plotly_file()}
+        """What the side panel is made from, with the bundled pictures, and where the plotting library is."""
+        found = self._session.catalogue(request) | {"plotly": plotly_file()}
+        reads = any(dict(target).get("pictures") for target in found["targets"])
+        return found | {"scenes": scenes.gallery() if reads else [], "questions": scenes.questions()}
+
+    def example(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A recorded comparison, to be shown before anything is measured: needs no backend. `made` may be empty."""
+        return {"made": recorded.example("compare"), "plotly": plotly_file()}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a comparison; what was measured is kept."""

@@ -20,6 +20,7 @@ from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
 from workbench.ui.plotting import plotly_file
 from workbench.ui.session import Session
+from workbench.views import recorded
 
 FILES = ("csv", "parquet")
 CELLS = 100
@@ -65,7 +66,7 @@ class SweepView:
 
     def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
         """What the view may call by name."""
-        return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open]
+        return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open, self.example]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from."""
@@ -79,6 +80,10 @@ class SweepView:
         }
         more |= {"metrics": METRICS, "theory": THEORY, "plotly": plotly_file(), "most": CELLS}
         return self._session.catalogue(request) | more
+
+    def example(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A recorded sweep, to be shown before anything is measured: needs no backend. `made` may be empty."""
+        return {"made": recorded.example("sweep"), "plotly": plotly_file()}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a sweep; finished cells are kept."""

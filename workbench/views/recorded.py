@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 
 SUFFIX = ".json.gz"
+EXAMPLES = "examples"
+"""Folder of recorded comparisons and sweeps, beside the recordings of methods."""
 PREVIEW_TOKENS = 32
 """Tokens of a recording that a list shows."""
 
@@ -78,6 +81,25 @@ def describe(name: str, recording: Trace) -> dict[str, Any]:
     }
 
 
+def example(name: str) -> dict[str, Any]:
+    """A recorded comparison or sweep as plain JSON ("compare", "sweep"): what a tab shows before anything is measured.
+
+    Empty where there is none, or where it was written by a newer workbench.
+    """
+    path = folder() / EXAMPLES / f"{name}{SUFFIX}"
+    try:
+        return json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, ValueError):
+        return {}
+
+
+def write_example(name: str, found: Mapping[str, Any], place: Path | None = None) -> int:
+    """Write an example; the same one always gives the same bytes. Returns their number."""
+    path = (place or folder()) / EXAMPLES / f"{name}{SUFFIX}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _write(path, found)
+
+
 @lru_cache(maxsize=64)
 def read(path: Path) -> Trace:
     """A recording by its file.
@@ -93,7 +115,11 @@ def read(path: Path) -> Trace:
 
 def write(path: Path, recording: Trace) -> int:
     """Write a recording; the same trace always gives the same bytes. Returns their number."""
-    text = json.dumps(recording.to_wire(), ensure_ascii=False, separators=(",", ":"))
-    data = gzip.compress(text.encode(), compresslevel=9, mtime=0)
-    path.write_bytes(data)
-    return len(data)
+    return _write(path, recording.to_wire())
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> int:
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
+    path.write_bytes(packed)
+    return len(packed)

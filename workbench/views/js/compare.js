@@ -12,7 +12,7 @@ export async function mount(el, { modules: m, host }) {
     el, parts, m, host, catalogue: null, choice: null, made: null, job: null, channel: null, step: null, errors: [], note: "", pin: pinned(host), race: m.comparerace.newRace(),
     prompt: 0, shown: null, from: "live", asked: 0, heard: 0, silent: 0, touched: false,
   };
-  await m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.comparechoice.fromQuery });
+  await m.jobs.begin(page, { wire, hear, draw, look, fromQuery: m.comparechoice.fromQuery, adopt });
   recall(page);
   return page;
 }
@@ -34,6 +34,7 @@ function wire(page) {
     page.draw();
   };
   on("wb:redraw", page.draw);
+  on("wb:picture", ({ scene }) => choose(m.comparechoice.take(page.choice, page.catalogue, scene, window.workbenchPicture?.())));
   on("wb:choose", (change) => {
     const target = "target" in change && change.target !== page.choice.target;
     choose(change);
@@ -109,12 +110,13 @@ function pinned(host) {
 
 function measure(page) {
   const { m, choice, catalogue } = page, request = m.comparechoice.request(choice, catalogue, m.form.clamp);
-  const problem = m.comparechoice.problem(choice);
+  const problem = m.comparechoice.problem(choice, catalogue);
   page.errors = problem ? [{ ...problem, kind: "error" }] : [];
   if (problem || !catalogue) return;
   m.comparerace.stop(page);
   page.channel = m.jobs.channel("compare");
-  Object.assign(page, { asking: m.comparechoice.toQuery(choice, catalogue), made: null, job: null, step: null, from: "live", asked: performance.now(), heard: performance.now(), prompt: 0, shown: null });
+  Object.assign(page, { asking: m.comparechoice.toQuery(choice, catalogue), made: null, job: null, step: null, from: "live", level: 0, asked: performance.now(), heard: performance.now(), prompt: 0, shown: null });
+  page.pictured = request.images[0];
   page.host.decode({ ...request, channel: page.channel });
   page.parts.live.textContent = "Measuring";
 }
@@ -131,12 +133,20 @@ function hear(page, message) {
   if (message.step) {
     const before = page.step;
     page.step = message.step;
-    page.made = message.step.comparison ?? page.made;
-    if (message.step.comparison) keep(page);
+    if (message.step.comparison) page.made = page.m.comparelive.merge(page.made, message.step.comparison);
+    if (message.step.comparison && (message.step.last || page.m.comparelive.level(page.made) > page.level)) keep(page);
     if (message.step.last) ended(page);
-    else if (message.step.comparison && before) page.parts.live.textContent = page.m.comparetable.heard(message.step, page.m.speedup);
+    else if (before && page.m.comparelive.level(page.made) > page.level) page.parts.live.textContent = page.m.comparetable.heard(message.step, page.m.speedup);
+    page.level = page.m.comparelive.level(page.made);
   }
   page.draw();
+}
+
+/** Show the recorded example, where nothing else is shown. */
+function adopt(page, made) {
+  if (page.made || made.schema !== SCHEMA) return;
+  Object.assign(page, { made, from: "example" });
+  page.m.comparerace.seek(page, 1);
 }
 
 /** Keep what was measured for this browser tab: a reload, which follows when the app was started again, loses nothing. */
@@ -151,11 +161,11 @@ function keep(page) {
 /** Show it again where the address asks for the same lanes and prompts. */
 function recall(page) {
   const { m, host, choice, catalogue } = page;
-  if (!catalogue || page.made || measuring(page)) return;
+  if (!catalogue || (page.made && page.from !== "example") || measuring(page)) return;
   try {
     const kept = JSON.parse(host.remember?.getItem(KEPT) ?? "null");
     if (kept?.made?.schema !== SCHEMA || kept.query !== m.comparechoice.toQuery(choice, catalogue)) return;
-    Object.assign(page, { made: kept.made, job: kept.job });
+    Object.assign(page, { made: kept.made, job: kept.job, from: "live" });
     m.comparerace.seek(page, 1);
   } catch {
     host.remember?.removeItem(KEPT);

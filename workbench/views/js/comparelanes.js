@@ -13,6 +13,10 @@ export function render(el, data, m) {
   choice.lanes.forEach((held, i) => showLane(ui.lanes.children[i], held, i, data, m));
   ui.add.disabled = choice.lanes.length >= comparechoice.MOST_LANES;
   ui.add.title = ui.add.disabled ? `at most ${comparechoice.MOST_LANES} lanes` : "";
+  ui.pictured.hidden = !choice.pictures;
+  ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
+  if (choice.pictures) m.comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null }, m);
+  kit.write(ui.textLabel, choice.pictures ? "Your own questions, one a line" : "Your own prompt, beside those chosen");
   while (ui.presets.childElementCount < catalogue.presets.length) ui.presets.append(kit.h("button", { type: "button" }));
   catalogue.presets.forEach((preset, i) => {
     const chip = ui.presets.children[i];
@@ -96,6 +100,7 @@ function build(el, m) {
   ui.presets.setAttribute("role", "group");
   ui.presets.setAttribute("aria-label", "Prompts");
   const text = labelled("text", "Your own prompt, beside those chosen", h("textarea", { rows: 2, spellcheck: false, oninput: choose("text") }));
+  ui.textLabel = text[0];
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
   const pair = [["repeats", "Repeats", 1, 21], ["max_new_tokens", "Max tokens", 1, 4096], ["seed", "Seed", 0, 2147483647]].map(([name, words, min, max]) => h("div", {}, ...labelled(name, words, number(name, min, max))));
   ui.sampling = h("div", { className: "wb-form" });
@@ -108,7 +113,7 @@ function build(el, m) {
     h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches }, h("summary", {}, "Lanes and prompts"),
       h("div", { className: "wb-pick" }, ...target),
       h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Lanes"), h("div", { className: "wb-lanecard is-plain" }, "Plain decoding ", h("small", {}, "always measured: the reference")), ui.lanes, ui.add),
-      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Prompts"), ui.presets, ...text),
+      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Prompts"), ui.presets, (ui.pictured = h("div", { className: "wb-pictured", hidden: true })), ...text),
       h("div", { className: "wb-pair is-three" }, ...pair),
       h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Sampling, the same for all lanes"), ui.sampling, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more)),
       h("details", { className: "wb-moresampling" }, h("summary", {}, "The same on the command line"), ui.command)),

@@ -24,8 +24,10 @@ export function build(el, m, host) {
   const stage = part("stage", "main", { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
     part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
-    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
+    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small"), part("now", "div", { className: "wb-now", role: "list" })),
+    part("banner", "p", { className: "wb-banner", hidden: true }),
     card("race", "Race", h("span", { className: "wb-extra" }, select("prompt", "Prompt of the race"), part("origin", "span", { className: "wb-origins" }), m.panel.legend(kit, [["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"]])),
+      part("asked", "img", { className: "wb-asked", hidden: true }),
       part("race", "div", { className: "wb-race", role: "list" }),
       h("div", { className: "wb-raceline" }, part("play", "button", { type: "button", className: "wb-tool" }, "▶"), slider(part), select("speed", "Speed of the race", SPEEDS), part("clock", "span", { className: "wb-clock" }))),
     h("div", { className: "wb-two" },
@@ -74,17 +76,25 @@ export function draw(page) {
   const { m, parts, made, step, catalogue } = page, { kit } = m, measuring = page.channel !== null;
   m.stage.alerts(parts.alerts, page.errors, m);
   kit.write(parts.badgeText, badge(page, measuring, catalogue));
-  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : made ? (page.from === "imported" ? "imported" : "recorded") : "idle", "data-from": made && !measuring ? (page.from === "imported" ? "imported" : "recorded") : "live" });
+  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : made ? origin(page) : "idle", "data-from": made && !measuring ? origin(page) : "live" });
   parts.progress.hidden = !measuring;
   if (measuring) {
     const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; what was measured stays` : step ? [step.waiting, step.text].filter(Boolean).join(" · ") : "asking the backend …";
     m.jobs.progress(page, { text, note: step ? `${step.done} of ${step.total} runs${m.jobs.left(step.left_s)}` : "", done: step?.done, total: step?.total, label: "Runs measured" }, kit);
+    parts.now.hidden = !made || !step;
+    if (made && step) m.comparelive.render(parts.now, step, made, m);
   }
+  const example = page.from === "example" && made && !measuring;
+  parts.banner.hidden = !example;
+  if (example) kit.write(parts.banner, m.comparelive.banner(made, !page.choice || m.comparechoice.asksFor(page.choice, catalogue, made)));
   const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
   for (const name of ["tableCard", "costsCard", "paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some;
-  for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].classList.toggle("is-pending", some && !complete(made));
-  for (const two of parts.stage.querySelectorAll(".wb-two")) two.hidden = !some;
-  parts.raceCard.hidden = !complete(made);
+  for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some || !complete(made);
+  const [first, second] = parts.stage.querySelectorAll(".wb-two");
+  first.hidden = !some;
+  second.hidden = !some || !complete(made);
+  const raced = m.comparelive.raced(made, page.prompt);
+  parts.raceCard.hidden = !raced;
   parts.intro.hidden = some || measuring;
   parts.empty.nextSibling.hidden = !catalogue;
   kit.write(parts.empty, catalogue ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock." : "The backend is starting …");
@@ -94,16 +104,32 @@ export function draw(page) {
   if (!some) return;
   m.comparetable.render(page);
   m.compareplots.costs(page);
+  if (raced) {
+    picture(page);
+    m.comparerace.render(page);
+  }
   if (!complete(made)) return;
-  m.comparerace.render(page);
   m.compareplots.pays(page);
   m.comparetext.exact(page);
   m.comparetext.texts(page);
 }
 
-/** Whether races and texts are there: they come with the end. */
+/** Whether texts and what follows from all runs are there: they come with the end. */
 function complete(made) {
-  return Boolean(made?.lanes.some((lane) => lane.race));
+  return Boolean(made?.lanes.some((lane) => lane.exact !== undefined));
+}
+
+/** Where the shown figures come from, as badges colour it. */
+function origin(page) {
+  return page.from === "imported" ? "imported" : "recorded";
+}
+
+/** The picture that the questions are about. */
+function picture({ parts, made, m, ...page }) {
+  const url = made.settings.images?.[0] ?? (page.from === "live" ? page.pictured : "") ?? "";
+  parts.asked.hidden = !url;
+  if (url && parts.asked.src !== url) parts.asked.src = url;
+  parts.asked.alt = m.comparechoice.altOf(page.catalogue, url);
 }
 
 function badge(page, measuring, catalogue) {
@@ -112,7 +138,7 @@ function badge(page, measuring, catalogue) {
   if (measuring) return ["LIVE", catalogue?.device].filter(Boolean).join(" · ");
   if (!made) return catalogue?.device ?? "";
   const { target, device, dtype } = made.settings;
-  return [page.from === "imported" ? "IMPORTED" : "MEASURED", target, [device?.toUpperCase(), dtype].filter(Boolean).join(" · ")].filter(Boolean).join(" · ");
+  return [{ imported: "IMPORTED", example: "RECORDED" }[page.from] ?? "MEASURED", target, [device?.toUpperCase(), dtype].filter(Boolean).join(" · ")].filter(Boolean).join(" · ");
 }
 
 /** Where the figures come from, in one line. */

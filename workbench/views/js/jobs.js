@@ -5,8 +5,9 @@ const SILENCE_MS = 5000;
 const LOST = { error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } };
 
 /** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is and
- *  from what the link asks for. @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices */
-export async function begin(page, { wire, hear, draw, look, fromQuery }) {
+ *  from what the link asks for. @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices,
+ *  `adopt(page, made)`: show a recorded example, unless something else is shown */
+export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) {
   const { el, parts, m, host } = page;
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page));
   wire(page);
@@ -14,9 +15,10 @@ export async function begin(page, { wire, hear, draw, look, fromQuery }) {
   new ResizeObserver(page.draw).observe(parts.stage);
   new MutationObserver(page.draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   page.draw();
+  example(page, adopt);
   const catalogue = await ask(page, "catalogue");
   if (catalogue) {
-    page.catalogue = catalogue;
+    Object.assign(page, { catalogue, plotly: catalogue.plotly });
     const { choice, problems } = fromQuery(host.address.read(), catalogue, m.form.clamp);
     page.choice = choice;
     if (problems.length) page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
@@ -26,6 +28,15 @@ export async function begin(page, { wire, hear, draw, look, fromQuery }) {
   el.dataset.ready = "true";
   page.timer = setInterval(() => watch(page), 1000);
   return page;
+}
+
+/** Show a recorded example where nothing was measured yet. It needs no backend, so it is there before one. */
+async function example(page, adopt) {
+  const found = await page.host.call("example", {}).catch(() => null);
+  if (!found?.made || !Object.keys(found.made).length || page.channel) return;
+  page.plotly ??= found.plotly;
+  adopt(page, found.made);
+  page.draw();
 }
 
 /** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */

@@ -4,8 +4,46 @@
 /** Put the view into `el`. @param {{modules: Record<string, object>, host: object}} given */
 export async function mount(el, { modules: m, host }) {
   const parts = m.sweepstage.build(el, m, host);
-  const page = { el, parts, m, host, catalogue: null, choice: null, sweep: null, cells: new Map(), job: null, channel: null, errors: [], note: "", metric: "speedup", chosen: null, heard: 0, silent: 0 };
-  return m.jobs.begin(page, { wire, hear, draw, look: m.jobs.look, fromQuery: m.sweepchoice.fromQuery });
+  const page = { el, parts, m, host, catalogue: null, choice: null, sweep: null, cells: new Map(), job: null, from: "live", kept: [], opened: null, channel: null, errors: [], note: "", metric: "speedup", chosen: null, heard: 0, silent: 0 };
+  await m.jobs.begin(page, { wire, hear, draw, look: m.jobs.look, fromQuery: m.sweepchoice.fromQuery, adopt });
+  list(page);
+  return page;
+}
+
+/** Show the recorded example, where nothing else is shown. */
+function adopt(page, made) {
+  if (page.sweep) return;
+  Object.assign(page, { from: "example", metrics: made.metrics, theory: made.theory });
+  take(page, made);
+}
+
+/** Take over what a message or a kept sweep says: cells are changed one by one. */
+function take(page, { cells, ...rest }) {
+  page.sweep = { ...page.sweep, ...rest };
+  for (const cell of cells) page.cells.set(cell.id, { ...cell, place: cell.at.join() });
+}
+
+/** Ask what was measured here before. */
+async function list(page) {
+  const found = await page.host.call("kept", {}).catch(() => null);
+  page.kept = found?.kept ?? page.kept;
+  page.draw();
+}
+
+/** Open a kept sweep, with its settings in the panel. */
+async function open(page, id) {
+  if (page.channel) return;
+  page.errors = [];
+  const found = await page.m.jobs.ask(page, "open", { id });
+  if (!found) return;
+  Object.assign(page, { job: found.job, from: "kept", sweep: null, cells: new Map(), chosen: null, opened: id });
+  take(page, found.sweep);
+  const before = page.choice.target;
+  page.choice = page.m.sweepkept.choiceOf(found.sweep.sweep, page.choice);
+  page.host.address.write(page.m.sweepchoice.toQuery(page.choice, page.catalogue));
+  page.parts.live.textContent = `Opened: ${found.sweep.done} of ${found.sweep.total} cells, measured ${found.sweep.date}`;
+  page.draw();
+  if (page.choice.target !== before) page.m.jobs.look(page);
 }
 
 function wire(page) {
@@ -26,6 +64,7 @@ function wire(page) {
     choose({ params: { ...page.choice.params, [name]: value } });
   });
   on("wb:press", ({ button }) => press(page, button));
+  on("wb:kept", ({ id }) => open(page, id));
   on("wb:cell", ({ id }) => {
     page.chosen = id;
     page.draw();
@@ -61,7 +100,7 @@ function measure(page, anew) {
   page.errors = problem ? [{ kind: "error", message: problem, remedy: "Change the axis in the panel." }] : [];
   if (problem) return;
   page.channel = m.jobs.channel("sweep");
-  Object.assign(page, { job: null, sweep: null, cells: new Map(), chosen: null });
+  Object.assign(page, { job: null, from: "live", opened: null, sweep: null, cells: new Map(), chosen: null });
   page.host.decode({ ...m.sweepchoice.request(choice, catalogue, m.form.clamp), anew, channel: page.channel });
   page.parts.live.textContent = "Measuring";
 }
@@ -76,10 +115,12 @@ function hear(page, message) {
     page.parts.live.textContent = message.error.message;
   }
   if (message.sweep) {
-    const { cells, ...rest } = message.sweep, before = page.sweep?.done ?? 0;
-    page.sweep = { ...page.sweep, ...rest };
-    for (const cell of cells) page.cells.set(cell.id, { ...cell, place: cell.at.join() });
-    if (rest.last) page.channel = null;
+    const rest = message.sweep, before = page.sweep?.done ?? 0;
+    take(page, rest);
+    if (rest.last) {
+      page.channel = null;
+      list(page);
+    }
     if (rest.last || rest.done !== before) page.parts.live.textContent = `${rest.done} of ${rest.total} cells${rest.last ? (rest.complete ? ": the sweep is complete" : ": stopped, finished cells are kept") : ""}`;
   }
   page.draw();
@@ -92,7 +133,7 @@ function save(page, kind) {
 }
 
 function draw(page) {
-  if (page.catalogue && page.choice) page.m.sweeppanel.render(page.parts.side, { catalogue: page.catalogue, choice: page.choice, measuring: page.channel !== null, kept: page.sweep?.done ?? 0, note: page.note, draw: page.m.form.render }, page.m);
+  if (page.catalogue && page.choice) page.m.sweeppanel.render(page.parts.side, { catalogue: page.catalogue, choice: page.choice, measuring: page.channel !== null, kept: page.from === "example" ? 0 : page.sweep?.done ?? 0, note: page.note, draw: page.m.form.render }, page.m);
   page.m.sweepstage.draw(page);
 }
 

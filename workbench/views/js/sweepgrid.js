@@ -24,7 +24,7 @@ export function shade(value, low, high) {
 export function label(cell, axes, metric, title) {
   const at = Object.entries(axes).map(([name, values], i) => `${name.replaceAll("_", " ")} ${values[cell.at[i]]}`).join(", ");
   const found = cell.figures?.[metric];
-  const said = cell.state === "failed" ? `failed: ${cell.error}` : cell.state === "running" ? "is being measured" : cell.state === "waiting" ? "waits" : found ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}` : `no ${title}`;
+  const said = cell.state === "failed" ? `failed: ${cell.error}` : cell.state === "running" ? `is being measured${found ? `, ${words(metric, found.value)} so far` : ""}` : cell.state === "waiting" ? "waits" : found ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}` : `no ${title}`;
   return `${at}: ${said}`;
 }
 
@@ -42,8 +42,8 @@ export function render(el, { sweep, cells, metric, title, chosen }, kit) {
     kit.set(button, { "data-state": cell.state, "aria-label": label(cell, axes, metric, title), "aria-pressed": String(cell.id === chosen) });
     button.title = failed ? cell.error : cell.state === "running" ? cell.text : cell.setting;
     button.style.setProperty("--shade", `${(8 + 50 * shade(found?.value, low, high)).toFixed(0)}%`);
-    kit.write(value, failed ? "✕" : cell.state === "done" ? words(metric, found?.value) : cell.state === "running" ? "…" : "·");
-    kit.write(detail, failed ? "failed" : cell.state === "done" ? interval(metric, found) : cell.state === "running" ? (/^\d+ of \d+ runs/.exec(cell.text)?.[0] ?? "begins") : "");
+    kit.write(value, failed ? "✕" : cell.state === "done" ? words(metric, found?.value) : cell.state === "running" ? (found ? words(metric, found.value) : "…") : "·");
+    kit.write(detail, failed ? "failed" : cell.state === "done" ? interval(metric, found) : cell.state === "running" ? (/^\d+ of \d+ runs/.exec(cell.text)?.[0] ?? "begins").replace("runs", found ? "runs so far" : "runs") : "");
     button.classList.toggle("is-slower", metric === "speedup" && found !== undefined && found !== null && found.value < 1);
   });
   return { low, high };

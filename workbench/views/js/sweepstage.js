@@ -21,11 +21,13 @@ export function build(el, m, host) {
     part("alerts", "div", { className: "wb-alerts" }),
     part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
     part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
+    part("banner", "p", { className: "wb-banner", hidden: true }), part("otherwise", "p", { className: "wb-banner is-note", hidden: true }),
     card("heat", "Cells", h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
       part("grid", "div", { className: "wb-scroll wb-heat" }), part("failed", "ul", { className: "wb-failures" })),
     h("div", { className: "wb-two" },
       m.panel.chart(kit, parts, "lines", "Along the rows", null, "wb-plot is-tall"),
       card("cell", "Cell", part("openRun", "button", { type: "button", className: "wb-tool" }, "open its run in Live ↗"), part("cell", "dl", { className: "wb-facts" }))),
+    card("kept", "Kept here", null, part("kept", "ul", { className: "wb-keptsweeps" })),
     card("code", "The same elsewhere", part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"), part("code", "pre", { className: "wb-codebox", tabIndex: 0 }), part("command", "pre", { className: "wb-codebox", tabIndex: 0 })));
   el.append(header(part, m, host), h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage), part("live", "div", { className: "wb-unseen" }));
   kit.set(parts.live, { "aria-live": "polite" });
@@ -52,31 +54,38 @@ function header(part, m, host) {
 export function draw(page) {
   const { m, parts, sweep, catalogue, cells } = page, { kit } = m, measuring = page.channel !== null;
   m.stage.alerts(parts.alerts, page.errors, m);
-  kit.write(parts.badgeText, [page.silent ? "NO ANSWER" : measuring ? "LIVE" : sweep ? "MEASURED" : "", catalogue?.device].filter(Boolean).join(" · "));
+  kit.write(parts.badgeText, [page.silent ? "NO ANSWER" : measuring ? "LIVE" : sweep ? { example: "RECORDED" }[page.from] ?? "MEASURED" : "", measuring || !sweep?.on ? catalogue?.device : sweep.on].filter(Boolean).join(" · "));
   kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
   parts.progress.hidden = !measuring && !(sweep && !sweep.complete);
+  parts.banner.hidden = page.from !== "example" || measuring || !sweep;
+  if (!parts.banner.hidden) kit.write(parts.banner, m.sweepkept.banner(sweep, !page.choice || !catalogue || m.sweepkept.asksFor(m.sweepchoice.request(page.choice, catalogue, m.form.clamp), sweep.sweep)));
+  parts.otherwise.hidden = !sweep?.note;
+  kit.write(parts.otherwise, sweep?.note ?? "");
+  parts.keptCard.hidden = !page.kept.length;
+  kit.write(parts.keptNote, "measured by this app before, with their settings; other conditions are other lines");
+  m.sweepkept.render(parts.kept, page.kept, page.opened, kit);
   if (!parts.progress.hidden) {
     const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; finished cells are kept` : !sweep ? "asking the backend …" : measuring ? sweep.text : "stopped; finished cells are kept: Measure goes on from here";
     m.jobs.progress(page, { text, note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? m.jobs.left(sweep.left_s) : ""}` : "", done: sweep?.done, total: sweep?.total, label: "Cells measured" }, kit);
   }
   for (const name of ["heatCard", "codeCard"]) parts[name].hidden = !sweep;
-  const some = Boolean(sweep?.done);
+  const some = Boolean(sweep?.done || [...cells.values()].some((cell) => cell.figures?.tau)), metrics = catalogue?.metrics ?? page.metrics;
   parts.stage.querySelector(".wb-two").hidden = !some;
   parts.intro.hidden = Boolean(sweep) || measuring;
   parts.empty.nextSibling.hidden = !catalogue;
   kit.write(parts.empty, catalogue ? "Press Measure: the grid fills cell by cell, each beside plain decoding; a click on a cell says more." : "The backend is starting …");
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : some);
-  if (catalogue) m.controls.select(parts.metric, Object.entries(catalogue.metrics).map(([value, text]) => ({ value, text })), page.metric);
+  if (metrics) m.controls.select(parts.metric, Object.entries(metrics).map(([value, text]) => ({ value, text })), page.metric);
   if (!sweep?.sweep) return;
-  const title = catalogue.metrics[page.metric], range = m.sweepgrid.render(parts.grid, { sweep, cells, metric: page.metric, title, chosen: page.chosen }, kit);
+  const title = metrics[page.metric], range = m.sweepgrid.render(parts.grid, { sweep, cells, metric: page.metric, title, chosen: page.chosen }, kit);
   kit.write(parts.scale, some && Number.isFinite(range.low) ? `${m.sweepgrid.words(page.metric, range.low)} to ${m.sweepgrid.words(page.metric, range.high)}` : "");
   kit.write(parts.heatNote, `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean (of speeds: geometric), 95 % interval, n`);
   failures(parts.failed, [...cells.values()], kit);
   kit.write(parts.code, sweep.code ?? "");
   kit.write(parts.command, sweep.command ?? "");
   if (!some) return;
-  lines(page, title);
-  details(page);
+  lines(page, title, catalogue?.theory ?? page.theory ?? {});
+  details(page, metrics, catalogue?.theory ?? page.theory ?? {});
 }
 
 function failures(el, cells, kit) {
@@ -87,15 +96,15 @@ function failures(el, cells, kit) {
   said.forEach((text, i) => kit.write(el.children[i], `✕ ${text}`));
 }
 
-function details(page) {
-  const { parts, m, catalogue } = page, { kit } = m, cell = page.cells.get(page.chosen);
-  parts.openRun.disabled = !cell?.run;
-  parts.openRun.title = cell ? (cell.run ? "" : "this cell has no run yet") : "choose a cell first";
+function details(page, metrics, theory) {
+  const { parts, m } = page, { kit } = m, cell = page.cells.get(page.chosen);
+  parts.openRun.disabled = !cell?.run || !page.job;
+  parts.openRun.title = cell ? (cell.run && page.job ? "" : page.from === "example" ? "the example keeps figures only: Measure, and each cell has its run" : "this cell has no run yet") : "choose a cell first";
   kit.write(parts.cellNote, cell ? cell.state : "");
   const rows = !cell ? [["", "Choose a cell: its figures, and the run behind it."]] : [
     ["setting", cell.setting],
     ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [name.replaceAll("_", " "), `${values[cell.at[i]]}`]),
-    ...(cell.error ? [["failed", cell.error]] : [...Object.entries(catalogue.metrics), ...Object.values(catalogue.theory ?? {}).flatMap(Object.entries)].map(([name, title]) => [title, cell.figures?.[name] ? `${m.sweepgrid.words(name, cell.figures[name].value)} (${m.sweepgrid.interval(name, cell.figures[name])})` : "–"])),
+    ...(cell.error ? [["failed", cell.error]] : [...Object.entries(metrics), ...Object.values(theory).flatMap(Object.entries)].map(([name, title]) => [title, cell.figures?.[name] ? `${m.sweepgrid.words(name, cell.figures[name].value)} (${m.sweepgrid.interval(name, cell.figures[name])})` : "–"])),
     ...(cell.seconds ? [["took", `${cell.seconds.toFixed(1)} s on ${cell.worker || "this backend"}`]] : []), ...(cell.machine?.date ? [["measured", `${cell.machine.date}, load before it ${cell.machine.load ?? "unknown"}`]] : []),
   ];
   while (parts.cell.childElementCount > 2 * rows.length) parts.cell.lastChild.remove();
@@ -107,8 +116,8 @@ function details(page) {
 }
 
 /** The chart: the metric along the first axis, a line for each value of the second, with intervals. */
-function lines(page, title) {
-  const { parts, m, sweep, metric } = page, theory = Object.entries(page.catalogue.theory?.[metric] ?? {}), axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
+function lines(page, title, predicted) {
+  const { parts, m, sweep, metric } = page, theory = Object.entries(predicted[metric] ?? {}), axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
   const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = (text) => `${text}`.replace(/[<>&]/g, " ");
   const figures = (i, j) => byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures;
   const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, value: columnName ? `${value}` : "–", points: rowValues.map((row, i) => ({ row, found: figures(i, j)?.[metric], said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null) })).filter((p) => p.found) })).filter((s) => s.points.length);
@@ -117,7 +126,7 @@ function lines(page, title) {
   m.kit.write(parts.linesNote, title);
   const table = parts.linesTable;
   m.kit.write(table.firstChild, `${said}.`);
-  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n", ...theory.map(([, words]) => words)], rows: series.flatMap((s) => s.points.map(({ row, found, said: predicted }) => [`${row}`, s.value, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n, ...predicted.map((value) => m.sweepgrid.words(metric, value))])) });
+  if (!table.hidden) m.table.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n", ...theory.map(([, words]) => words)], rows: series.flatMap((s) => s.points.map(({ row, found, said: expected }) => [`${row}`, s.value, m.sweepgrid.words(metric, found.value), m.sweepgrid.words(metric, found.low), m.sweepgrid.words(metric, found.high), found.n, ...expected.map((value) => m.sweepgrid.words(metric, value))])) });
   const numeric = rowValues.every((v) => typeof v === "number");
   m.plots.plot(page, parts.lines, (css) => ({
     data: [...series.map((s, i) => ({ type: "scatter", mode: "lines+markers", name: clean(s.name), x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.found.value),

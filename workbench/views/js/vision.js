@@ -30,6 +30,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
     },
   };
   const { vision } = page;
+  if (!embed) window.workbenchPicture = () => ({ url: vision.url, alt: vision.alt }); // the Compare tab may ask about it too
   page.beside = besides(page);
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page));
   page.fresh = () => fresh(page);
