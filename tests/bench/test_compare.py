@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from workbench import Workbench
-from workbench.bench.compare import Comparison
+from workbench.bench.compare import Comparison, emitted
 from workbench.bench.estimates import estimate
 from workbench.bench.lanes import Lane
 from workbench.bench.paired import divergence
@@ -141,10 +142,35 @@ def test_a_comparison_crosses_the_wire_whole(made: Comparison) -> None:
     assert back.rows() == made.rows()
 
 
+def test_a_comparison_fills_run_by_run_and_says_how_many_tokens_the_lane_has(bench: Workbench) -> None:
+    """The race is there as soon as plain decoding and another lane have a run; then every figure has its n."""
+    told, runs = [], list[tuple[int, int]]()
+    for step in bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=40, repeats=2):
+        wire = step.to_wire()
+        told.append((step.lane, step.tokens, step.limit))
+        made = wire["comparison"]
+        if made is not None and not step.last:
+            runs.append((made["lanes"][0]["figures"]["n"], made["lanes"][1]["figures"]["n"]))
+            raced = [str(step.prompt) in lane["race"] for lane in made["lanes"]]
+            assert raced == [any(p == step.prompt for p, _ in lane.samples) for lane in step.comparison.lanes]
+    assert runs == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (4, 3), (4, 4)]
+    assert {(lane, limit) for lane, _, limit in told} >= {("Autoregressive", 40), ("Draft model", 40)}
+    assert all(tokens <= limit for _, tokens, limit in told)
+
+
+def test_a_run_in_progress_says_how_many_tokens_it_has(bench: Workbench) -> None:
+    run = bench.start(PROMPTS[0], "draft-model", max_new_tokens=40, paused=True)
+    run.step()
+    while run.trace is None or not run.trace.rounds:
+        time.sleep(0.01)
+    assert emitted(run) == len(run.trace.rounds[0].emitted)
+    run.cancel()
+
+
 def test_stopping_keeps_what_was_measured(bench: Workbench) -> None:
     enough, last = threading.Event(), None
     for last in bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=8, repeats=3, stopped=enough.is_set):
-        if last.comparison is not None:
+        if last.comparison is not None and last.comparison.lanes[-1].samples:
             enough.set()
     assert last is not None
     assert last.last

@@ -151,3 +151,28 @@ def test_step_8_the_closed_form() -> None:
     assert metrics.tau(trace.rounds) == pytest.approx(
         lessons.expected_tau(params["acceptance"], params["depth"]), rel=0.4
     )
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep"])
+def test_an_example_is_complete_small_and_says_where_it_was_measured(name: str) -> None:
+    found = recorded.example(name)
+    assert found["complete"]
+    assert (recorded.folder() / recorded.EXAMPLES / f"{name}{recorded.SUFFIX}").stat().st_size < 30_000
+    if name == "compare":
+        assert found["machine"]["cpu"]
+        assert found["machine"]["date"]
+        assert all(lane["race"][0]["rounds"] and lane["exact"] for lane in found["lanes"])
+        assert all(lane["figures"]["speedup"]["n"] >= 10 for lane in found["lanes"])
+    else:
+        assert found["on"]
+        assert found["date"]
+        assert {cell["state"] for cell in found["cells"]} == {"done"}
+        assert set(found["metrics"]) <= set(found["cells"][0]["figures"])
+
+
+def test_where_there_is_no_example_there_is_none(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
+    assert recorded.example("compare") == {}
+    recorded.write_example("compare", {"a": 1})
+    assert recorded.example("compare") == {"a": 1}
+    assert recorded.names() == [], "an example is no recording of a method"

@@ -37,8 +37,8 @@ class CompareView:
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from, with the bundled pictures, and where the plotting library is."""
-        found = self._session.catalogue(request) | {"plotly": plotly_file()}
-        reads = any(dict(target).get("pictures") for target in found["targets"])
+        found: dict[str, Any] = self._session.catalogue(request) | {"plotly": plotly_file()}
+        reads = any(target.get("pictures") for target in found["targets"])
         return found | {"scenes": scenes.gallery() if reads else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { command, first, fromQuery, problem, request, runs, toQuery } from "./comparechoice.js";
+import { asksFor, command, first, fromQuery, OWN, picture, problem, request, revise, runs, take, toQuery } from "./comparechoice.js";
 import { clamp } from "./form.js";
 
 const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12 }, policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
@@ -55,4 +55,42 @@ test("what cannot be measured is said before it is asked for", () => {
 
 test("the command line quotes what a shell would read", () => {
   assert.match(command({ ...first(catalogue), presets: [], text: "it's" }, catalogue), /compare 'it'\\''s' --lane draft-model /);
+});
+
+const scenes = [{ name: "four", url: "data:4", alt: "four shapes", questions: ["Describe it.", "Count the crosses.", "What is left?"] }, { name: "two", url: "data:2", alt: "two", questions: ["Describe it."] }];
+const seeing = { ...catalogue, scenes, questions: ["Describe it."], targets: [{ name: "text-target" }, { name: "vision-target", pictures: true }], chosen: { target: "vision-target" }, methods: [...catalogue.methods, { name: "vlm-draft", params: [] }, { name: "vlm-text-only", params: [] }] };
+
+test("a target that reads pictures is asked questions about one, by drafters that see", () => {
+  const choice = revise({ ...first(catalogue), target: "vision-target" }, seeing);
+  assert.deepEqual(choice.lanes.map((lane) => lane.method), ["vlm-draft", "vlm-text-only"]);
+  assert.deepEqual([choice.scene, choice.questions], ["four", ["Describe it.", "Count the crosses."]]);
+  const made = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, clamp);
+  assert.deepEqual(made.images, ["data:4"]);
+  assert.deepEqual(made.prompts.map((p) => p.text), ["Describe it.", "Count the crosses.", "Is it red?"], "a question a line, each once");
+  assert.equal(runs(choice), 3 * (2 * choice.repeats + 1));
+  assert.match(command(choice, seeing), /compare --image four.png --question 'Describe it.' --question 'Count the crosses.' /);
+  assert.deepEqual(request(first(catalogue), catalogue, clamp).images, []);
+  assert.deepEqual(revise({ ...choice, target: "text-target" }, { ...seeing, chosen: { target: "text-target" } }).lanes.map((lane) => lane.method), ["draft-model", "prompt-lookup"], "and back");
+});
+
+test("an address restores the picture and its questions; one that is not there is said", () => {
+  const choice = { ...first(seeing), scene: "two", questions: ["Describe it.", "Why?"] };
+  assert.deepEqual(fromQuery(`?tab=compare&${toQuery(choice, seeing)}`, seeing, clamp), { choice, problems: [] });
+  assert.match(fromQuery("?tab=compare&target=vision-target&scene=nine", seeing, clamp).problems[0], /nine: no such picture/);
+});
+
+test("the Vision tab's picture can be asked about, and where there is none that is said", () => {
+  const choice = { ...first(seeing), ...take(first(seeing), seeing, OWN, { url: "data:own", alt: "mine" }) };
+  assert.equal(picture(choice, seeing).url, "data:own");
+  assert.equal(problem(choice, seeing), null);
+  assert.deepEqual(choice.questions, ["Describe it."], "questions that fit any picture stay");
+  assert.match(problem({ ...choice, own: null }, seeing).message, /no picture/);
+  assert.match(problem({ ...choice, questions: [] }, seeing).message, /no question/);
+});
+
+test("an example that the panel does not ask for is told apart", () => {
+  const choice = first(catalogue), made = { settings: { target: "text-target" }, prompts: [{ text: "Once" }, { text: "Again" }], lanes: [{ text: "autoregressive", added: true }, { text: "draft-model" }, { text: "prompt-lookup" }] };
+  assert.ok(asksFor(choice, catalogue, made));
+  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, made));
+  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, made));
 });
