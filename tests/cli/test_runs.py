@@ -31,6 +31,8 @@ def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tm
     workbench("runs", "note", end, "look \x1b[31mhere", *store)
     shown = workbench("runs", "show", end, *store).out
     assert "look \u20391B\u203a[31mhere" in shown, "a terminal obeys no note"
+    assert f"http://127.0.0.1:7860/r/{run}\n" in shown
+    assert f"/r/{run}+{run}" in workbench("runs", "show", end, end, *store).out, "two have an address together"
     file = workbench("runs", "export", str(tmp_path / "out"), "--tag", "blue", *store).out.strip()
     other = ("--store", str(tmp_path / "other"))
     assert workbench("runs", "import", file, "--tag", "copy", *other).out.strip() == run

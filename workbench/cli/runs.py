@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,9 +78,9 @@ def list_runs(
 
 @app.command()
 def show(ids: Ids, store: Folder = None, as_json: Json = False, debug: Debug = False) -> None:
-    """Show what is known of runs: settings, figures, tags, note, prompt and text."""
+    """Show what is known of runs: settings, figures, tags, note, prompt, text, and the address in the running app."""
     kept = _open(store)
-    entries = [kept.entry(run) for run in _resolve(kept, ids)]
+    entries = [kept.entry(run) | {"address": _address(run)} for run in _resolve(kept, ids)]
     if as_json:
         print(json.dumps(entries, ensure_ascii=False, indent=2))
         return
@@ -89,6 +90,8 @@ def show(ids: Ids, store: Folder = None, as_json: Json = False, debug: Debug = F
                 text = ", ".join(value) if isinstance(value, list) else f"{value:.4g}" if _is_float(value) else value
                 print(f"{name:18} {harmless(str(text))}")
         print()
+    if len(entries) == 2:
+        print(f"{'side by side':18} {_address(*(entry['id'] for entry in entries))}")
 
 
 @app.command()
@@ -190,6 +193,14 @@ def bench(
     with progress_bar() as progress:
         found = bench_store(runs, repeats, progress)
     print(report(found, runs))
+
+
+def _address(*runs: str) -> str:
+    """Where the app shows one run, or two side by side; host and port are those that app.py would take."""
+    host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), os.environ.get("GRADIO_SERVER_PORT", "7860")
+    root = os.environ.get("GRADIO_ROOT_PATH", "").rstrip("/")
+    base = root if root.startswith("http") else f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}{root}"
+    return f"{base}/r/{'+'.join(runs)}"
 
 
 def _open(folder: Path | None) -> RunStore:

@@ -32,6 +32,7 @@ from workbench.trace import export
 from workbench.trace.events import Trace
 from workbench.trace.files import PART, write_whole
 from workbench.trace.frames import Schema
+from workbench.trace.ids import is_id
 from workbench.trace.metrics import summary
 
 VERSION = 1
@@ -58,7 +59,6 @@ INDEX: Schema = {
 
 ENTRY, _STAMP = "workbench.entry", "workbench.index"
 """Names in the files' metadata."""
-_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|=|>|<)\s*(\S+)\s*")
 _OPERATORS = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt,
@@ -156,6 +156,10 @@ class RunStore:
             raise WorkbenchError(f"{error.filename} cannot be deleted: {error.strerror}.") from None
 
     # -- reading -------------------------------------------------------------------------------------------------
+
+    def has(self, run: str) -> bool:
+        """Whether a run is kept here."""
+        return is_id(run) and self._file(run).is_file()
 
     def load(self, run: str) -> Trace:
         """The trace of a run.
@@ -258,7 +262,7 @@ class RunStore:
             try:
                 trace = export.read(file.read_bytes())
                 old = _entry_of(file) or {}
-                run = old.get("id") if _NAME.fullmatch(str(old.get("id"))) else None
+                run = old.get("id") if is_id(str(old.get("id"))) else None
                 if run and self._file(run).exists():
                     done.known.append(run)
                     continue
@@ -274,7 +278,7 @@ class RunStore:
     # -- files and index -----------------------------------------------------------------------------------------
 
     def _file(self, run: str) -> Path:
-        if not _NAME.fullmatch(run):
+        if not is_id(run):
             raise WorkbenchError(f"{run[:40]!r} is no id of a run.", "Ids look like 20261121-153000-0a1b2c3d.")
         return self._runs / f"{run}.parquet"
 
@@ -337,7 +341,7 @@ class RunStore:
             for file in found:
                 run = file.name.removesuffix(".parquet")
                 with contextlib.suppress(FileNotFoundError):  # another process was faster
-                    if _NAME.fullmatch(run):
+                    if is_id(run):
                         facts = file.stat()
                         files[run] = (facts.st_mtime_ns, facts.st_size)
                     elif not file.name.endswith(PART):
@@ -392,11 +396,6 @@ class RunStore:
             write_whole(self._index_file, out.getvalue())
         except OSError:
             return  # a store that can only be read is listed anew every time
-
-
-def is_id(name: str) -> bool:
-    """Whether a name has the form of a kept run's id."""
-    return _NAME.fullmatch(name) is not None
 
 
 def _new_id() -> str:

@@ -3,7 +3,7 @@
 (async () => {
   const root = element.querySelector(".wb") ?? element, { tab } = props;
   for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
-  const asked = () => new URLSearchParams(location.search).get("tab") ?? "live";
+  const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
   if (tab && asked() !== tab) await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods)?\/?$/, "");
   const at = (path) => `${base}/gradio_api/file=${path}?v=${props.version}`;
@@ -28,6 +28,8 @@
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
   const ears = (window.workbenchEars ??= []), tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
+  // Whole paths: the page has a base, on which a query alone would be looked up.
+  const where = (query) => (tab ? modules.address.write(modules.address.home(location.pathname), full(query)) : `${location.pathname}${query ? `?${query}` : ""}`);
   await modules[props.first].mount(root, {
     modules,
     host: {
@@ -43,9 +45,9 @@
       go: tab ? (to) => tabs().go(to) : undefined,
       isOpen: () => !tab || tabs().open === tab,
       address: {
-        read: () => location.search,
-        write: (query) => (tab ? tabs().write(tab, full(query)) : history.replaceState(history.state, "", query ? `?${query}` : location.pathname)),
-        url: (query) => `${location.origin}${location.pathname}?${full(query)}`,
+        read: () => (tab ? modules.address.read(location) : location.search),
+        write: (query) => (tab ? tabs().write(tab, where(query)) : history.replaceState(history.state, "", where(query))),
+        url: (query) => `${location.origin}${where(query)}`,
       },
     },
   });

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.trace.ids import is_id
 from workbench.views import recorded
 
 if TYPE_CHECKING:
@@ -67,12 +68,18 @@ class Kept:
         return {}
 
     def recording(self, name: str) -> dict[str, Any]:
-        """A trace by its name: a kept run's id, or a recording of the gallery."""
-        if self.allowed:
-            from workbench.trace.store import is_id  # Polars
+        """A trace by its name: a kept run's id, or a recording of the gallery.
 
-            if is_id(name):
-                return self._store().load(name).to_wire()
+        Raises:
+            WorkbenchError: there is none, or runs are not kept here.
+        """
+        if is_id(name):
+            store = self._store()
+            if not store.has(name):
+                raise UnknownNameError(
+                    f"No run {name} is kept on this machine.", "It may have been deleted. The Gallery lists what is."
+                )
+            return store.load(name).to_wire()
         return recorded.load(name)
 
     def _store(self) -> RunStore:

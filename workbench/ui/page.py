@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.ui import api, compare, gallery, learn, methods_page, sweep, vision
+from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, vision
 from workbench.ui.hosting import add_view
 from workbench.ui.kept import Kept
 from workbench.ui.session import Session
@@ -29,6 +29,8 @@ def build(client: Any, keeps: bool = False) -> gr.Blocks:
                 vision.add(client, kept)
             with gr.Tab("Sweep", id="sweep"):
                 sweep.add(client)
+            with gr.Tab("Two runs", id="pair"):  # an address or the gallery opens it: see addresses.py
+                pair.add(kept)
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
         gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs)
         api.add(client)

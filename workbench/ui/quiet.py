@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from workbench.ui.addresses import BASE
+
 SCRIPT = (
     b"<script>(() => { const ask = requestAnimationFrame.bind(window); window.requestAnimationFrame = (draw) =>"
     b' (new Error().stack.includes("/statustracker-") ? 0 : ask(draw)); })();</script>'
@@ -15,7 +17,7 @@ SCRIPT = (
 
 
 class Quiet:
-    """ASGI middleware that puts the script at the head of every HTML document."""
+    """ASGI middleware that puts the script at the head of every HTML document, and where the app is into its base."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -38,6 +40,7 @@ class Quiet:
                 body += message.get("body", b"")
                 if not message.get("more_body", False):
                     body = body.replace(b"<head>", b"<head>" + SCRIPT, 1)
+                    body = body.replace(b'<base href="./"', f'<base href="{scope.get(BASE, "./")}"'.encode(), 1)
                     length = [(b"content-length", str(len(body)).encode())]
                     kept = [(name, value) for name, value in start["headers"] if name != b"content-length"]
                     await send(start | {"headers": kept + length})

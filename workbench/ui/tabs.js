@@ -2,8 +2,8 @@
 // place of Gradio's row of tabs, which is only pressed from here.
 (() => {
   const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
-  const asked = () => new URLSearchParams(location.search).get("tab") ?? "live";
-  const name = document.title, kept = {};
+  const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // two runs have an address of their own
+  const name = document.title, kept = {}, home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too
   const show = (tab) => {
     if (!button(tab)) return;
     tabs.open = tab;
@@ -16,15 +16,15 @@
     // Open a tab as it was left.
     go: (tab) => {
       if (tab === tabs.open || !button(tab)) return;
-      kept[tabs.open] = location.search;
-      history.pushState({}, "", location.pathname + (kept[tab] ?? (tab === "live" ? "" : `?tab=${tab}`)));
+      kept[tabs.open] = location.pathname + location.search;
+      history.pushState({}, "", kept[tab] ?? home + (tab === "live" ? "" : `?tab=${tab}`));
       show(tab);
       scrollTo(0, 0);
     },
     // Say in the address what a tab shows; one that is not open says it when it is opened again.
-    write: (tab, query) => {
-      if (tab === tabs.open) history.replaceState(history.state, "", query ? `?${query}` : location.pathname);
-      else kept[tab] = query ? `?${query}` : "";
+    write: (tab, address) => {
+      if (tab === tabs.open) history.replaceState(history.state, "", address);
+      else kept[tab] = address;
     },
   });
   // While it is still mounting, Gradio may go back to its first tab.

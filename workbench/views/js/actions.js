@@ -108,7 +108,7 @@ export function choose(page, what, value) {
   else if (active) page.note = "This takes effect with the next run.";
   if (what === "target" || what === "drafter") m.backend.look(page, choice.target, choice.drafter);
   page.wish = null;
-  page.touched = true;
+  page.touched = page.formed = true;
   estimate(page);
   page.draw();
 }
@@ -118,7 +118,7 @@ export function setParam(page, { name, value, note }) {
   page.choice.params[name] = value;
   const barred = page.m.store.isActive(page.run) && page.catalogue.barred?.change;
   page.note = barred || note;
-  page.touched = true;
+  page.touched = page.formed = true;
   if (!barred) page.m.backend.change(page, { params: { [name]: value } });
   estimate(page);
   page.draw();
@@ -159,7 +159,8 @@ export async function copy(page) {
 export function query(page) {
   const { m, choice, catalogue } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
   const params = m.choice.parameters(choice, catalogue, choice.method, m.form.clamp);
-  return m.link.toQuery(choice, catalogue, params, { pin, view: page.shownView, embed: page.embed, recorded: page.recorded !== m.opening.EXAMPLE || pin ? page.recorded : null });
+  const recorded = page.recorded !== m.opening.EXAMPLE || pin ? page.recorded : null;
+  return m.link.toQuery(choice, catalogue, params, { pin, view: page.shownView, embed: page.embed, recorded, settings: !recorded || page.formed });
 }
 
 /** Play from where one is, or stop. */

@@ -199,8 +199,9 @@ function palette() {
 /** Put the menu into `container`.
  *  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null, stage: Element, host: object,
  *           modules?: Record<string, object>, definitions?: () => object, lexicon?: () => object|null,
- *           keeps?: boolean}} given  `keeps`: runs may be kept on the machine that serves the page */
-export function mount(container, { trace, stage, host, modules = {}, definitions = () => ({}), lexicon = () => null, keeps = false }) {
+ *           keeps?: boolean, kept?: (id: string) => void}} given  `keeps`: runs may be kept on the machine that serves the page;
+ *  `kept` is told the id of one that was */
+export function mount(container, { trace, stage, host, modules = {}, definitions = () => ({}), lexicon = () => null, keeps = false, kept = () => {} }) {
   const { kit } = modules, { h } = kit;
   const note = h("p", { className: "wb-exportnote" });
   note.setAttribute("role", "status");
@@ -220,7 +221,7 @@ export function mount(container, { trace, stage, host, modules = {}, definitions
     return button;
   };
   const data = h("div", { className: "wb-exportgroup" }, h("h4", {}, "The run"),
-    ...(host.call ? [item("Keep", "on this machine, for the Gallery and `workbench runs`", act((run) => keep(run, host, h)), keeps ? "" : "a public app keeps nothing: save a file")] : []),
+    ...(host.call ? [item("Keep", "on this machine, for the Gallery and `workbench runs`", act((run) => keep(run, host, modules, kept)), keeps ? "" : "a public app keeps nothing: save a file")] : []),
     item("JSON Lines", "every round; opens here again", file("jsonl", "application/jsonl", jsonLines)),
     item("Parquet", "a row a round, for polars and pandas", file("parquet", "application/vnd.apache.parquet", (run) => parquet(run, host)), host.call ? "" : "needs the app: this is a file"),
     item("Chrome trace", "the wall clock, for Perfetto", file("trace.json", "application/json", (run) => JSON.stringify(chromeTrace(run)))),
@@ -251,9 +252,10 @@ async function parquet(run, host) {
   return Uint8Array.from(atob((await ask(host, "export_parquet", { trace: run })).data), (c) => c.charCodeAt(0));
 }
 
-async function keep(run, host, h) {
+async function keep(run, host, { kit: { h }, address, pagehead }, kept) {
   const { id } = await ask(host, "keep", { trace: run });
-  return [`Kept as ${id}: `, h("a", { href: `${host.base}/gallery#kept` }, "see what is kept")];
+  kept(id);
+  return ["Kept: ", h("a", { href: address.run(host.base, id) }, `/r/${id}`), " is its address. ", pagehead.copyButton(h, address.run(host.base, id)), " ", h("a", { href: `${host.base}/gallery#kept` }, "see what is kept")];
 }
 
 /** Hand a file to the visitor. @returns {string} its name */

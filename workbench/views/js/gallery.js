@@ -12,12 +12,12 @@ export async function mount(el, { modules: m, host }) {
   el.dataset.ready = "true";
 }
 
-function card(entry, m, host, main, { badge = "RECORDED", form = null, actions = [] } = {}) {
+function card(entry, m, host, main, { badge = "RECORDED", href = m.pagehead.liveLink(host.base, { recorded: entry.name }), form = null, actions = [] } = {}) {
   const { kit: { h }, pagehead } = m, f = entry.figures;
   const title = h("h2", {}, h("code", {}, entry.name));
   const badges = h("span", { className: "wb-badges" }, h("span", { className: "wb-badge" }, h("i"), badge));
   if (entry.simulation) badges.append(h("span", { className: "wb-badge is-simulation" }, "SIMULATION"));
-  const open = h("a", { className: "wb-button is-main", href: pagehead.liveLink(host.base, { recorded: entry.name }) }, "Open");
+  const open = h("a", { className: "wb-button is-main", href }, "Open");
   const fork = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, pagehead.settingsOf(entry)) }, "Fork settings");
   const load = h("button", { type: "button", className: "wb-button" }, "Download");
   for (const [part, does] of [[open, "Open"], [fork, "Fork the settings of"], [load, "Download the trace of"]]) part.setAttribute("aria-label", `${does} ${entry.name}`);

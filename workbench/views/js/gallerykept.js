@@ -1,4 +1,6 @@
-/** Runs kept on this machine, below the recordings: search, open, tag, note, delete. */
+/** Runs kept on this machine, below the recordings: search, open, link, set beside another, tag, note, delete. */
+
+const PIN = "wb-kept-pin";
 
 /** Draw the section; nothing where the app keeps no runs.
  *  @param {Element} main  of the page  @param {{m: Record<string, object>, host: object, card: (entry: object, more: object) => Element}} given */
@@ -6,13 +8,15 @@ export async function mount(main, { m, host, card }) {
   const { kit: { h }, kit, pagehead } = m, ask = (name, request) => pagehead.ask(main, { kit, host }, name, request);
   const list = h("div", { className: "wb-gallery" }), found = h("p", { className: "wb-keptfound" }), more = h("button", { type: "button", className: "wb-button" }, "Show more");
   const search = h("input", { type: "search", placeholder: "words  #tag  tau>=2", value: new URLSearchParams(location.search).get("search") ?? "" });
+  const pins = pinning(list, m, host);
   let shown = 0, asked = 0;
   found.setAttribute("role", "status");
   const show = async (first) => {
     const turn = (asked += 1), answer = await ask("kept", { search: search.value, first });
     if (!answer || turn !== asked) return answer; // a newer search is under way
     if (first === 0) list.replaceChildren();
-    list.append(...answer.runs?.map((run) => kept(run, m, ask, card, () => show(0))) ?? []);
+    list.append(...answer.runs?.map((run) => kept(run, m, ask, card, () => show(0), host, pins)) ?? []);
+    pins.draw();
     shown = first + Math.min(answer.page ?? 0, (answer.total ?? 0) - first);
     more.hidden = shown >= answer.total;
     found.textContent = [words(answer.total, search.value), ...answer.problems ?? []].join(" · ");
@@ -38,7 +42,29 @@ export function words(total, search) {
   return search.trim() ? "No kept run fits." : "No run is kept yet: export ▾ → Keep in a view, or workbench generate --keep";
 }
 
-function kept(run, m, ask, card, again) {
+/** One run may be pinned; the others then have a link that shows them beside it. */
+function pinning(list, m, host) {
+  let pinned = host.remember?.getItem(PIN) ?? null;
+  const draw = () => {
+    for (const box of list.querySelectorAll(".wb-keptpin")) {
+      const [button, link] = box.children, id = box.dataset.run, mine = id === pinned;
+      button.setAttribute("aria-pressed", String(mine));
+      button.textContent = mine ? "Pinned" : "Pin";
+      link.hidden = !pinned || mine;
+      if (!link.hidden) Object.assign(link, { href: m.address.run(host.base, pinned, id), textContent: `Compare with ${pinned}` });
+    }
+  };
+  const toggle = (id) => {
+    pinned = pinned === id ? null : id;
+    if (pinned) host.remember?.setItem(PIN, pinned);
+    else host.remember?.removeItem(PIN);
+    draw();
+  };
+  const forget = (id) => pinned === id && toggle(id);
+  return { draw, toggle, forget };
+}
+
+function kept(run, m, ask, card, again, host, pins) {
   const { h } = m.kit, tags = h("input", { value: run.tags.join(", "), placeholder: "none" }), note = h("input", { value: run.note, placeholder: "none" }), said = h("small", {});
   said.setAttribute("role", "status");
   const mark = async () => {
@@ -57,10 +83,17 @@ function kept(run, m, ask, card, again) {
         delete remove.dataset.sure;
         remove.textContent = "Delete";
       }, 4000);
-    } else if (await ask("forget", { id: run.id })) await again();
+    } else if (await ask("forget", { id: run.id })) {
+      pins.forget(run.id);
+      await again();
+    }
   });
   const form = h("div", { className: "wb-keptmarks" }, h("label", {}, h("span", {}, "tags"), tags), h("label", {}, h("span", {}, "note"), note), said);
-  return card(run, { badge: "KEPT", form, actions: [remove] });
+  const address = m.address.run(host.base, run.id), pin = h("button", { type: "button", className: "wb-button", title: "Set this run beside another one", onclick: () => pins.toggle(run.id) }, "Pin");
+  pin.setAttribute("aria-label", `Pin ${run.id}`);
+  const beside = h("span", { className: "wb-keptpin" }, pin, h("a", { className: "wb-button", hidden: true }));
+  beside.dataset.run = run.id;
+  return card(run, { badge: "KEPT", href: address, form, actions: [m.pagehead.copyButton(h, address), beside, remove] });
 }
 
 export default { mount, words };

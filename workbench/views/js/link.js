@@ -7,12 +7,13 @@ const MAX_IDS = 4000;
 
 /** The query that restores this state: settings as names of the registry, then what is shown.
  *  @param {object} choice  @param {object} catalogue  @param {Record<string, any>} params  all parameters in force
- *  @param {{pin?: object|null, view?: string|null, embed?: boolean, recorded?: string|null}} shown */
-export function toQuery(choice, catalogue, params, { pin = null, view = null, embed = false, recorded = null } = {}) {
+ *  @param {{pin?: object|null, view?: string|null, embed?: boolean, recorded?: string|null,
+ *          settings?: boolean}} shown  `recorded`: a recording or a kept run; its settings are its own, unless others are in the panel */
+export function toQuery(choice, catalogue, params, { pin = null, view = null, embed = false, recorded = null, settings = !recorded } = {}) {
   const query = new URLSearchParams();
   const put = (name, value) => value !== null && value !== undefined && value !== "" && query.set(name, String(value));
-  if (recorded) put("recorded", recorded);
-  else {
+  put("recorded", recorded);
+  if (settings) {
     for (const name of ["target", "drafter", "method", "prompt", "seed", "max_new_tokens", "pace"]) put(name, choice[name]);
     for (const [name, value] of Object.entries(params)) put(name, value);
     if (choice.prompt_tokens) put("ids", choice.prompt_tokens.join("."));

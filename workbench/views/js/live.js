@@ -20,7 +20,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   const page = {
     el, parts, m, host, catalogue: null, choice: null, run: null, plain: null, plainKey: "", errors: [], notices: [], selection: m.selection.newSelection(), wish: null,
     brush: null, ghosts: true, threshold: 0, mode: "spine", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
-    arrival: null, still: false, scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false,
+    arrival: null, still: false, scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false, formed: false,
   };
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
   page.fresh = () => m.opening.fresh(page);
@@ -42,7 +42,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   m.opening.dress(page);
   m.actions.estimate(page);
   page.draw();
-  m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {}, keeps: page.catalogue?.keeps });
+  m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {}, keeps: page.catalogue?.keeps, kept: (id) => m.opening.kept(page, id) });
   el.dataset.ready = "true";
   return page;
 }

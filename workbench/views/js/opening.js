@@ -27,7 +27,7 @@ export async function arrive(page, trace) {
   page.shownView = asked.view;
   if (again) return;
   if (asked.run) follow(page, asked.run, asked.pin);
-  else if (asked.recorded) await example(page, asked.recorded, asked.pin);
+  else if (asked.recorded) await example(page, asked.recorded, asked.pin, asked);
   else {
     page.wish = asked.settings ? asked.pin : null;
     if (asked.settings && !page.embed && !m.recall.reloaded()) page.note = "From a link: press Run to decode it here.";
@@ -44,7 +44,8 @@ async function models(page, query) {
 }
 
 /** What an address asks for, in the panel; what it names wrongly is said. */
-function settle(page, { choice, params, problems }) {
+function settle(page, { choice, params, problems, settings }) {
+  page.formed ||= settings;
   page.choice = page.m.choice.revise({ ...page.choice, ...choice, params: { ...page.choice.params, ...params } }, page.catalogue);
   if ("prompt" in choice) page.choice.preset = page.catalogue.presets.find((p) => p.prompt === choice.prompt)?.name ?? null;
   if (problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
@@ -60,28 +61,40 @@ export function follow(page, id, wanted = null) {
 /** Show the run that this tab showed last, as far as it came, with its settings. It goes on if it has not ended. */
 async function recall(page, answer, pin) {
   const { m } = page, header = m.recall.inForce(answer);
-  if (header && header.target !== page.choice.target) await m.backend.look(page, header.target, header.drafter);
-  if (header) page.choice = m.choice.adopt(page.choice, header, page.catalogue);
+  if (header) await assume(page, header);
   page.run = Object.assign(m.backend.resume(page, answer), { key: m.choice.pairing(page.choice, page.catalogue, m.form.clamp) });
   if (m.store.isActive(page.run)) page.wish = pin; // its round may not be there yet
   else page.selection.pin = pin;
 }
 
-/** Play a recording of the gallery. */
-async function example(page, name, wanted) {
+/** Take the settings of a run over, as far as they can be used here. */
+async function assume(page, header) {
+  const { m, catalogue } = page;
+  if (header.target !== page.choice.target && catalogue.targets.some((t) => t.name === header.target)) await m.backend.look(page, header.target, header.drafter);
+  page.choice = m.choice.adopt(page.choice, header, page.catalogue);
+}
+
+/** Play a recording of the gallery, or show a kept run. @param {object|null} asked  of an address that names it: its settings go into the
+ *  panel, but those that the address has of its own */
+async function example(page, name, wanted, asked = null) {
+  const { m } = page;
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {
     if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
     return;
   }
-  if (answer.header.pictures?.length && page.host.go) return location.replace(`${page.host.base}/?tab=vision&recorded=${encodeURIComponent(name)}`); // drawn by its own tab
+  if (answer.header.pictures?.length && page.host.go) return location.replace(m.address.write(`${page.host.base}/`, m.address.named("vision", name))); // drawn by its own tab
   if (page.run) return; // the visitor was faster
   page.recorded = name;
-  play(page, answer, wanted);
+  if (asked) {
+    await assume(page, m.recall.inForce(answer));
+    settle(page, { ...asked, problems: [] });
+  }
+  play(page, answer, wanted, m.address.isKept(name));
 }
 
-/** Let a trace arrive round by round; with a pin, or where motion is unwanted, at once. */
-function play(page, trace, wanted) {
+/** Let a trace arrive round by round; with a pin, where motion is unwanted, or for a run of one's own, at once. */
+function play(page, trace, wanted, whole) {
   const { m } = page, run = { ...m.store.newRun(`recorded-${(page.channels += 1)}`), from: "recorded", closed: true };
   m.store.apply(run, { header: trace.header, state: "running" });
   page.run = run;
@@ -94,7 +107,7 @@ function play(page, trace, wanted) {
     }
     page.draw();
   };
-  const still = wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const still = whole || wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
   page.feeding = { label: `${EXAMPLE_SPEED}× of its speed`, speed: EXAMPLE_SPEED, stop: () => {} };
   page.feeding.stop = m.player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
   if (still) page.feeding = null;
@@ -135,6 +148,12 @@ export async function open(page, file) {
     if (!problem.remedy) throw problem;
     m.backend.fail(page, { message: `${file.name}: ${problem.message}`, remedy: problem.remedy });
   }
+}
+
+/** The run that is shown was kept: from now on its address is the one of the page. */
+export function kept(page, id) {
+  if (page.m.store.isActive(page.run)) return;
+  Object.assign(page, { recorded: id, formed: false, touched: true });
 }
 
 /** Before another run is shown: nothing of the last one stays selected, played or said. */

@@ -38,6 +38,17 @@ export function settingsOf(entry) {
   return { target, drafter, method, seed, max_new_tokens, prompt, ...params };
 }
 
+/** A button that puts an address into the clipboard; where there is none, the address stands beside it to be copied. */
+export function copyButton(h, url, words = "copy link") {
+  const said = h("small", { className: "wb-copied" }), button = h("button", { type: "button", className: "wb-button" }, words);
+  said.setAttribute("role", "status");
+  button.addEventListener("click", async () => {
+    const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+    said.textContent = done ? " copied" : ` ${url}`;
+  });
+  return h("span", { className: "wb-copy" }, button, said);
+}
+
 /** Put the header and an empty main part into `el`; returns the main part. */
 export function build(el, { kit, host, current, about }) {
   const { h } = kit;
@@ -72,4 +83,4 @@ export function when(created) {
   return found ? `${found[1]} ${found[2]}` : created ?? "";
 }
 
-export default { build, fill, ask, problem, liveLink, place, settingsOf, when };
+export default { build, fill, ask, problem, liveLink, place, copyButton, settingsOf, when };

@@ -51,7 +51,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
   await arrive(page, trace, beside);
   dress(page);
   page.draw();
-  m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {}, lexicon: () => vision.lexicon, keeps: page.catalogue?.keeps });
+  m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {}, lexicon: () => vision.lexicon, keeps: page.catalogue?.keeps, kept: (id) => page.on === "run" && m.opening.kept(page, id) });
   el.dataset.ready = "true";
   return page;
 }

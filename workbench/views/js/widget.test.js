@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fromPython, isDark, toPython } from "./widget.js";
-import { layout, step, words } from "./widgetlane.js";
+import { layout, words } from "./clock.js";
+import { step } from "./widgetlane.js";
 import { switched } from "./widgetpanel.js";
 
 test("a selection crosses to Python and back as it was", () => {

@@ -1,0 +1,172 @@
+"""Addresses of kept runs: `/r/ID` reopens one, `/r/ONE+OTHER` sets two side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.conftest import Opener
+from ui.test_page import says, short, state
+
+from workbench.core.errors import WorkbenchError
+from workbench.trace.metrics import summary
+from workbench.trace.store import RunStore
+from workbench.ui import LAUNCH, pair
+from workbench.ui.addresses import BASE, Addresses, led
+from workbench.ui.kept import Kept
+from workbench.views import recorded
+
+RUN = "20261122-180000-0a1b2c3d"
+
+
+def in_browser(test: Any) -> Any:
+    """Mark a test that needs chromium."""
+    return pytest.mark.browser(pytest.mark.slow(test))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "runs"))
+    return RunStore()
+
+
+# -- The way in -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "page"),
+    [
+        (f"/r/{RUN}", "", "/"),
+        (f"/r/{RUN}+{RUN}", "", "/"),
+        ("/r/<script>", "", "/"),
+        (f"/app/r/{RUN}", "/app", "/app/"),
+        (f"/r/{RUN}", "/app", "/"),  # a proxy that takes its prefix off
+        ("/r", "", "/r"),
+        ("/r/", "", "/r/"),
+        (f"/r/{RUN}/", "", f"/r/{RUN}/"),
+        ("/r/../gradio_api/info", "", "/r/../gradio_api/info"),
+        ("/r/x/y", "", "/r/x/y"),
+        ("/gradio_api/r/x", "", "/gradio_api/r/x"),
+    ],
+)
+def test_addresses_of_runs_lead_to_the_page_and_no_others(path: str, root: str, page: str) -> None:
+    scope = led({"type": "http", "path": path, "root_path": root})
+    assert scope["path"] == page
+    assert (BASE in scope) == (page != path), "the page's base is one step up"
+
+
+def test_only_what_is_read_is_led_elsewhere() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    for method in ("GET", "HEAD", "POST"):
+        asyncio.run(Addresses(app)({"type": "http", "method": method, "path": f"/r/{RUN}"}, None, None))
+    assert seen == ["/", "/", f"/r/{RUN}"]
+    kinds = [middleware.cls for middleware in LAUNCH["app_kwargs"]["middleware"]]
+    assert kinds.index(Addresses) == 0, "what comes after it sees the page's path"
+
+
+# -- What a name opens ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
+    trace = recorded.trace("switch")
+    made = store.save(trace)
+    found = pair.whole(Kept(allowed=True), {"name": made})
+    assert found["trace"] == trace.to_wire(), "the rounds, not the settings"
+    assert found["figures"] == {name: summary(trace)[name] for name in pair.FIGURES}
+    assert found["definitions"]["tau"][1]
+    assert pair.whole(Kept(allowed=True), {"name": "draft-tree"})["trace"] == recorded.load("draft-tree")
+
+
+def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
+    made = store.save(recorded.trace("switch"))
+    with pytest.raises(WorkbenchError, match="A public app keeps no runs"):
+        pair.whole(Kept(), {"name": made})
+    store.delete(made)
+    with pytest.raises(WorkbenchError, match=f"No run {made} is kept on this machine"):
+        pair.whole(Kept(allowed=True), {"name": made})
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", f"../runs/{RUN}", "", None, 3, "x" * 300, f"{RUN}\n", "a\0b"])
+def test_hostile_names_open_nothing(store: RunStore, name: Any) -> None:
+    for kept in (Kept(), Kept(allowed=True)):
+        with pytest.raises(WorkbenchError):
+            pair.whole(kept, {"name": name})
+
+
+# -- In the browser ---------------------------------------------------------------------------------------------------
+
+TEXT = "[...document.querySelectorAll('#wb-page .wb-ribbon .wb-token')].map((e) => e.textContent).join('')"
+
+
+def keep(page: Any) -> str:
+    """Run, keep, and the id from the address bar."""
+    page.click("[data-press=run]")
+    state(page, "finished")
+    page.get_by_role("button", name="export ▾").click()
+    page.get_by_role("button", name="Keep").click()
+    page.wait_for_url("**/r/2*")
+    return page.url.partition("/r/")[2].partition("?")[0]
+
+
+@in_browser
+def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    short(page, 24)
+    page.locator("[data-what=method]").select_option("draft-tree")
+    one = keep(page)
+    text = page.evaluate(TEXT)
+    page.get_by_label("Seed").fill("5")
+    page.keyboard.press("Tab")
+    other = keep(page)
+    assert one != other
+    # the run itself, at a place, in another browser
+    again = open_page(f"{fake_app}/r/{one}?round=2&token=0")
+    again.wait_for_function(f"text => {TEXT} === text", arg=text)
+    says(again, ".wb-card-tree h3", "round 2")
+    says(again, ".wb-badge", "RECORDED")
+    assert again.locator("[data-what=method]").input_value() == "draft-tree", "with its settings"
+    again.click(".wb-round[data-round='0'] .wb-token")
+    again.wait_for_url(f"**/r/{one}?round=1&token=0*")
+    again.get_by_role("navigation", name="Pages").first.get_by_text("Compare").click()
+    again.wait_for_url(f"{fake_app}/?tab=compare")
+    again.go_back()
+    again.wait_for_url(f"**/r/{one}?round=1*")
+    # the gallery pins one beside the other
+    page.goto(f"{fake_app}/gallery#kept")
+    page.get_by_role("button", name=f"Pin {one}").click()
+    page.get_by_role("link", name=f"Compare with {one}").first.click()
+    page.wait_for_url(f"**/r/{one}+*")
+    page.wait_for_selector("#wb-pair .wb[data-drawn=true]")
+    pick = "[...document.querySelectorAll('#wb-pair .wb-pairtext')].map((e) => [...e.querySelectorAll('.wb-token')]"
+    pick += ".findIndex((t) => t.classList.contains('is-shown'))).join()"
+    page.locator("#wb-pair .wb-pairtext").nth(1).locator(".wb-token").nth(7).click()
+    page.wait_for_function(f"{pick} === '7,7'")
+    assert "side=2" in page.url
+    page.keyboard.press("ArrowLeft")
+    page.locator("#wb-pair .wb-pairtext").nth(1).press("ArrowLeft")
+    page.wait_for_function(f"{pick} === '6,6' || {pick} === '5,5'")
+    seen = page.inner_text("#wb-pair")
+    assert "seed" in seen
+    assert "settings are the same" in seen
+    assert page.locator("#wb-pair .wb-lanebox.is-shown").count() == 2
+    link = page.url
+    page.reload()
+    page.wait_for_selector("#wb-pair .wb[data-drawn=true]")
+    assert page.url == link
+    # unknown and hostile names have a clear page
+    for run in (one, other):
+        page.goto(f"{fake_app}/gallery#kept")
+        page.get_by_role("button", name=f"Delete {run}").click()
+        page.get_by_role("button", name=f"Delete {run}").click()
+        page.wait_for_function(f"!document.body.textContent.includes('{run}')")
+    page.goto(f"{fake_app}/r/{one}")
+    says(page, ".wb-alert.is-error", f"No run {one} is kept on this machine")
+    page.goto(f"{fake_app}/r/{one}+%3Cimg%20src=x%3E")
+    page.locator("#wb-pair .wb-alert:has-text('<img src=x>')").wait_for()
+    assert page.locator("#wb-pair img").count() == 0

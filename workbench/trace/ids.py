@@ -1,0 +1,17 @@
+"""Ids of kept runs: the time to the millisecond, then 20 random bits. Apart from the store, which brings Polars."""
+
+from __future__ import annotations
+
+import re
+
+_FORM = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
+
+
+def is_id(name: str) -> bool:
+    """Whether a name has the form of a kept run's id.
+
+    Example:
+        >>> is_id("20261121-153000-0a1b2c3d"), is_id("../20261121-153000-0a1b2c3d")
+        (True, False)
+    """
+    return _FORM.fullmatch(name) is not None

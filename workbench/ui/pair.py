@@ -1,0 +1,35 @@
+"""/r/ONE+OTHER: two runs side by side, one selection for both. Needs no model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.client import wire
+from workbench.trace.events import Trace
+from workbench.trace.metrics import DEFINITIONS, summary
+from workbench.ui.hosting import add_view
+from workbench.ui.kept import Kept
+
+FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "tokens_per_second", "overhead_share")
+"""Figures of `workbench.trace.metrics` that are set beside each other."""
+
+
+def add(kept: Kept) -> None:
+    """Add the tab's content. Call inside its `gr.Tab`."""
+
+    def run(request: dict[str, Any]) -> dict[str, Any]:
+        return whole(kept, request)
+
+    add_view("pair", [run], tab="pair", elem_id="wb-pair")
+
+
+def whole(kept: Kept, request: dict[str, Any]) -> dict[str, Any]:
+    """A run by its name, with its figures and what they mean.
+
+    Raises:
+        WorkbenchError: there is no such run, or none are kept here.
+    """
+    trace = kept.recording(wire.text("name", request.get("name")))
+    figures = summary(Trace.from_wire(trace))
+    words = {name: list(DEFINITIONS[name]) for name in FIGURES if name in DEFINITIONS}
+    return {"trace": trace, "figures": {name: figures[name] for name in FIGURES}, "definitions": words}

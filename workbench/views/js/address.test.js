@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { home, isKept, names, read, run, write } from "./address.js";
+
+const ID = "20261122-180000-0a1b2c3d", OTHER = "20261122-180001-0a1b2c3e";
+
+test("a kept run has a path, everything else a query; both are read back as they were written", () => {
+  for (const query of [`recorded=${ID}&round=3&token=1`, `tab=vision&recorded=${ID}`, "recorded=draft-tree&round=2", `tab=pair&recorded=${ID}&recorded=draft-tree&round=2`, "method=medusa&prompt=a+%26+b", ""]) {
+    for (const base of ["/", "/app/"]) {
+      const [pathname, search = ""] = write(base, query).split("?");
+      assert.deepEqual([...new URLSearchParams(read({ pathname, search }))].sort(), [...new URLSearchParams(query)].sort());
+      assert.equal(home(pathname), base);
+    }
+  }
+  assert.equal(write("/", `recorded=${ID}&round=3`), `/r/${ID}?round=3`);
+  assert.equal(write("/app/", ""), "/app/");
+});
+
+test("hostile names stay names: one segment, never a path, never two runs", () => {
+  for (const bad of ["../../etc/passwd", "a+b", "<b>&c=1", "x/y", "?recorded=z"]) {
+    const path = run("/app", bad);
+    assert.equal(path.split("/").length, 4, path);
+    assert.deepEqual(names(path), [bad]);
+    assert.ok(!isKept(bad));
+  }
+  assert.deepEqual(names("/r/%E0%A4%A+x"), ["%E0%A4%A", "x"], "what is no UTF-8 is left as it is");
+  assert.equal(new URLSearchParams(read({ pathname: "/r/%3Cb%3E", search: "?recorded=other&round=2" })).get("recorded"), "<b>");
+});
+
+test("two runs share an address", () => {
+  assert.equal(run("/app", ID, OTHER), `/app/r/${ID}+${OTHER}`);
+  assert.deepEqual(names(run("", ID, OTHER)), [ID, OTHER]);
+  assert.deepEqual([names("/"), names("/r"), names("/r/")], [[], [], []]);
+});

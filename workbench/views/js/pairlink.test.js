@@ -1,0 +1,55 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { counterpart, difference, differences, figure, fromQuery, position, settings, toQuery, tokens } from "./pairlink.js";
+
+const run = (...sizes) => sizes.map((n, i) => ({ started_s: 1 + i, seconds: 0.5, emitted: Array.from({ length: n }, (_, k) => ({ text: `${i}.${k}`, kind: "accepted" })) }));
+
+test("a token stands for the one at its place of the text, in whatever round that was", () => {
+  const a = run(3, 2, 1), b = run(1, 1, 4);
+  assert.deepEqual(counterpart("token", { round: 1, token: 0 }, a, b), { round: 2, token: 1, over: false });
+  assert.deepEqual(counterpart("token", { round: 2, token: 3 }, b, a), { round: 2, token: 0, over: false });
+  assert.equal(position(a, { round: 1, token: 1 }), 4);
+  assert.equal(position(a, { round: 1, token: 9 }), 4, "a token that is not there is the last of its round");
+  assert.equal(tokens(a).length, 6);
+});
+
+test("a run that ended earlier stands at its end, and says so", () => {
+  const long = run(2, 2, 2), short = run(2);
+  for (const by of ["token", "round", "time"]) {
+    assert.deepEqual([counterpart(by, { round: 2, token: 1 }, long, short).round, counterpart(by, { round: 2, token: 1 }, long, short).over], [0, true], by);
+    assert.equal(counterpart(by, { round: 0, token: 0 }, short, long).over, false, by);
+  }
+  assert.equal(counterpart("token", { round: 0 }, long, []), null);
+});
+
+test("the same time is the round in which the other run was then", () => {
+  const slow = run(1, 1, 1), fast = run(1, 1, 1, 1, 1, 1).map((r, i) => ({ ...r, started_s: 9 + i / 2, seconds: 0.5 }));
+  assert.equal(counterpart("time", { round: 1 }, slow, fast).round, 2, "1.5 s after its prompt");
+  assert.equal(counterpart("time", { round: 2 }, fast, slow).round, 1);
+});
+
+test("what differs is what is left beside the longest common part", () => {
+  const found = differences(["a", "b", "c", "d"], ["a", "x", "c", "d", "e"]);
+  assert.deepEqual([[...found.a], [...found.b], found.first], [[1], [1, 4], 1]);
+  assert.deepEqual(differences(["a"], ["a"]), { a: new Set(), b: new Set(), first: null, whole: true });
+  assert.deepEqual([...differences(["a", "b"], ["a"]).a], [1]);
+  const long = Array.from({ length: 4000 }, (_, i) => `${i}`), other = ["x", ...long.slice(1)];
+  assert.equal(differences(long, other).whole, false, "too long to be set side by side token by token");
+});
+
+test("settings that differ come first; those that only one has differ", () => {
+  const header = { target: "t", drafter: null, method: "a", seed: 0, max_new_tokens: 8, prompt: "p", dtype: "float32", device: "cpu", hardware: "m", params: { depth: 4 } };
+  const rows = settings(header, { ...header, method: "b", params: { depth: 4, width: 2 } });
+  assert.deepEqual(rows.filter((row) => row.differs).map((row) => [row.name, ...row.values]), [["method", "a", "b"], ["width", "–", "2"]]);
+  assert.deepEqual(rows.slice(0, 2).map((row) => row.differs), [true, true]);
+});
+
+test("figures and their differences carry what they are", () => {
+  assert.deepEqual([figure("tau", 2.345), figure("acceptance_rate", 0.5), figure("rounds", 7), figure("tau", null)], ["2.35", "50.0 %", "7", "–"], "counts are whole");
+  assert.deepEqual([difference("acceptance_rate", 0.5, 0.4), difference("tau", 2, 3), difference("rounds", 4, 4), difference("tau", null, 1)], ["−10.0 points", "+1.00 (1.50 ×)", "the same", "–"]);
+});
+
+test("what is pinned is read as it was written; nonsense is the beginning", () => {
+  for (const pin of [{ side: 1, round: 4, token: 2, by: "time" }, { side: 0, round: 0, token: null, by: "token" }]) assert.deepEqual(fromQuery(toQuery(pin)), pin);
+  assert.deepEqual(fromQuery("round=-3&token=x&side=9&by=moon"), { side: 0, round: 0, token: null, by: "token" });
+});
