@@ -130,16 +130,16 @@ def rounds(draw: Any, index: int) -> Round:
         return draw(st.lists(kind, min_size=n, max_size=n))
 
     path = draw(st.lists(st.integers(0, len(tree) - 1), max_size=3)) if len(tree) else []
-    times = [draw(st.floats(0, 1e6)) for _ in range(6)]
+    times = [draw(st.floats(0, 1e6)) for _ in range(5)]
     return Round(
         index, draw(text), draw(st.dictionaries(text, json_value, max_size=2)), tree, path,
         draw(st.none() | whole), draw(st.none() | kinds), draw(st.lists(emitted, max_size=3)),
         some(tops, draw(places)), some(st.none() | tops, draw(places)), some(st.floats(0, 20), draw(places)),
         draw(st.lists(st.builds(Phase, text, st.floats(0, 1e6), st.floats(0, 1e6), text), max_size=2)), *times,
-        draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
         draw(st.integers(0, 99)), draw(st.integers(0, 99)),
         draw(st.lists(st.builds(Change, text, json_value, json_value), max_size=2)),
         draw(st.dictionaries(text, st.floats(0, 1), max_size=2)), draw(st.lists(text, max_size=2)), draw(visions),
+        draw(st.floats(0, 1e6)), draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
     )  # fmt: skip
 
 

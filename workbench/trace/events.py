@@ -231,14 +231,14 @@ class Round:
     draft_s: float = 0.0
     verify_s: float = 0.0
     overhead_s: float = 0.0
-    waited_s: float = 0.0
-    shared: dict[str, float] = field(default_factory=dict)
     draft_forwards: int = 0
     target_forwards: int = 1
     changes: list[Change] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     vision: dict[str, Any] = field(default_factory=dict)
+    waited_s: float = 0.0
+    shared: dict[str, float] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""
