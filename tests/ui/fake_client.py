@@ -5,10 +5,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from views.synthetic import WORDS, Writer, header
 
+from workbench.bench.pairing import Pairs
 from workbench.core.errors import PromptError, UnknownNameError
 from workbench.trace.events import Change, Footer
 
@@ -224,6 +226,7 @@ class FakeWorkbench:
     def __init__(self, pace: float = 0.03) -> None:
         self.pace = pace
         self.runs: dict[str, FakeRun] = {}
+        self.measured: list[int] = []
 
     def targets(self) -> list[dict[str, Any]]:
         return [
@@ -306,6 +309,21 @@ class FakeWorkbench:
         if run_id not in self.runs:
             raise UnknownNameError(f"There is no run {run_id!r}.", "It may have been removed; start it again.")
         return self.runs[run_id]
+
+    def pairing(
+        self, prompt: Any, method: str, params: Any, max_new_tokens: int = 128, stopped: Any = bool, **_: Any
+    ) -> Iterator[Pairs]:
+        """The first measurement of so many tokens finds the device taken after four pairs; the next one ends."""
+        self.measured.append(max_new_tokens)
+        first = self.measured.count(max_new_tokens) == 1
+        ratios = (0.7, 1.6, 1.5, 1.55) if first else (1.5,) * 8
+        for n in range(1, len(ratios) + 1):
+            time.sleep(self.pace)
+            yield Pairs(ratios[:n], f"pair {n + 1}")
+        while first and not stopped():
+            time.sleep(self.pace)
+            yield Pairs(ratios, "waits: another run has the device", True)
+        yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
 
     def device_label(self) -> str:
         return "synthetic device"

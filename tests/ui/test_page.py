@@ -174,14 +174,24 @@ def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> Non
 
 def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
-    short(page, 24)
+    short(page, 26)
     page.click("[data-press=run]")
     state(page, "finished")
     assert page.inner_text("[data-figure=speedup] .wb-value") == "—"
+    assert not page.is_visible(".wb-pairs")
     page.click("[data-press=baseline]")
     page.wait_for_selector("[data-press=baseline]:has-text('✓')")
     says(page, "[data-figure=speedup] .wb-value", "×")
     assert page.locator(".wb-lane .wb-fill-plain").count() > 5, "the plain lane"
+    # the baseline goes on in the background: no verdict while the interval holds 1×; it is stopped, and goes on
+    says(page, "[data-figure=speedup] .wb-label", "cannot be told yet, n = 4")
+    says(page, ".wb-pairs", "waits: another run has the device")
+    label = page.locator("[data-figure=speedup] .wb-label")
+    assert label.evaluate("e => e.scrollWidth <= e.clientWidth"), "the caveat is not what is cut off"
+    page.click(".wb-pairs button:has-text('Stop')")
+    says(page, ".wb-pairs", "ended: stopped")
+    page.click(".wb-pairs button:has-text('Measure more')")
+    says(page, "[data-figure=speedup] .wb-label", "faster, n = 12")
     page.fill("textarea", "Another prompt")
     page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # the baseline belongs to its prompt
 

@@ -202,6 +202,20 @@ class Workbench:
             settings["images"] = tuple(wire.data_url(image) for image in settings["images"])
         return self._backend.comparing(prompts, lanes, stopped=stopped, user=user, **settings)
 
+    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Any]:
+        """Measure a speed-up pair by pair in the background, in this process only.
+
+        Args:
+            prompt: what the method and plain decoding continue.
+            method: registry name.
+            params: of the method and of sampling.
+            options: as in `start`, and `stopped`, asked often; once it says yes, the last news come.
+
+        Yields:
+            `workbench.bench.pairing.Pairs`.
+        """
+        return self._backend.pairing(prompt, method, params, **options)
+
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """All that decides what a measurement gives there, besides its settings: device, dtypes, machine, weights, ….
 

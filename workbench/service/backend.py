@@ -302,6 +302,16 @@ class Backend:
             found, *self._names.pair(target, found.drafter, found.configured.drafter.blind), **self._options
         )
 
+    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Any]:
+        """Measure a speed-up pair by pair in the background; see `workbench.bench.pairing.measure_pairs`."""
+        from workbench.bench.pairing import measure_pairs  # statistics, which few visits need
+
+        return measure_pairs(self, prompt, method, params, **options)
+
+    def others_run(self, besides: Run | None = None) -> bool:
+        """Whether somebody's run goes on, those left aside that stand paused or measure in the background."""
+        return any(run is not besides and not run.background and run.state != PAUSED for run in self._book.active())
+
     def forget(self, run: Run) -> None:
         """Give an ended run's memory back at once, instead of keeping it for those who may ask."""
         if run.ended:

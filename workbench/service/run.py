@@ -69,6 +69,7 @@ class Run:
         request: what its row was made from, with its pictures.
         alone: it has the device to itself while it runs, because it is timed.
         explained: share of its explanation that is done, while one is under way; None: none is.
+        background: it is one of many that measure a speed-up, and makes room for whoever else comes.
         still_s: seconds it stood still because another run had the device to itself.
         pace: tokens a second at which its rounds are held back so that people can follow; 0: they are not.
     """
@@ -85,7 +86,7 @@ class Run:
         self.trace_bytes = 0
         self.alone, self.still_s = False, 0.0
         self.explained: float | None = None
-        self.pace = 0.0
+        self.pace, self.background = 0.0, False
         self._host = host
         self._progress: Progress | None = None
         self._message = self._stopped = ""

@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 CONFIDENCE = 0.95
-DEFINITION = 2
-"""Of the estimator; part of what identifies a kept measurement. 1: medians and means, one for each face."""
 FEWEST_PROMPTS = 3
 """From here on the interval is one over prompts."""
 FASTER, SLOWER, OPEN = "faster", "slower", "cannot be told yet"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 from workbench.client import wire
@@ -16,6 +16,7 @@ from workbench.client.follow import follow
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
+from workbench.ui.jobs import Jobs
 from workbench.ui.kept import Kept
 
 BASELINE = "autoregressive"
@@ -24,6 +25,7 @@ DEFAULT_TOKENS = 128
 GRACE_S = 15.0
 """Seconds a run goes on after the page that followed it has gone: a reload, or a short loss of the network, finds it
 again. A page that was closed frees its row after that time, and the trace says why it ended."""
+MOST_PAIRS, MOST_RATIO = 64, 1e6
 MOST_OTHERS = 3
 """Runs that another one is compared with at once."""
 
@@ -41,6 +43,7 @@ class Session:
         self.client = client
         self.grace_s = grace_s
         self.kept = kept or Kept()
+        self._pairs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
         """What a view may call by name; see `workbench.ui.hosting.add_view`."""
@@ -53,6 +56,7 @@ class Session:
             self.kept.keep,
             self.export_parquet,
             self.whatif,
+            self.stop_pairs,
             self.estimate,
         ]
 
@@ -84,6 +88,7 @@ class Session:
             "barred": self.client.barred() if hasattr(self.client, "barred") else {},
             "keeps": self.kept.allowed,
             "estimates": hasattr(self.client, "estimate"),
+            "pairs": hasattr(self.client, "pairing"),
             "problem": problem,
             "chosen": {
                 "target": target,
@@ -127,13 +132,19 @@ class Session:
         return {"data": base64.b64encode(export.parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Why a run that the browser holds is as fast as it is. `others`: its plain run, and runs to combine with."""
+        """Why a run that the browser holds is as fast as it is.
+
+        `others`: its plain run, and runs to combine with; `pairs`: speed-ups of pairs of runs like these two.
+        """
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
+        from workbench.trace.speedup import estimate
         from workbench.ui.plotting import plotly_file
 
         given = [request.get("trace"), *(request.get("others") or [])[:MOST_OTHERS]]
         trace, *others = [export.read_wire(held if isinstance(held, dict) else {}) for held in given]
-        return whatif.analyse(trace, others) | {"plotly": plotly_file()}
+        ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATIO]
+        measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
+        return whatif.analyse(trace, others, measured) | {"plotly": plotly_file()}
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a run is expected to cost, in words; empty where nobody can say."""
@@ -147,10 +158,17 @@ class Session:
         Args:
             request: what the page holds: `wire.start_options`, `prompt_tokens` in place of a prompt, and `channel`,
                 the name the page gave the run. Or, after a reload: `channel`, the id of a run to `follow`, and `from`,
-                how many rounds the page has.
+                how many rounds the page has. Or, with `pairs`: what to measure in the background, pair by pair; each
+                message has `pairs`, a `workbench.bench.pairing.Pairs` as plain data, and the first one its `job`.
             user: whose run it is, for limits and fairness.
         """
         channel = {"channel": str(request.get("channel", ""))}
+        if request.get("pairs") is True:
+            async for message in self._pairs.follow(
+                lambda _, stopped: self._measure(request, user, stopped), channel["channel"]
+            ):
+                yield message
+            return
         try:
             seen = wire.whole("from", request.get("from") or 0)
             run = await asyncio.to_thread(self._begin, request, user)
@@ -159,6 +177,21 @@ class Session:
             return
         async for news in follow(run, seen=seen):
             yield channel | (news or {"run": run.id})
+
+    def _measure(
+        self, request: dict[str, Any], user: str, stopped: Callable[[], bool]
+    ) -> Generator[dict[str, Any], None, None]:
+        options = self._options(request)
+        asked = {name: value for name, value in options.items() if name not in ("paused", "pace")}
+        said = None
+        for pairs in self.client.pairing(**asked, user=user, stopped=stopped):
+            yield {} if pairs == said else {"pairs": pairs.to_wire()}
+            said = pairs
+
+    def stop_pairs(self, request: dict[str, Any]) -> dict[str, Any]:
+        """End a measurement in the background; what was measured is told."""
+        self._pairs.stop(request.get("job"))
+        return {}
 
     def _begin(self, request: dict[str, Any], user: str) -> Any:
         if request.get("follow") is not None:

@@ -16,6 +16,7 @@ export function build(el, m) {
       part("stage", "main", { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
+        part("pairs", "div", { className: "wb-pairs", hidden: true }, part("pairsText", "span"), part("pairsGo", "button", { type: "button", className: "wb-tool" })),
         card("ribbon", "Tokens", tokens, part("origin", "div", { className: "wb-origin", hidden: true }, part("originText", "span"), part("originBack", "button", { type: "button", className: "wb-link" }, "back to where it came from")),
           part("progress", "progress", { hidden: true }),
           m.panel.region(kit, parts, "ribbon", "wb-ribbon", { role: "listbox", "aria-label": "Generated tokens", "aria-orientation": "horizontal" })),
@@ -81,6 +82,7 @@ export function draw(parts, m, view) {
   parts.simulation.hidden = !view.simulation;
   alerts(parts.alerts, view.alerts, m);
   m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.speed) }, kit);
+  m.pairs.render(parts, view.pairs, kit);
   m.ribbon.render(parts.ribbon, {
     key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },

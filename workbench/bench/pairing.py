@@ -1,0 +1,210 @@
+"""Pairs of runs in the background: the method, then plain decoding, again and again, until its speed-up is known.
+
+A baseline that was measured once beside one run decides nothing. Here both are run anew, each alone on the device, with
+one prompt, seed and settings, in changing order; after each pair the interval is told, and it ends when that says
+enough. Whoever else starts a run goes first: the pair under way is thrown away and begun again when the device is
+free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from workbench.bench.compare import POLL_S, WARM_UP_TOKENS, waiting_for
+from workbench.bench.lanes import BASELINE
+from workbench.core.errors import WorkbenchError
+from workbench.core.params import params_of
+from workbench.core.sampling import SamplingParams
+from workbench.trace.speedup import Estimate, estimate
+
+MOST, LONGEST_S, CLOSE = 12, 60.0, 0.05
+"""When enough is enough: so many pairs, so many seconds of measuring, an interval within so much of its middle."""
+FEWEST = 3
+"""Pairs before which nothing is decided."""
+LOOKS_CONFIDENCE = 0.99
+"""Of the interval that ends the measuring because it leaves 1. Who looks after each of twelve pairs and stops at the
+first interval that does would be wrong far more often than one time in twenty; at 99 % a look, it is one time in twenty
+over all (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
+
+
+@runtime_checkable
+class Host(Protocol):
+    """A backend."""
+
+    @property
+    def start(self) -> Callable[..., Any]:
+        """Start a generation; `alone=True` gives it the device to itself."""
+        ...
+
+    def forget(self, run: Any) -> None:
+        """Keep an ended run no longer."""
+        ...
+
+    def others_run(self, besides: Any = None) -> bool:
+        """Whether somebody's run goes on that is not one of these measurements."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """How far it is.
+
+    Attributes:
+        ratios: speed-up of each pair that is done.
+        text: what goes on, for people.
+        waiting: it stands still, because another run has the device.
+        ended: why it has ended; empty while it goes on.
+    """
+
+    ratios: tuple[float, ...] = ()
+    text: str = ""
+    waiting: bool = False
+    ended: str = ""
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Speed-up over all pairs, of this prompt only."""
+        return estimate({0: self.ratios})
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        found = self.estimate
+        return {
+            "ratios": list(self.ratios), "estimate": found and found.to_wire(), "text": self.text, "most": MOST,
+            "waiting": self.waiting, "ended": self.ended,
+        }  # fmt: skip
+
+
+def enough(ratios: Sequence[float], seconds: float) -> str:
+    """Why no further pair is needed, in words; empty while one is.
+
+    Args:
+        ratios: of the pairs so far.
+        seconds: of measuring, waiting left out.
+    """
+    found = estimate({0: ratios}, LOOKS_CONFIDENCE) if len(ratios) >= FEWEST else None
+    if found is not None and found.low is not None and found.high is not None:
+        if found.low > 1 or found.high < 1:
+            return "the interval lies on one side of 1×"
+        shown = estimate({0: ratios})
+        if shown is not None and shown.high is not None and shown.high / shown.value <= 1 + CLOSE:
+            return f"it is known to {CLOSE:.0%}"
+    if len(ratios) >= MOST:
+        return f"{MOST} pairs"
+    return f"{LONGEST_S:.0f} s of measuring" if seconds >= LONGEST_S else ""
+
+
+class _StopError(Exception):
+    """Somebody has seen enough."""
+
+
+def measure_pairs(
+    host: Host,
+    prompt: str | list[int],
+    method: str,
+    params: dict[str, Any],
+    *,
+    target: str | None = None,
+    drafter: str | None = None,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    images: Sequence[Any] = (),
+    user: str = "local",
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Pairs]:
+    """Measure, pair by pair. Closing the iterator ends what runs.
+
+    Args:
+        host: the backend.
+        prompt: what both continue, with the settings behind it; the plain run takes those of sampling.
+        method: registry name.
+        params: of the method and of sampling.
+        target: by default the backend's.
+        drafter: of the method.
+        max_new_tokens: length limit of every run.
+        seed: of every run, so that all pairs do the same work.
+        stop: strings that end a text.
+        images: pictures of the prompt.
+        user: opaque key for limits and fairness.
+        stopped: asked often; once it says yes, the last news come.
+
+    Yields:
+        what there is so far; the last one says why it ended.
+
+    Raises:
+        WorkbenchError: a run cannot be made.
+    """
+    shared = {"target": target, "seed": seed, "stop": tuple(stop), "user": user}
+    shared |= {"images": images} if images else {}
+    sampling = {name: value for name, value in params.items() if name in params_of(SamplingParams())}
+    asked = {
+        "method": {"method": method, "params": params, "drafter": drafter, **shared},
+        "plain": {"method": BASELINE, "params": sampling, **shared},
+    }
+    ratios: list[float] = []
+    seconds, why = 0.0, ""
+    try:
+        for side in asked.values():
+            yield from _run(host, prompt, side, min(max_new_tokens, WARM_UP_TOKENS), stopped, Pairs(text="warming up"))
+        while not why:
+            rates: dict[str, float | None] = {}
+            begun, text = time.monotonic(), f"pair {len(ratios) + 1}"
+            for side in list(asked)[:: 1 if len(ratios) % 2 == 0 else -1]:  # AB BA AB: a drift falls on both alike
+                now = Pairs(tuple(ratios), text)
+                rates[side] = yield from _run(host, prompt, asked[side], max_new_tokens, stopped, now)
+                if rates[side] is None:
+                    break
+            mine, plain = rates.get("method"), rates.get("plain")
+            if mine and plain:
+                ratios.append(mine / plain)
+                seconds += time.monotonic() - begun
+                why = enough(ratios, seconds)
+                yield Pairs(tuple(ratios), text)
+            elif None not in rates.values():
+                why = "a run emitted nothing"
+    except _StopError:
+        why = "stopped"
+    yield Pairs(tuple(ratios), "", False, why)
+
+
+def _run(
+    host: Host,
+    prompt: str | list[int],
+    asked: dict[str, Any],
+    max_new_tokens: int,
+    stopped: Callable[[], bool],
+    now: Pairs,
+) -> Iterator[Pairs]:
+    """One run, once the device is free; returns its tokens per second, or None where somebody else came in between."""
+    yield now
+    while host.others_run():
+        if stopped():
+            raise _StopError
+        yield Pairs(now.ratios, "waits: another run has the device", True)
+        time.sleep(POLL_S)
+    if stopped():
+        raise _StopError
+    run = host.start(prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
+    run.background = True
+    try:
+        while not run.ended:
+            with contextlib.suppress(TimeoutError):
+                run.wait(POLL_S)
+            if stopped():
+                raise _StopError
+            if not run.ended and host.others_run(run):
+                return None
+            if not run.ended:
+                yield Pairs(now.ratios, waiting_for(run) or now.text)
+        trace = run.wait()
+        if trace.footer.reason == "cancelled":
+            raise WorkbenchError(run.message or "The run was cancelled.", "Measure again.")
+        return len(trace.token_ids) / trace.footer.seconds if trace.footer.seconds else 0.0
+    finally:
+        run.cancel()
+        host.forget(run)
