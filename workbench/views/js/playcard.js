@@ -50,7 +50,8 @@ function sentence(seen, { u }, f, name) {
   const { rule, values, accept, compares } = seen, names = new Set(Object.keys(rule.places).filter((symbol) => ["token", "likeliest"].includes(rule.places[symbol])));
   const used = Object.fromEntries(Object.entries(values).filter(([symbol]) => f.tokens(rule.formula, Object.keys(values)).some((t) => t.kind === "symbol" && t.value === symbol)));
   const found = f.rounded(rule.formula, used, accept, names);
-  for (const symbol of found ? names : []) found.words[symbol] = name(values[symbol]);
+  const alike = new Set([...names].map((symbol) => name(values[symbol]))).size < new Set([...names].map((symbol) => values[symbol])).size;
+  for (const symbol of found ? names : []) found.words[symbol] = alike ? `id ${values[symbol]}` : name(values[symbol]);
   const filled = found ? f.written(rule.formula, found.words) : "";
   if (compares) return `${rule.formula}: ${filled || "?"} ${accept === 1 ? "holds" : "does not hold"}`;
   return `${[...new Set([rule.formula, filled, found?.result ?? f.digits(accept, 3)])].filter(Boolean).join(" = ")}; u = ${f.compared(u, accept).join(" ")}`;

@@ -31,7 +31,8 @@ export function equation(formula, { rule, values }, result, round, node, f, visi
   const mine = Object.fromEntries([...used].map((symbol) => [symbol, values[symbol]]));
   const found = f.rounded(formula, mine, result, names);
   if (!found) return null;
-  for (const symbol of names) found.words[symbol] = tokenText(round, node, values[symbol], visible);
+  const texts = [...names].map((symbol) => tokenText(round, node, values[symbol], visible)), alike = new Set(texts).size < new Set([...names].map((symbol) => values[symbol])).size;
+  [...names].forEach((symbol, i) => (found.words[symbol] = alike ? `id ${values[symbol]}` : texts[i])); // two tokens may read the same
   return { left: formula, filled: f.written(formula, found.words), result: found.result, holds: /[=<>]/.test(formula) ? result === 1 : null };
 }
 

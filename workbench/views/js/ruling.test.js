@@ -56,6 +56,14 @@ test("nothing jumps at the recorded temperature, and at 0 the rule is greedy equ
   assert.deepEqual([at(0).rule.formula, at(0).accept], ["x = x*", 0]);
 });
 
+test("two tokens that read the same are told apart by their ids", () => {
+  const greedy = { name: "greedy", title: "Greedy", formula: "x = x*", places: { x: "token", "x*": "likeliest" }, because: {}, says: "why", leaves: "all" };
+  const r = round("greedy", { inputs: { likeliest: [2] }, accept: [0], u: [null] });
+  assert.equal(said(r, { greedy })["kept if"], "x = x*: “a” = “b” does not hold");
+  r.top_p[0].text = ["a", "a"];
+  assert.equal(said(r, { greedy })["kept if"], "x = x*: id 1 = id 2 does not hold");
+});
+
 test("a rule's own parameters are sliders; an input that cannot be moved stays as recorded", () => {
   const typical = { ...ODD, formula: "p > θ", places: { p: "p", θ: "threshold", ε: "epsilon" }, because: { θ: "ε" } };
   const r = round("odd", { inputs: { threshold: [0.3], weight: [2] }, accept: [0] });
