@@ -139,7 +139,8 @@ def rounds(draw: Any, index: int) -> Round:
         draw(st.integers(0, 99)), draw(st.integers(0, 99)),
         draw(st.lists(st.builds(Change, text, json_value, json_value), max_size=2)),
         draw(st.dictionaries(text, st.floats(0, 1), max_size=2)), draw(st.lists(text, max_size=2)), draw(visions),
-        draw(st.floats(0, 1e6)), draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
+        draw(st.floats(0, 1e6)),
+        draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
     )  # fmt: skip
 
 

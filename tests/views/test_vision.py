@@ -73,11 +73,11 @@ def test_the_stylesheet_names_no_colour_and_no_unknown_variable() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_words_that_lean_on_a_patch_stay_legible(theme: str) -> None:
-    surface, host = palette()["surfaces"][theme], palette()["phases"]["host"][theme]
+    surface, overhead = palette()["surfaces"][theme], palette()["phases"]["overhead"][theme]
     css = stylesheets("vision")[-1].read_text(encoding="utf-8")
     (least, more) = map(int, re.findall(r"var\(--wb-overhead\) calc\((\d+)% \+ var\(--lean\) \* (\d+)%\)", css)[0])
     assert least + more == round(100 * LEANING)
-    parts = [(int(host[i : i + 2], 16), int(surface["bg"][i : i + 2], 16)) for i in (1, 3, 5)]
+    parts = [(int(overhead[i : i + 2], 16), int(surface["bg"][i : i + 2], 16)) for i in (1, 3, 5)]
     mixed = "#" + "".join(f"{round(LEANING * a + (1 - LEANING) * b):02x}" for a, b in parts)
     assert contrast(surface["ink"], mixed) >= 4.5
 
