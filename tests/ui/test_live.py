@@ -255,6 +255,18 @@ def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Op
     stop(page)
 
 
+COLLISIONS = """() => {
+  const shown = (e) => e.checkVisibility() && !e.closest('[display=none]') && (e.textContent || e.tagName === 'rect');
+  const parts = document.querySelectorAll('.wb-tree .wb-node > text, .wb-tree .wb-fold > rect:first-child');
+  const words = [...parts].filter(shown);
+  const boxes = words.map((e) => [e.textContent, e.getBBox()]);
+  const hit = (a, b) => Math.max(a.x, b.x) < Math.min(a.x + a.width, b.x + b.width) - 1
+    && Math.max(a.y, b.y) + 3 < Math.min(a.y + a.height, b.y + b.height) - 3;
+  const met = ([one, a], i) => boxes.slice(i + 1).filter(([, b]) => hit(a, b)).map(([two]) => `${one} / ${two}`);
+  return boxes.flatMap(met);
+}"""
+
+
 def exported(page: Any, name: str) -> ElementTree.Element:
     """A picture from the Export menu."""
     page.get_by_role("button", name="export").first.click()
@@ -279,6 +291,9 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     assert page.evaluate("window.removed") == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 1440, "the tree pans inside its own region"
     few = nodes.count()
+    for mode in ("levels", "spine"):
+        page.click(f"[data-mode={mode}]")
+        assert page.evaluate(COLLISIONS) == [], "in the fonts of this page, too"
     page.click("text=unfold all")
     page.wait_for_function(f"{DRAWN}.length === 138")
     top = "document.querySelector('.wb-tree .wb-still .is-root').getBoundingClientRect().top"
@@ -341,6 +356,9 @@ def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: O
     page.wait_for_selector(".wb-node.is-root.is-chosen")
     page.keyboard.press("+")
     says(page, ".wb-zooms", "125 %")
+    page.dispatch_event(".wb-tree", "wheel", {"ctrlKey": False, "deltaY": -100})
+    page.dispatch_event(".wb-tree", "wheel", {"ctrlKey": True, "deltaY": -100})
+    says(page, ".wb-zooms", "156 %")
 
 
 def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) -> None:

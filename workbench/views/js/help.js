@@ -1,7 +1,7 @@
 /** The dialog with the keys and the words of the Live view. */
 
 const KEYS = [
-  ["Ctrl / ⌘ Enter", "run"], ["Space", "pause or resume; afterwards play"], ["← →", "token (in the tree: parent, child)"], ["↑ ↓", "node of the same depth"],
+  ["Ctrl / ⌘ Enter", "run"], ["Space", "pause or resume; afterwards play"], ["← →", "token (in the tree: parent, child)"], ["↑ ↓", "node of the same depth"], ["Enter, Esc", "in the tree: unfold, fold"], ["+ − 0", "in the tree: zoom"],
   ["[ ]", "previous, next round"], ["{ }", "sum one round less, more on the wall clock"], ["Home End", "first, last round"], ["Enter or P", "pin what is shown"],
   ["Esc", "clear the pin"], ["L", "jump to live"], ["M", "spine, levels, attention mask or list"], ["1 – 6", "figures, tokens, tree, wall clock, curves, scrubber"], ["?", "this list"],
 ];

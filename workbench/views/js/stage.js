@@ -118,9 +118,10 @@ function tree(parts, m, view, round) {
   kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null));
   const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: m.ribbon.tokenText, threshold: view.threshold };
+  const awaited = drawn ? null : m.treemodel.awaited(round, reveal);
   if (drawn) m.tree.render(parts.tree, { round, ...made, node, reveal, mode: view.mode === "levels" ? "levels" : "spine", empty: "The draft tree of the selected round" }, m);
-  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node, label: m.treetext.label }, kit);
-  else m.treelist.render(parts.treeList, { tree: m.treemodel.model(round, made), node, awaited: m.treemodel.awaited(round, reveal), words: m.treetext.sentence }, kit);
+  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node, awaited, label: m.treetext.label }, kit);
+  else m.treelist.render(parts.treeList, { tree: m.treemodel.model(round, made), node, awaited, words: m.treetext.sentence }, kit);
   m.treebar.render(parts, drawn && round !== null, m);
   kit.write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
   kit.write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, view.mode === "mask" ? 0 : m.treemodel.model(round, { ...made, keep: node }).hidden) : "");

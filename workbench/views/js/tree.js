@@ -27,8 +27,9 @@ export function render(el, data, m) {
   settle(el, view, placed, scale, size, data);
 }
 
-/** Unfold what hides the node that is chosen now. */
+/** Unfold what hides the node that is chosen now; what was tested is never hidden. */
 function reach(view, data, m) {
+  if (data.round.nodes.status[data.node] !== "discarded") return;
   const tree = m.treemodel.model(data.round, { keep: data.node, textOf: data.textOf }), drawn = view.round === data.round && view.drawn;
   if (!tree.nodes.has(data.node) || (drawn && drawn.has(data.node))) return;
   const { drawn: now } = place({ ...view, data, memo: null, node: data.node }, view.size ?? { width: 640, height: 300 }, 1, m);
@@ -85,10 +86,10 @@ function frame(el, view, placed, scale, kit) {
 function draw(state, view, placed, data, m) {
   const { kit, treemodel, treetext } = m, { tree, drawn, items } = placed;
   const awaited = treemodel.awaited(data.round, data.reveal), folded = [...drawn.values()].reduce((sum, d) => sum + d.folded, 0);
-  kit.set(state.svg, { "aria-label": treemodel.sentence(data.round, tree, folded) });
+  kit.set(state.svg, { "aria-label": treemodel.sentence(data.round, tree, folded, awaited.size > 0) });
   Object.assign(view, { round: data.round, node: data.node, drawn, placed, folded, awaited });
   kit.write(state.nothing, tree.drafted ? "" : "Nothing was drafted in this round: plain decoding.");
-  kit.set(state.nothing, { x: 14, y: placed.still + 26 });
+  kit.set(state.nothing, { x: 14, y: placed.still + 14 });
   kit.fit(state.heads, placed.heads.length, () => kit.s("text", { class: "wb-mute", y: 12, "text-anchor": "middle" }));
   placed.heads.forEach(({ x, words, room }, k) => {
     kit.set(state.heads.children[k], { x });
@@ -268,7 +269,7 @@ export function shown(el) {
   const view = el._tree;
   if (!view?.placed) return null;
   const more = folds(view, view.data).size > 0, size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
-  return { zoom: view.zoom, folded: view.folded, more, drawn: view.drawn, tree: view.placed.tree, items: view.placed.items, sight: { x0: view.left / scale, x1: (view.left + size.width) / scale, y0: view.top / scale, y1: (view.top + size.height) / scale }, cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1 };
+  return { zoom: view.zoom, folded: view.folded, more, drawn: view.drawn, awaited: view.awaited, tree: view.placed.tree, items: view.placed.items, sight: { x0: view.left / scale, x1: (view.left + size.width) / scale, y0: view.top / scale, y1: (view.top + size.height) / scale }, cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1 };
 }
 
 function again(el, m) {

@@ -53,7 +53,7 @@ function overview(el, shown, kit) {
   const state = kit.frame(el, { width, height: HIGH + 4, label: `all ${cells.length} drafted nodes` }, (svg) => ({ nodes: svg.appendChild(kit.s("g")), sight: svg.appendChild(kit.s("rect", { class: "wb-sight", rx: 2, y: 1, height: HIGH + 2 })) }));
   kit.fit(state.nodes, cells.length, () => kit.s("rect"));
   cells.forEach((c, i) => {
-    kit.set(state.nodes.children[i], { x: 3 + c.column * CELL + 1, y: 2 + c.row * pitch, width: CELL - 2, height: Math.max(0.6, pitch - 1), class: `is-${c.kind}${shown.drawn.has(c.id) ? "" : " is-folded"}` });
+    kit.set(state.nodes.children[i], { x: 3 + c.column * CELL + 1, y: 2 + c.row * pitch, width: CELL - 2, height: Math.max(0.6, pitch - 1), class: `is-${shown.awaited.has(c.id) ? "pending" : c.kind}${shown.drawn.has(c.id) ? "" : " is-folded"}` });
   });
   const { x0, x1, y0, y1 } = shown.sight, seen = shown.items.filter((n) => n.x >= x0 && n.x <= x1 && (n.top || (n.y >= y0 && n.y <= y1)) && n.node.depth > 0 && n.id !== "target").map((n) => n.node.depth - 1);
   const [from, to] = seen.length ? [Math.min(...seen), Math.max(...seen)] : [0, -1];

@@ -164,8 +164,9 @@ export function neighbour(items, id, key) {
   return (column[i] ?? at).id;
 }
 
-/** What the drawing says, in a sentence. @param {number} folded  nodes not drawn */
-export function sentence(round, tree, folded) {
+/** What the drawing says, in a sentence. @param {number} folded  nodes not drawn  @param {boolean} judging  it is being judged */
+export function sentence(round, tree, folded, judging = false) {
+  if (judging) return `Draft tree of round ${round.index + 1}: ${tree.drafted} nodes, being judged`;
   const left = [folded ? `, ${folded} folded` : "", tree.hidden ? `, ${tree.hidden} hidden` : ""].join("");
   return `Draft tree of round ${round.index + 1}: ${tree.drafted} nodes, ${tree.tested} tested, ${round.path.length} accepted${left}`;
 }
