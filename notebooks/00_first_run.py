@@ -54,10 +54,13 @@ from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
+from workbench.engine.shortened import drafter_for
 from workbench.trace.metrics import summary
 
 logging.disable_progress_bar()
-wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+    DRAFTER = drafter_for(TARGET, DRAFTER)
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 wb.load()
 for model in wb.loaded():
     print(f"{model['role']:<8} {model['name']:<14} {model['bytes'] / 1e6:>6.1f} MB")
@@ -101,7 +104,7 @@ spec = wb.generate(PROMPT, method="draft-model", params={"depth": 4}, max_new_to
 print(spec.text.strip())
 print(f"\n{len(spec.token_ids)} tokens, {len(spec.rounds)} target passes")
 assert spec.token_ids == plain.token_ids
-assert len(spec.rounds) < len(plain.rounds)
+assert len(spec.rounds) <= len(plain.rounds)
 
 # %% [markdown]
 # It is (b): step 3 keeps nothing that the target would not have written itself. The drafter decides how *fast* the text
@@ -158,7 +161,8 @@ for r in spec.rounds[:-1]:
 # **Before you run the second cell:** name the status of each draft, and the tokens that the round adds to the text.
 
 # %%
-r = next(r for r in spec.rounds if "accepted" in r.nodes.status and "rejected" in r.nodes.status)
+refused = [r for r in spec.rounds if "rejected" in r.nodes.status] or spec.rounds
+r = next((r for r in refused if "accepted" in r.nodes.status), refused[0])
 drafted = r.nodes.tokens  # [K] token ids
 wanted = [top.tokens[0] for top in r.top_p]  # [K+1] the target's likeliest token at each place
 print(f"round {r.index}: {len(drafted)} drafts, {len(wanted)} places\n")
@@ -208,7 +212,8 @@ for name, trace in (("plain", plain), ("draft model", spec)):
         f"{f['draft_seconds'] * 1e3:.0f} ms drafting, {f['verify_seconds'] * 1e3:.0f} ms in the target"
     )
 assert summary(plain)["tau"] == 1
-assert summary(spec)["tau"] > 1.5
+if TARGET is None:
+    assert summary(spec)["tau"] > 1.5
 w.lane([plain, spec], names=["plain", "draft model"])
 
 # %% [markdown]
@@ -219,7 +224,8 @@ w.lane([plain, spec], names=["plain", "draft model"])
 # ## Watch it happen
 #
 # The whole view, fed while the run goes on. Pause it, step round by round, and change the depth in the middle: the
-# change takes effect at the next round, and is marked on the curves.
+# change takes effect at the next round, and is marked on the curves. (What is stored of it here is its first moment; the
+# cell after it stores the end.)
 
 # %%
 run = wb.start(PROMPT, method="draft-model", params={"depth": 4}, max_new_tokens=64)
@@ -237,23 +243,60 @@ w.app_link(live, base=SERVER)
 # %% [markdown]
 # ## Exercises
 #
-# **1. Longer drafts.** Run depths 1, 2, 4 and 8. How do target passes and discarded drafts change, and why do the
-# passes not fall in proportion?
+# **1. Longer drafts.** Run depths 1, 2, 4 and 8 on `PROMPT`, 64 tokens each. How many target passes does each take, and
+# how many drafts are discarded? Why do the passes not fall in proportion?
+
+# %% tags=["answer"]
+my_counts = None  # {1: (passes, discarded), 2: …, 4: …, 8: …}
+
+
+# %% tags=["check"]
+@w.check
+def longer_drafts(counts):
+    """Counts of runs, made again here."""
+    for depth in (1, 2, 4, 8):
+        t = wb.generate(PROMPT, method="draft-model", params={"depth": depth}, max_new_tokens=64)
+        discarded = sum(status == "discarded" for r in t.rounds for status in r.nodes.status)
+        assert tuple(counts[depth]) == (len(t.rounds), discarded), f"depth {depth}: count `rounds`, and `nodes.status`"
+
+
+longer_drafts(my_counts)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
+solved = {}
 for depth in (1, 2, 4, 8):
     t = wb.generate(PROMPT, method="draft-model", params={"depth": depth}, max_new_tokens=64)
     found = Counter(status for r in t.rounds for status in r.nodes.status)
+    solved[depth] = len(t.rounds), found["discarded"]
     print(
         f"depth {depth}: {len(t.rounds):>2} passes, {found['discarded']:>2} discarded of {sum(found.values())} drafted"
     )
     assert t.token_ids == plain.token_ids
+assert longer_drafts(solved).right
+assert not longer_drafts({depth: (64 // (depth + 1), 0) for depth in solved}).right  # as if all were accepted
 # A rejection ends a round wherever it falls: what lies behind it was drafted for nothing, and the more of it the longer
 # the draft.
 
 # %% [markdown]
-# **2. A hopeless drafter.** Find a prompt for which the drafter is nearly always wrong. Is the text still the target's?
-# How many tokens does a round add at least?
+# **2. A hopeless drafter.** Find a prompt for which the drafter is nearly always wrong: τ below 1.5 over at least 12
+# tokens. Is the text still the target's? How many tokens does a round add at least?
+
+# %% tags=["answer"]
+my_prompt = None  # a text
+
+
+# %% tags=["check"]
+@w.check
+def hopeless(prompt):
+    """A prompt on which drafts fail, and the text does not."""
+    alone = wb.generate(prompt, method="autoregressive", max_new_tokens=40)
+    helped = wb.generate(prompt, method="draft-model", params={"depth": 4}, max_new_tokens=40)
+    assert helped.token_ids == alone.token_ids
+    assert len(helped.token_ids) >= 12, "the text ends too soon to tell"
+    assert summary(helped)["tau"] < 1.5, f"τ = {summary(helped)['tau']:.2f}: the drafter still helps"
+
+
+hopeless(my_prompt)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 HARD = "<|user|>Copy this text: zx 84 qv 19 lk 73<|assistant|>"  # copying is beyond its single layer
@@ -262,11 +305,34 @@ helped = wb.generate(HARD, method="draft-model", params={"depth": 4}, max_new_to
 print(repr(helped.text), f"τ = {summary(helped)['tau']:.2f}")  # the target errs, too: its errors are kept as well
 assert helped.token_ids == alone.token_ids
 assert all(r.emitted for r in helped.rounds)
+if TARGET is None:
+    assert hopeless(HARD).right
+    assert not hopeless(PROMPT).right
 w.ribbon(helped)
 
 # %% [markdown]
 # **3. No drafter at all.** The method `prompt-lookup` drafts by copying what followed the last words the last time they
-# occurred. Show that it is lossless too, on a prompt where it shines and on one where it has nothing to copy.
+# occurred. Show that it is lossless too, on a prompt where it shines (τ of 2 at least) and on one where most rounds find
+# nothing to copy.
+
+# %% tags=["answer"]
+my_copying, my_fresh = None, None  # two texts
+
+
+# %% tags=["check"]
+@w.check
+def copying(shines, fresh):
+    """Both lossless; much copied in the one, nothing in most rounds of the other."""
+    traces = []
+    for prompt in (shines, fresh):
+        traces.append(wb.generate(prompt, method="prompt-lookup", max_new_tokens=40))
+        assert traces[-1].token_ids == wb.generate(prompt, method="autoregressive", max_new_tokens=40).token_ids
+    empty = sum(len(r.nodes) == 0 for r in traces[1].rounds)
+    assert summary(traces[0])["tau"] >= 2, f"the first has τ = {summary(traces[0])['tau']:.2f}"
+    assert empty > len(traces[1].rounds) / 2, f"the second drafted in {len(traces[1].rounds) - empty} rounds"
+
+
+copying(my_copying, my_fresh)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|assistant|>"
@@ -276,6 +342,9 @@ for prompt in (COPY, PROMPT):
     empty = sum(len(r.nodes) == 0 for r in copied.rounds)
     print(f"τ = {summary(copied)['tau']:.2f}, {empty} of {len(copied.rounds)} rounds had nothing to draft")
     assert copied.token_ids == alone.token_ids
+if TARGET is None:
+    assert copying(COPY, PROMPT).right
+assert not copying(PROMPT, COPY).right
 
 # %% [markdown]
 # ## Close this page and answer

@@ -47,7 +47,6 @@ DEVICE = "cpu"
 SERVER = None  # "http://localhost:7860" shares the app's backend
 
 # %%
-import math
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -62,6 +61,7 @@ from workbench import Workbench
 from workbench import widgets as w
 from workbench.engine.models import locate
 from workbench.engine.packed import Matrix
+from workbench.engine.shortened import drafter_for
 
 logging.disable_progress_bar()
 place = locate(TARGET or "text-target")
@@ -95,7 +95,6 @@ with torch.inference_mode():
 print("written", tuple(written.shape), " read", tuple(read.shape))
 print(f"largest difference of a logit: {(written - read).abs().max():.1e}")
 assert torch.allclose(written, read, atol=1e-3, rtol=1e-3)
-assert (written.argmax(-1) == read.argmax(-1)).all()
 
 # %% [markdown]
 # So a target can *check* eight guesses in one pass. The whole of speculative decoding hangs on one question:
@@ -140,7 +139,7 @@ if cost[8] >= 8 * cost[1]:
     print("No gain here: this machine is too busy to tell, or computes one token as cheaply as it reads the weights.")
 
 # %% [markdown]
-# Far less than 8, unless the machine is busy with something else. But why? Two things are paid once per *pass*, not once
+# On a quiet machine far less than 8. But why? Two things are paid once per *pass*, not once
 # per token: the cost of starting each of some hundred operations, which weighs heavily in a model this small, and
 # **reading the weights**, which is what weighs in a large one. This table cannot tell them apart. To see the second
 # alone, take a single matrix: one operation to start, and nothing but weights to read.
@@ -172,8 +171,8 @@ SIZES_W = (1, 2, 4, 8, 16, 32, 64, 128)
 multiply = Matrix(W) if DEVICE == "cpu" else lambda x: x @ W.T  # on a CPU: as the workbench's engine multiplies
 matrix = measure(lambda k: multiply(rows[:k]), SIZES_W, 4 if FAST else 20)
 
-bandwidth = 4 * d * d / matrix[1]  # what one row achieves
-peak = max(2 * k * d * d / seconds for k, seconds in matrix.items())  # the most that any size achieves
+bandwidth = 4 * d * d / min(matrix.values())  # the most that any size achieves, mostly that of one row
+peak = max(2 * k * d * d / seconds for k, seconds in matrix.items())  # the same of operations
 knee = 2 * peak / bandwidth
 print(f"W: {4 * d * d / 2**20:.0f} MiB")
 print(f"bandwidth {bandwidth / 1e9:.1f} GB/s, peak {peak / 1e9:.0f} GFLOP/s → knee at k* = {knee:.1f} tokens\n")
@@ -181,6 +180,7 @@ print("rows     measured ms   roofline ms   share of the peak")
 for k, seconds in matrix.items():
     roof = max(4 * d * d / bandwidth, 2 * k * d * d / peak)
     print(f"{k:>4} {seconds * 1e3:>15.2f} {roof * 1e3:>13.2f} {2 * k * d * d / seconds / peak:>19.0%}")
+    assert seconds >= roof * (1 - 1e-9)  # whatever was measured: both speeds are the best of these very points
 
 # %%
 line = [2 ** (i / 8) for i in range(57)]  # 1 … 128
@@ -198,17 +198,19 @@ fig.update_yaxes(type="log", title="ms")
 w.figure(fig)
 
 # %% [markdown]
-# Read the figure with care. The roofline was made from two of the points, the first (bandwidth) and the one with the most
-# operations per second (peak); so these two lie on it by construction, and only the others are a test. They stay above
-# it, as they must, and far below the dotted line, which is what k tokens would cost if nothing were shared.
+# Read the figure with care. The roofline was made from two of the points, the quickest (bandwidth) and the one with the
+# most operations per second (peak); so these two lie on it and all others above it, *by construction*: that is no
+# evidence. What can be seen is how near the others come, and how far below the dotted line they stay, which is what k
+# tokens would cost if nothing were shared.
 #
-# With a single row most of the processor's arithmetic waits for W to arrive. The share that is busy is 1/k\*: at the
-# knee, and only there, both are busy all the time. **The idle arithmetic is what speculative decoding spends.**
+# With a single row most of the processor's arithmetic waits for W to arrive. The share that is busy is 1/k\* (less, if
+# the single row was not the quickest): at the knee, and only there, both are busy all the time. **The idle arithmetic is
+# what speculative decoding spends.**
 
 # %%
-busy = 2 * d * d / matrix[1] / peak  # = 1/k*
-print(f"one row keeps the arithmetic busy for {busy:.0%} of the time")
-assert math.isclose(busy, 1 / knee)
+busy = 2 * d * d / matrix[1] / peak
+print(f"one row keeps the arithmetic busy for {busy:.0%} of the time; 1/k* = {1 / knee:.0%}")
+assert busy <= 1 / knee * (1 + 1e-9)
 if busy > 0.5:
     print("That is a lot: something else disturbed the larger sizes. Measure again on a quiet machine.")
 
@@ -244,16 +246,17 @@ for name, seconds in (("the roofline", ideal), ("the matrix", matrix), ("the who
 reading = 4 * n_weights / bandwidth
 print(f"\nreading {4 * n_weights / 1e6:.0f} MB at {bandwidth / 1e9:.1f} GB/s: {reading * 1e3:.1f} ms, "
       f"{reading / cost[1]:.0%} of the model's {cost[1] * 1e3:.1f} ms for one token")  # fmt: skip
-assert slope(ideal) <= slope(matrix) + 1e-9  # a bound is a bound
-if max(slope(matrix), slope(cost)) >= 1:
-    print("A slope of 1 or more: something else ran at the same time. Measure again.")
+if not 0 <= max(slope(matrix), slope(cost)) < 1:
+    print("A slope of 1 or more, or below 0: something else ran at the same time. Measure again.")
 
 
 # %% [markdown]
-# So be exact about what was shown here.
+# So be exact about what such a table shows. (Nothing here asserts a time: a machine that does other things meanwhile
+# gives other figures, and [10](10_measuring.ipynb) says how to tell.)
 #
-# - **Shown:** further tokens cost a fraction of the first. That fraction, the *slope*, is all that speculation needs; it
-#   is what [03](03_acceptance_and_speedup.ipynb) computes with, v(n) = 1 + slope · (n − 1).
+# - **Shown,** where the slopes above are well below 1: further tokens cost a fraction of the first. That fraction, the
+#   *slope*, is all that speculation needs; it is what [03](03_acceptance_and_speedup.ipynb) computes with,
+#   v(n) = 1 + slope · (n − 1).
 # - **Not shown:** a flat part. The second row already costs something: one row and several take different routines, a
 #   processor's caches and arithmetic are shared out differently for each, and reading and computing overlap only in
 #   part. On a processor read the knee as *the place where the points turn into the slope of the dotted line*, and do not
@@ -417,7 +420,9 @@ assert max(forward_s(5, h100, llama, 256, 30_000)) == max(forward_s(1, h100, lla
 # does its pass over *eight* tokens cost, if the Hugging Face model's pass over *one* costs 1?
 
 # %%
-wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+    DRAFTER = drafter_for(TARGET, DRAFTER)
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>" if TARGET is None else text
 verify = {}
 for depth in (0, 1, 3, 7, 15):
@@ -428,7 +433,7 @@ for depth in (0, 1, 3, 7, 15):
         verify[depth + 1] = min(full)
 print("tokens in the pass   least ms of verification   against 1 token")
 for k, seconds in verify.items():
-    print(f"{k:>12} {seconds * 1e3:>23.2f} {seconds / verify[1]:>23.1f}")
+    print(f"{k:>12} {seconds * 1e3:>23.2f} {seconds / verify.get(1, seconds):>23.1f}")
 if {1, 8} <= set(verify):
     print(f"\none token: {verify[1] * 1e3:.1f} ms here, {cost[1] * 1e3:.1f} ms for the Hugging Face model above")
     here, there = verify[8] / verify[1], verify[8] / cost[1]
@@ -437,7 +442,7 @@ if {1, 8} <= set(verify):
 w.app_link(trace, base=SERVER)
 
 # %% [markdown]
-# The second figure of that line is no achievement of speculation. A slope is relative to the first token: make the first
+# The second figure of the line about eight tokens is no achievement of speculation. A slope is relative to the first token: make the first
 # token slower, and every further one looks cheaper. Measured against a slow plain step, eight tokens may even seem to cost
 # what one does. So whoever reports a speed-up has to say over *which* plain decoding; here it is always the engine's own.
 
@@ -447,33 +452,95 @@ w.app_link(trace, base=SERVER)
 # **1. Four-bit weights.** With half a byte a weight (and arithmetic still in bfloat16), where is the knee of an H100?
 # Is a quantised model a better or a worse place for drafts?
 
+# %% tags=["answer"]
+my_knee = None  # tokens
+
+
+# %% tags=["check"]
+@w.check
+def four_bits(knee_at):
+    """The knee of an H100 with half a byte a weight."""
+    reading_s, computing_s = 0.5 / h100.bandwidth, 2 / h100.peak  # of one weight: once, and for each token
+    assert abs(knee_at - reading_s / computing_s) < 1, (
+        "at the knee, reading a weight takes as long as computing with it"
+    )
+
+
+four_bits(my_knee)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Bytes per weight b: b·N/bandwidth = 2·k·N/peak, so k* = b · peak / (2 · bandwidth).
 for bits in (16, 8, 4):
     print(f"{bits:>2} bits: k* = {bits / 8 * h100.peak / (2 * h100.bandwidth):.0f} tokens")
 # Worse in room (a quarter of the tokens), yet at batch 1 still far more than any draft needs.
 assert 0.5 * h100.peak / (2 * h100.bandwidth) > 50
+assert four_bits(0.5 * h100.peak / (2 * h100.bandwidth)).right
+assert not four_bits(4 * h100.peak / h100.bandwidth).right  # the wrong way: as if lighter weights made more room
 
 # %% [markdown]
 # **2. How many texts?** From which batch size on does checking 4 drafts cost at least 1.5 times a plain pass, on each
 # GPU, for the 8B model and texts of 1,000 tokens?
 
+# %% tags=["answer"]
+my_batches = None  # {"RTX 4090": …, "A100 80GB SXM": …, "H100 SXM": …}
+
+
+# %% tags=["check"]
+@w.check
+def how_many_texts(batches):
+    """Dear with so many texts, and not with one fewer."""
+    for name, gpu in GPUS.items():
+        ratio = [
+            max(forward_s(5, gpu, llama, b)) / max(forward_s(1, gpu, llama, b))
+            for b in (batches[name] - 1, batches[name])
+        ]
+        assert ratio[0] < 1.5 <= ratio[1], f"{name}: {ratio[0]:.2f} × with one text fewer, {ratio[1]:.2f} × with these"
+
+
+how_many_texts(my_batches)
+
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
-for name, gpu in GPUS.items():
-    first = next(
-        b for b in range(1, 2000) if max(forward_s(5, gpu, llama, b)) >= 1.5 * max(forward_s(1, gpu, llama, b))
+def first_batch(gpu, context=1000):
+    """The smallest batch at which five tokens cost 1.5 times one."""
+    return next(
+        b
+        for b in range(2, 2000)
+        if max(forward_s(5, gpu, llama, b, context)) >= 1.5 * max(forward_s(1, gpu, llama, b, context))
     )
-    print(f"{name}: from {first} texts on")
+
+
+solved = {name: first_batch(gpu) for name, gpu in GPUS.items()}
+print(solved)
+assert how_many_texts(solved).right
+assert not how_many_texts({name: first_batch(gpu, context=0) for name, gpu in GPUS.items()}).right  # without caches
 
 # %% [markdown]
 # **3. The cache counts, too.** At which context does one text's key–value cache weigh as much as the weights of the 8B
-# model? Do 256 texts of 30,000 tokens fit into 80 GB?
+# model (two bytes a number)? Do 256 texts of 30,000 tokens fit into 80 GB?
+
+# %% tags=["answer"]
+my_context, my_fits = None, None  # tokens; True or False
+
+
+# %% tags=["check"]
+@w.check
+def cache_counts(context, fits):
+    """Context in tokens, and whether 256 long texts fit."""
+    numbers = 2 * llama.layers * llama.kv_width  # a key and a value, in each layer, for each token
+    assert 0.99 < context * numbers / llama.weights < 1.01, "keys *and* values, in every layer"
+    assert fits == (256 * 30_000 * 2 * numbers < 80e9)
+
+
+cache_counts(my_context, my_fits)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 per_token = llama.layers * 2 * llama.kv_width * 2
 print(f"{per_token / 1024:.0f} KiB a token: as heavy as the weights at {2 * llama.weights / per_token:,.0f} tokens")
 print(f"256 texts of 30,000 tokens: {256 * 30_000 * per_token / 1e9:,.0f} GB of cache")
 assert 256 * 30_000 * per_token > 80e9  # by far not: real servers meet this limit first, and stay left of the knee
+assert cache_counts(2 * llama.weights / per_token, False).right
+assert not cache_counts(4 * llama.weights / per_token, False).right  # keys without values
 
 # %% [markdown]
 # ## Close this page and answer

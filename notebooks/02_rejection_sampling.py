@@ -64,10 +64,13 @@ from workbench.core.rejection import recursive_rejection, walk
 from workbench.core.rejection import residual as engine_residual
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.shortened import drafter_for
 from workbench.trace.theory import optimal_acceptance_lp
 
 logging.disable_progress_bar()
-wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+    DRAFTER = drafter_for(TARGET, DRAFTER)
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 
 # %% [markdown]
 # ## The problem
@@ -501,11 +504,29 @@ w.ribbon(trace)
 # %%
 w.app_link(trace, base=SERVER)
 
+
 # %% [markdown]
 # ## Exercises
 #
 # **1. Overlap.** Show numerically, for a thousand random pairs of laws, that β = Σ min(p, q) equals 1 − ½ Σ|p − q|, one
 # minus the total variation distance. When is β = 1, when 0?
+
+# %% tags=["answer"]
+def my_distance(p, q):
+    """Total variation distance of two laws [V]."""
+    raise NotImplementedError  # yours
+
+
+# %% tags=["check"]
+@w.check
+def overlap_is(distance):
+    """β = 1 − distance, for a thousand pairs."""
+    for a, b in np.random.default_rng(5).dirichlet(np.ones(6), size=(1000, 2)):
+        beta_ab, found = np.minimum(a, b).sum(), distance(a, b)
+        assert np.isclose(beta_ab, 1 - found), f"for one pair β = {beta_ab:.3f} and 1 − yours = {1 - found:.3f}"
+
+
+overlap_is(my_distance)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 rng = np.random.default_rng(5)
@@ -513,11 +534,34 @@ pairs = rng.dirichlet(np.ones(6), size=(1000, 2))  # [1000, 2, 6]
 overlap = np.minimum(pairs[:, 0], pairs[:, 1]).sum(1)
 distance = np.abs(pairs[:, 0] - pairs[:, 1]).sum(1) / 2
 assert np.allclose(overlap, 1 - distance)
+assert overlap_is(lambda a, b: np.abs(a - b).sum() / 2).right
+assert not overlap_is(lambda a, b: np.abs(a - b).sum()).right  # without the half, moved mass counts twice
 print("equal for all 1,000; β = 1 only if p = q, β = 0 only if no token has probability in both laws")
+
 
 # %% [markdown]
 # **2. A drafter without a law.** Prompt lookup copies from the context: its draft is certain, q(x) = 1 for one token.
 # What do the acceptance probability and the residual become? Check your answer on a recorded run.
+
+# %% tags=["answer"]
+def my_rule(p, x):
+    """(acceptance probability, law to draw from after a rejection [V]) of the certain draft x."""
+    raise NotImplementedError  # yours
+
+
+# %% tags=["check"]
+@w.check
+def certain_draft(rule):
+    """Both doors together put out p."""
+    for law_p in np.random.default_rng(6).dirichlet(np.ones(5), size=100):
+        accept, after = rule(law_p.copy(), 2)
+        assert np.isclose(np.sum(after), 1), "the residual is a law: it sums to 1"
+        kept = np.zeros(5)
+        kept[2] = accept
+        assert np.allclose(kept + (1 - accept) * np.asarray(after), law_p), "kept and corrected do not give p"
+
+
+certain_draft(my_rule)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # min(1, p(x)/1) = p(x); the residual (p − q)₊ is p without x. So: "draw from p, and follow the draft if it is the
@@ -529,27 +573,64 @@ copied = wb.generate(
 nodes = [(r.nodes.p[i], a) for r in copied.rounds for i, a in enumerate(r.nodes.accept) if a is not None]
 assert nodes
 assert np.allclose([p_x for p_x, _ in nodes], [a for _, a in nodes], atol=1e-6)
+
+
+def rule_of_certain(p, x):
+    left = p.copy()
+    left[x] = 0
+    return p[x], left / left.sum()
+
+
+assert certain_draft(rule_of_certain).right
+assert not certain_draft(lambda p, x: (p[x], p)).right  # "redraw" again
 certain = np.array([0.0, 1.0, 0.0])
 assert np.allclose(output_law(p, certain, lambda p, q: np.minimum(1, p), rest), p)
 print(f"{len(nodes)} tested drafts were accepted with probability p(x)")
+
 
 # %% [markdown]
 # **3. Is there a better rule?** Any exact rule couples two random tokens: X with law q (the draft) and Y with law p
 # (the output). Find the largest possible Pr[X = Y] over *all* joint laws by linear programming, and compare it with β.
 
+# %% tags=["answer"]
+def my_best(p, q):
+    """The largest Pr[X = Y] over all joint laws with marginals q and p."""
+    raise NotImplementedError  # yours, with scipy.optimize.linprog
+
+
+# %% tags=["check"]
+@w.check
+def best_coupling(best):
+    """The workbench's own linear program, on ten random pairs."""
+    for a, b in np.random.default_rng(7).dirichlet(np.ones(4), size=(10, 2)):
+        wanted, found = optimal_acceptance_lp(a, b, 1), best(a, b)
+        assert np.isclose(found, wanted, atol=1e-6), f"{found:.3f} for one pair, where {wanted:.3f} can be had"
+
+
+best_coupling(my_best)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 from scipy.optimize import linprog
 
-n = len(p)
-rows = np.kron(np.eye(n), np.ones(n))  # sums over y: the draft's law
-columns = np.kron(np.ones(n), np.eye(n))  # sums over x: the output's law
-best = linprog(-np.eye(n).ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.concatenate([q, p]), bounds=(0, None))
-print(f"best of all joint laws {-best.fun:.4f}, our rule {beta:.4f}, the workbench's program "
+
+def best_of_all(p, q):
+    n = len(p)
+    rows = np.kron(np.eye(n), np.ones(n))  # sums over y: the draft's law
+    columns = np.kron(np.ones(n), np.eye(n))  # sums over x: the output's law
+    found = linprog(-np.eye(n).ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.concatenate([q, p]), bounds=(0, None))
+    return -found.fun
+
+
+print(f"best of all joint laws {best_of_all(p, q):.4f}, our rule {beta:.4f}, the workbench's program "
       f"{optimal_acceptance_lp(p, q, 1):.4f}")  # fmt: skip
-assert np.isclose(-best.fun, beta)  # no exact rule accepts one draft more often; with several drafts see notebook 08
+assert best_coupling(best_of_all).right
+assert not best_coupling(lambda p, q: float((p * q).sum())).right  # as if draft and output were drawn apart
+assert np.isclose(
+    best_of_all(p, q), beta
+)  # no exact rule accepts one draft more often; with several drafts see notebook 08
 
 # %% [markdown]
-# ## Close this page and write down
+# ## Close this page and answer
 #
 # 1. Why may x not be kept more often than p(x)/q(x)?
 # 2. Why is the mass of what is rejected equal to the mass of what is missing?

@@ -52,18 +52,22 @@ import math
 import statistics
 
 import ipywidgets as ui
+import numpy as np
 import plotly.graph_objects as go
 from scipy.optimize import brentq
 from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
+from workbench.engine.shortened import drafter_for
 from workbench.trace.acceptance import definitions
 from workbench.trace.metrics import acceptance_by_depth, summary
 from workbench.trace.theory import best_depth, expected_tau, tau_by_position
 
 logging.disable_progress_bar()
-wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+if not SERVER:  # a target without a drafter of its own gets one made of its first layers
+    DRAFTER = drafter_for(TARGET, DRAFTER)
+wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 STORY = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite and a blue boat<|assistant|>"
 if TARGET is not None:
@@ -99,7 +103,7 @@ wholes = {
     "passes": len(rounds),
 }
 for name, whole in wholes.items():
-    print(f"{accepted} accepted / {whole:>3} {name:<11} = {accepted / whole:.3f}")
+    print(f"{accepted} accepted / {whole:>3} {name:<11} = {accepted / max(whole, 1):.3f}")
 assert accepted <= wholes["tested"] <= wholes["drafted"] <= wholes["configured"]
 assert wholes["drafts"] <= wholes["passes"]
 if TARGET is None:  # the bundled models make five different figures of one run
@@ -128,10 +132,11 @@ for d in found:
     value = "by i" if d.value is None else f"{d.value:.3f}"
     print(f"{d.user:<17}{d.name:<36}{d.part:>4}{d.whole:>6}{value:>6}  {d.formula}")
 value_of = {(d.user, d.name): d.value for d in found}
-assert math.isclose(value_of["workbench", "acceptance rate"], accepted / wholes["tested"])
-assert math.isclose(value_of["vLLM", "draft acceptance rate"], accepted / wholes["drafted"])
-assert math.isclose(value_of["SGLang", "spec_accept_rate"], accepted / wholes["configured"])
-assert math.isclose(value_of["vLLM", "mean acceptance length"], 1 + accepted / wholes["drafts"])
+if wholes["drafted"]:
+    assert math.isclose(value_of["workbench", "acceptance rate"], accepted / wholes["tested"])
+    assert math.isclose(value_of["vLLM", "draft acceptance rate"], accepted / wholes["drafted"])
+    assert math.isclose(value_of["SGLang", "spec_accept_rate"], accepted / wholes["configured"])
+    assert math.isclose(value_of["vLLM", "mean acceptance length"], 1 + accepted / wholes["drafts"])
 assert math.isclose(value_of["workbench", "accepted per round"], accepted / wholes["passes"])
 
 # %% [markdown]
@@ -152,13 +157,35 @@ assert math.isclose(value_of["workbench", "accepted per round"], accepted / whol
 #
 # </details>
 #
-# To test it we need a drafter that is accepted with a probability that we know. The **oracle** is one: it knows the
-# target's choice, and spoils it on purpose with probability 1 − a. (It runs the target to draft, so its speed means
-# nothing: a simulation.) **Predict** E[N] for a = 0.5, 0.7, 0.9 and K = 4.
+# Is it K + 1 in the exponent, or K? A check is worth what it would refuse. So first a check with coins, which are cheap:
+# half a million rounds for each a, and the formula with K − 1 and with K + 1 beside the right one. **Predict** E[N] for a =
+# 0.5, 0.7, 0.9 and K = 4, and which of the nine values the coins will bear out.
 
 # %%
 K, DIALS = 4, (0.5, 0.7, 0.9)
-SEEDS = range(5 if FAST else 20)
+rng = np.random.default_rng(0)
+print("   a     coins ± standard error      K − 1        K    K + 1")
+for a in DIALS:
+    heads = rng.random((500_000, K)) < a  # [rounds, K]: would this draft be accepted?
+    n = 1 + heads.cumprod(1).sum(1)  # accepted from the left, and the target's own token
+    mean, error = n.mean(), n.std() / math.sqrt(len(n))
+    values = {k: expected_tau(a, k) for k in (K - 1, K, K + 1)}
+    fits = {k: abs(mean - value) < 5 * error for k, value in values.items()}
+    print(
+        f"{a:>4} {mean:>9.4f} ± {error:.4f}      ", *(f"{v:8.4f}{'' if fits[k] else ' ✕'}" for k, v in values.items())
+    )
+    assert fits == {K - 1: False, K: True, K + 1: False}  # chance accuses the right one once in two million times
+    assert math.isclose(expected_tau(a, K), sum(a**i for i in range(K + 1)))
+
+# %% [markdown]
+# Now the engine. We need a drafter that is accepted with a probability that we know. The **oracle** is one: it knows the
+# target's choice, and spoils it on purpose with probability 1 − a. (It runs the target to draft, so its speed means
+# nothing: a simulation.) Its rounds are few, so the interval is wide. To keep it honest, only the first rounds of each run
+# count, as many as fit in any case: later ones happen only to the unlucky, who need more of them.
+
+# %%
+SEEDS = range(8 if FAST else 30)
+ROUNDS = 72 // (K + 1)
 runs = {
     (a, seed): wb.start(
         STORY, "oracle", params={"depth": K, "acceptance": a}, max_new_tokens=72, seed=60 + int(100 * a) + seed
@@ -166,17 +193,20 @@ runs = {
     for a in DIALS
     for seed in SEEDS
 }  # all at once: they share the target's passes
-oracle = {key: [r for r in run.wait().rounds if len(r.nodes) == K] for key, run in runs.items()}  # full rounds only
+oracle = {key: [r for r in run.wait().rounds[:ROUNDS] if len(r.nodes) == K] for key, run in runs.items()}
 lengths = {a: [len(r.emitted) for seed in SEEDS for r in oracle[a, seed]] for a in DIALS}
 
-print("   a   closed form   measured    99 % interval   rounds")
+print("   a   closed form   measured   ± 4 standard errors   rounds")
 intervals = {}
 for a, n in lengths.items():
-    mean, half = statistics.fmean(n), 2.58 * statistics.stdev(n) / math.sqrt(len(n))
-    intervals[a] = (mean, half)
-    print(f"{a:>4} {expected_tau(a, K):>13.2f} {mean:>10.2f}      {mean - half:.2f} … {mean + half:.2f} {len(n):>11}")
-    assert math.isclose(expected_tau(a, K), sum(a**i for i in range(K + 1)))
-    assert abs(mean - expected_tau(a, K)) <= half
+    mean, error = statistics.fmean(n), statistics.stdev(n) / math.sqrt(len(n))
+    intervals[a] = (mean, 1.96 * error)
+    print(
+        f"{a:>4} {expected_tau(a, K):>13.2f} {mean:>10.2f}      "
+        f"{mean - 4 * error:.2f} … {mean + 4 * error:.2f} {len(n):>14}"
+    )
+    assert abs(mean - expected_tau(a, K)) <= 4 * error  # chance alone fails this once in some five thousand times
+assert max(max(n) for n in lengths.values()) == K + 1  # not K: the best round gives all drafts and the bonus
 
 # %%
 grid = [i / 100 for i in range(100)]
@@ -184,7 +214,7 @@ fig = go.Figure(layout={"title": "Tokens a round by acceptance a: closed form, a
 for depth, dash in ((1, "dot"), (2, "dash"), (4, "solid"), (8, "dashdot")):
     fig.add_scatter(x=grid, y=[expected_tau(a, depth) for a in grid], name=f"K = {depth}", line={"dash": dash})
 fig.add_scatter(
-    x=list(intervals), y=[mean for mean, _ in intervals.values()], mode="markers", name="oracle, K = 4",
+    x=list(intervals), y=[mean for mean, _ in intervals.values()], mode="markers", name="oracle, K = 4, 95 %",
     error_y={"type": "data", "array": [half for _, half in intervals.values()]}, marker={"size": 9, "color": "#1F2328"},
 )  # fmt: skip
 fig.update_xaxes(title="acceptance a of a tested draft")
@@ -210,6 +240,7 @@ print(f"accepted / tested  {kept / tested:.3f}   (dial {a}, standard error {sigm
 print(f"accepted / drafted {kept / drafted:.3f}")
 assert abs(kept / tested - a) < 4 * sigma
 assert kept / drafted < kept / tested
+assert abs(kept / drafted - a) > 4 * sigma  # the wrong denominator would be noticed
 
 # %% [markdown]
 # Accepted / tested. A discarded draft was never judged, so it says nothing about the drafter; counting it as a failure
@@ -260,53 +291,68 @@ if TARGET is None:  # the last line is the pooled one
 # > cost(K) = K·c + v(K + 1) + h
 #
 # with c for one drafted token, v(n) for the target's pass over n tokens (01: little more than v(1), left of the knee),
-# and h for all that is neither: choosing, judging, bookkeeping. A plain step has its share, too: v(1) + h₁ = 1. Then
+# and h for the *overhead*, the wall time in no model forward: choosing, judging, bookkeeping. A plain step has its share,
+# too: v(1) + h₁ = 1. Then
 #
 # > **speed-up = E[N] / cost(K)**, and drafting pays if E[N] > cost(K).
 #
 # **Predict:** which K is fastest for this pair on this machine? And below which a is drafting a loss?
+#
+# Several repetitions, interleaved: each divides its own times by its own plain run, and the table gives the *median* of
+# these. Beside the speed-up stand the smallest and the largest: what one run might have told you.
 
 # %%
-DEPTHS, REPEATS = (0, 1, 2, 4, 8), 2 if FAST else 10
+DEPTHS, REPEATS = (0, 1, 2, 4, 8), 6 if FAST else 20
 repeats = {depth: [] for depth in DEPTHS}
-for _ in range(REPEATS):
-    for depth in DEPTHS:  # they take turns, so that a busy moment of the machine hits all alike
+for i in range(REPEATS + 1):
+    for depth in DEPTHS if i % 2 else DEPTHS[::-1]:  # they take turns, so that a busy moment hits all alike
         how = {"method": "draft-model", "params": {"depth": depth}} if depth else {"method": "autoregressive"}
-        repeats[depth].append(wb.generate(STORY, max_new_tokens=64, **how))
+        trace = wb.generate(STORY, max_new_tokens=64, **how)
+        if i:  # the first time warms up
+            repeats[depth].append(trace)
 
 
-def mean_s(part, depth):
-    """Mean seconds a round of one part of its time."""
-    return statistics.fmean(getattr(r, part) for t in repeats[depth] for r in t.rounds)
+def in_plain_steps(part, depth):
+    """A round's part of the time in plain steps: for each repetition, then the median of these."""
+    each = []
+    for run, plain_run in zip(repeats[depth], repeats[0], strict=True):
+        step = statistics.fmean(r.seconds for r in plain_run.rounds)
+        each.append(statistics.fmean(getattr(r, part) for r in run.rounds) / step)
+    return statistics.median(each)
 
 
-unit = mean_s("seconds", 0)  # a plain step
-print(f"a plain step: {unit * 1e3:.2f} ms\n")
-print("  K     K·c    v(K+1)       h    cost       τ   speed-up = τ/cost")
+def speedups(depth):
+    """Tokens per second over plain decoding's, for each repetition."""
+    pairs = zip(repeats[depth], repeats[0], strict=True)
+    return [summary(t)["tokens_per_second"] / summary(plain_run)["tokens_per_second"] for t, plain_run in pairs]
+
+
+print(
+    "  K     K·c    v(K+1)       h    cost       τ   τ/cost   speed-up: median [smallest, largest] of the repetitions"
+)
 cost = {}
 for depth in DEPTHS[1:]:
-    draft, verify, host = (mean_s(part, depth) / unit for part in ("draft_s", "verify_s", "overhead_s"))
-    cost[depth] = mean_s("seconds", depth) / unit
-    tau = summary(repeats[depth][0])["tau"]
-    gain = tau / cost[depth]
-    print(f"{depth:>3} {draft:>7.2f} {verify:>9.2f} {host:>7.2f} {cost[depth]:>7.2f} {tau:>7.2f} {gain:>12.2f}")
-
-    seconds = {d: sum(r.seconds for t in repeats[d] for r in t.rounds) for d in (0, depth)}
-    assert math.isclose(gain, seconds[0] / seconds[depth], rel_tol=1e-6)  # it *is* the ratio of times
+    draft, verify, overhead = (in_plain_steps(part, depth) for part in ("draft_s", "verify_s", "overhead_s"))
+    cost[depth] = in_plain_steps("seconds", depth)
+    tau, gains = summary(repeats[depth][0])["tau"], speedups(depth)
+    print(f"{depth:>3} {draft:>7.2f} {verify:>9.2f} {overhead:>7.2f} {cost[depth]:>7.2f} {tau:>7.2f} "
+          f"{tau / cost[depth]:>7.2f} {statistics.median(gains):>13.2f} [{min(gains):.2f}, {max(gains):.2f}]"
+          )  # fmt: skip
     assert repeats[depth][0].token_ids == repeats[0][0].token_ids
 
 # %% [markdown]
-# τ/cost is no model here: it is the ratio of the times themselves, taken apart. How far single runs stray, and how to
-# measure so that it does not matter, is the subject of [10](10_measuring.ipynb).
+# τ/cost and the speed-up are two ways to the same figure: the one takes the times apart, the other divides them whole. All
+# this is *one* prompt. How far single runs stray, and what to do about it, is the subject of [10](10_measuring.ipynb).
 #
 # ### Break-even
 #
-# For each K: the acceptance a at which E[N] equals the cost. Below it, plain decoding is faster.
+# For each K: the acceptance a at which E[N] equals the cost. Below it, plain decoding is faster, at the costs measured just
+# now; with the costs of a busier or of another machine it lies elsewhere.
 
 # %%
 print("  K   cost in plain steps   break-even a   acceptance of this pair")
 for depth, steps in cost.items():
-    rate = summary(repeats[depth][0])["acceptance_rate"]
+    rate = summary(repeats[depth][0])["acceptance_rate"] or 0.0
     if steps >= depth + 1:
         even = "never"  # not even with every draft accepted
     elif steps <= 1:
@@ -390,8 +436,25 @@ w.app_link(repeats[4][0], base=SERVER)
 #
 # ## Exercises
 #
-# **1. How long is long enough?** For a = 0.6, 0.8 and 0.95: which τ does an endless draft give, and which K reaches 95
-# % of it?
+# **1. How long is long enough?** For a = 0.6, 0.8 and 0.95: which τ does an endless draft give, and which is the smallest
+# K that reaches 95 % of it?
+
+# %% tags=["answer"]
+my_lengths = None  # {0.6: (τ of an endless draft, K), 0.8: …, 0.95: …}
+
+
+# %% tags=["check"]
+@w.check
+def long_enough(lengths):
+    """The limit, and the smallest K for 95 % of it."""
+    for a in (0.6, 0.8, 0.95):
+        limit, k = lengths[a]
+        assert math.isclose(limit, sum(a**i for i in range(10_000)), rel_tol=1e-3), f"a = {a}: sum the series"
+        assert expected_tau(a, k) >= 0.95 * limit, f"a = {a}: K = {k} is too short"
+        assert expected_tau(a, k - 1) < 0.95 * limit, f"a = {a}: K = {k - 1} is enough"
+
+
+long_enough(my_lengths)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # The series is geometric: 1/(1 − a). And 1 − a^(K+1) ≥ 0.95 needs K + 1 ≥ log 0.05 / log a.
@@ -399,11 +462,30 @@ for a in (0.6, 0.8, 0.95):
     enough = math.ceil(math.log(0.05) / math.log(a)) - 1
     print(f"a = {a}: limit {1 / (1 - a):.1f}, K = {enough} gives {expected_tau(a, enough):.2f}")
     assert expected_tau(a, enough) >= 0.95 / (1 - a) > expected_tau(a, enough - 1)
+solved = {a: (1 / (1 - a), math.ceil(math.log(0.05) / math.log(a)) - 1) for a in (0.6, 0.8, 0.95)}
+assert long_enough(solved).right
+assert not long_enough({a: (limit, k + 1) for a, (limit, k) in solved.items()}).right  # K + 1 for K
 
 # %% [markdown]
 # **2. A better rate, a worse run.** The policy `confidence` stops a draft where the drafter is unsure. Compare it with
 # the fixed length on the same prompt: what happens to the acceptance rate, and what to τ? What does that say about
-# rankings by acceptance rate?
+# rankings by acceptance rate? (Depth 4, `STORY`, 64 tokens.)
+
+# %% tags=["answer"]
+my_rates, my_taus = None, None  # (fixed, confidence) each, to two digits
+
+
+# %% tags=["check"]
+@w.check
+def two_policies(rates, taus):
+    """Accepted / tested and τ of both, run again here."""
+    for i, policy in enumerate(("fixed", "confidence")):
+        f = summary(wb.generate(STORY, method="draft-model", params={"depth": 4, "policy": policy}, max_new_tokens=64))
+        assert abs(rates[i] - (f["acceptance_rate"] or 0)) < 0.006, f"{policy}: accepted / tested is another"
+        assert abs(taus[i] - f["tau"]) < 0.006, f"{policy}: τ is another"
+
+
+two_policies(my_rates, my_taus)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 careful = wb.generate(STORY, method="draft-model", params={"depth": 4, "policy": "confidence"}, max_new_tokens=64)
@@ -414,12 +496,32 @@ for name, t in (("fixed", repeats[4][0]), ("confidence", careful)):
 if TARGET is None:
     assert summary(careful)["acceptance_rate"] > summary(repeats[4][0])["acceptance_rate"]
     assert summary(careful)["tau"] < summary(repeats[4][0])["tau"]
+both = [summary(t) for t in (repeats[4][0], careful)]
+found_taus = [f["tau"] for f in both]
+assert two_policies([f["acceptance_rate"] or 0 for f in both], found_taus).right
+if TARGET is None:
+    assert not two_policies([f["draft_utilisation"] for f in both], found_taus).right  # the wrong denominator
 # It drafts only what is sure to be accepted: a better rate, and more passes. Whether that is faster is decided by the
 # cost of the drafts it saved.
 
 # %% [markdown]
 # **3. The noise of a rate.** The oracle's dial is fixed, and yet every seed has its own accepted / tested. Compare
-# their spread with the binomial formula √(a(1 − a)/tested). How many tested drafts tell 0.71 from 0.73?
+# their spread with the binomial formula √(a(1 − a)/tested). To tell 0.71 from 0.73, each run should know its rate to one
+# standard error of 0.005: how many tested drafts does that take?
+
+# %% tags=["answer"]
+my_tested = None  # drafts, of each run
+
+
+# %% tags=["check"]
+@w.check
+def noise(tested):
+    """Enough for a standard error of 0.005 at a rate of 0.72, and not many more."""
+    error = math.sqrt(0.72 * 0.28 / tested)
+    assert 0.0049 < error < 0.0051, f"with so many the standard error is {error:.4f}"
+
+
+noise(my_tested)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 for a in DIALS:
@@ -429,8 +531,10 @@ for a in DIALS:
     print(
         f"dial {a}: {[round(rate, 2) for rate in rates]}  spread {statistics.stdev(rates):.3f}, binomial {binomial:.3f}"
     )
-# To tell 0.71 from 0.73, each run should know its rate to about ± 0.005, one standard error: √(0.72·0.28/n) = 0.005.
+# √(0.72·0.28/n) = 0.005
 print(f"about {0.72 * 0.28 / 0.005**2:,.0f} tested drafts, in each of the two runs")
+assert noise(0.72 * 0.28 / 0.005**2).right
+assert not noise(math.sqrt(0.72 * 0.28) / 0.005).right  # the root forgotten on one side
 
 # %% [markdown]
 # ## Close this page and answer

@@ -62,11 +62,13 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.errors import TokenizerMismatchError
 from workbench.engine.models import locate
+from workbench.engine.shortened import drafter_for
 from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, draft_utilisation, drafted, tau
 from workbench.trace.theory import best_depth, tau_by_position
 
 disable_progress_bar()
-TARGET, DRAFTER = TARGET or "text-target", DRAFTER or "text-drafter"
+BUNDLED = TARGET is None and DRAFTER is None  # what is said of figures below was checked with these
+TARGET, DRAFTER = TARGET or "text-target", drafter_for(TARGET, DRAFTER)  # or the target's own first layers
 wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=DRAFTER, device=DEVICE)
 tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
 target, drafter = (
@@ -152,7 +154,7 @@ for kind, places in by_place.items():
     print(f"{kind:8}", *(f"{kept / tried:4.0%} of {tried:<3d}" for _, tried, kept in places))
 
 # %% [markdown]
-# Conditional rates do *not* fall with the place: what makes a token late in the draft unlikely to survive is that all
+# Conditional rates need not fall with the place: what makes a token late in the draft unlikely to survive is that all
 # before it must survive, too. They may even rise, because a draft that has come far is in an easy stretch of text. Behind
 # the first few places few rounds are left to count ("of …"), so read the right end with care.
 #
@@ -168,7 +170,8 @@ for kind, names in kinds.items():
         ]
         measured, computed = tau([r for t in runs for r in t.rounds]), tau_by_position(rates[kind][:K])
         print(f"{kind:8} K = {K}: τ = {measured:.2f} measured, {computed:.2f} computed from the run with K = 8")
-        assert abs(measured - computed) < 0.25 * measured
+        if BUNDLED:  # counts of greedy runs: the same on every machine
+            assert abs(measured - computed) < 0.25 * measured
 
 
 # %% [markdown]
@@ -195,11 +198,12 @@ def plain_step():
 
 step = plain_step()
 some = [r for runs in long_runs.values() for t in runs for r in t.rounds if r.draft_forwards == 8]
-v = undisturbed([r.verify_s for r in some]) / step
-c = undisturbed([r.draft_s / 8 for r in some]) / step
+v = undisturbed([r.verify_s for r in some] or [step]) / step
+c = undisturbed([r.draft_s / 8 for r in some] or [step]) / step
 print(
     f"on this machine, now: plain step {1e3 * step:.1f} ms, one draft c = {c:.2f}, verifying nine tokens v(9) = {v:.2f}"
 )
+print("(a machine that is busy gives other figures, and then all that follows is about that busy machine: see 10)")
 
 
 def verify_cost(n):
@@ -214,13 +218,16 @@ def verify_cost(n):
 Ks = list(range(1, 9))
 lines, best = [], {}
 for kind in kinds:
-    reachable = [*rates[kind], *[rates[kind][-1]] * 8][:8]
+    reachable = [*rates[kind], *(rates[kind][-1:] or [0.0]) * 8][:8]
     gain = [tau_by_position(reachable[:K]) / (K * c + verify_cost(K + 1)) for K in Ks]
     best[kind] = best_depth(reachable, c, verify_cost, most=8)
     lines.append(go.Scatter(name=kind, x=Ks, y=gain, mode="lines+markers"))
     print(f"{kind:8} best K = {best[kind].depth}, speed-up {best[kind].speedup:.2f} by these costs")
 
-assert best["stories"].depth >= best["copy"].depth
+if BUNDLED:  # not of the costs that were measured just now, which vary, but of any costs
+    for cost in (0.01, 0.05, 0.2, 0.5):
+        dear = {k: best_depth(rates[k], cost, lambda n: 1 + 0.05 * (n - 1), most=8).depth for k in ("stories", "copy")}
+        assert dear["stories"] >= dear["copy"]
 figure = go.Figure(lines, go.Layout(title="Speed-up by draft length, from measured rates and costs", height=360))
 figure.update_xaxes(title="K, drafts a round").update_yaxes(title="speed-up over plain decoding")
 figure.add_hline(y=1, line_dash="dot", annotation_text="plain decoding")
@@ -238,13 +245,16 @@ w.figure(figure)
 # descriptions of pictures, with the same vocabulary. **Predict** the order by acceptance, then by speed-up.
 
 # %%
+layers = target.config.num_hidden_layers
+few, half = max(1, layers // 6), max(1, layers // 2)
 candidates = {
-    "vision-text-drafter": ("draft-model", {}, "vision-text-drafter"),
     DRAFTER: ("draft-model", {}, None),
-    "first 2 of 12 layers": ("early-exit", {"exit_layer": 2}, None),
-    "first 6 of 12 layers": ("early-exit", {"exit_layer": 6}, None),
+    f"first {few} of {layers} layers": ("early-exit", {"exit_layer": few}, None),
+    f"first {half} of {layers} layers": ("early-exit", {"exit_layer": half}, None),
     "the target itself": ("draft-model", {}, TARGET),
 }
+if BUNDLED:
+    candidates = {"vision-text-drafter": ("draft-model", {}, "vision-text-drafter")} | candidates
 found = {}
 for title, (method, params, model) in candidates.items():
     runs = [
@@ -252,16 +262,18 @@ for title, (method, params, model) in candidates.items():
         for n in ("story-bear", "story-lighthouse", "json-person")
     ]
     rounds_ = [r for t in runs for r in t.rounds]
-    ratios = sorted(r.draft_s / r.draft_forwards / r.verify_s for r in rounds_ if r.draft_forwards == 4)
+    ratios = sorted(r.draft_s / r.draft_forwards / r.verify_s for r in rounds_ if r.draft_forwards == 4) or [1.0]
     cost = ratios[len(ratios) // 2] * verify_cost(5)  # both times are of one round: what slows one down slows the other
-    found[title] = acceptance_rate(rounds_), cost
+    found[title] = acceptance_rate(rounds_) or 0.0, cost
     choice = best_depth(found[title][0], cost, verify_cost, most=8)
     print(
-        f"{title:21} accepted {found[title][0]:4.0%}   c = {cost:4.2f}   best K = {choice.depth}, {choice.speedup:.2f}×"
+        f"{Path(title).name:21} accepted {found[title][0]:4.0%}   c = {cost:4.2f}   "
+        f"best K = {choice.depth}, {choice.speedup:.2f}×"
     )
 
-assert found["the target itself"][0] == 1
-assert found["vision-text-drafter"][0] < found[DRAFTER][0]
+if BUNDLED:
+    assert found["the target itself"][0] == 1
+    assert found["vision-text-drafter"][0] < found[DRAFTER][0]
 assert best_depth(1.0, 1.0).depth == 0  # right every time, and as slow as the target: never worth it
 
 # %% [markdown]
@@ -282,17 +294,18 @@ for policy in ("fixed", "heuristic", "confidence", "planned"):
         prompts["story-lighthouse"], method="draft-model", params={"policy": policy, "depth": 8}, max_new_tokens=length
     )
     lanes.append((policy, run))
-    used = draft_utilisation(run.rounds)
+    used = draft_utilisation(run.rounds) or 0.0
     print(f"{policy:11} τ = {tau(run.rounds):.2f}   drafted {drafted(run.rounds):3d}, of which accepted {used:4.0%}")
 
-used = {policy: draft_utilisation(run.rounds) for policy, run in lanes}
-assert used["confidence"] > used["fixed"]
+used = {policy: draft_utilisation(run.rounds) or 0.0 for policy, run in lanes}
+if BUNDLED:
+    assert used["confidence"] > used["fixed"]
 assert len({tuple(run.token_ids) for _, run in lanes}) == 1  # whatever is drafted, the text is the target's
 w.lane([run for _, run in lanes], names=[policy for policy, _ in lanes])
 
 # %% [markdown]
-# Nobody gets a higher τ than the one who always drafts most; policies win by not paying for drafts that will be thrown
-# away. How much that is worth depends on c and v: where both are small, `fixed` with a long K is hard to beat.
+# Nobody gets a higher τ than the one who always drafts most (greedily, and with a model that writes ahead: 04 shows a
+# drafter for which even that is false); policies win by not paying for drafts that will be thrown away. How much that is worth depends on c and v: where both are small, `fixed` with a long K is hard to beat.
 #
 # ## Two models, two numberings
 #
@@ -317,8 +330,12 @@ file.write_text(json.dumps(description))
 stranger = AutoModelForCausalLM.from_pretrained(locate(DRAFTER), dtype=torch.float32).to(DEVICE).eval()
 old_rows = torch.tensor([vocabulary[word] for word in renumbered], device=DEVICE)
 new_rows = torch.tensor([renumbered[word] for word in renumbered], device=DEVICE)
-weights = stranger.get_input_embeddings().weight.data
-weights[new_rows] = weights[old_rows].clone()  # the output layer is tied to these
+for layer in (
+    stranger.get_input_embeddings(),
+    stranger.get_output_embeddings(),
+):  # one, if tied
+    if layer is stranger.get_input_embeddings() or not stranger.config.tie_word_embeddings:
+        layer.weight.data[new_rows] = layer.weight.data[old_rows].clone()
 stranger.save_pretrained(stranger_folder)
 stranger_tokenizer = AutoTokenizer.from_pretrained(stranger_folder)
 
@@ -339,10 +356,11 @@ unchecked, bad_rounds = generate(story, lambda text: draft(text, 4, stranger), l
 accepted_good, accepted_bad = sum(n for _, n in rounds), sum(n for _, n in bad_rounds)
 print(f"accepted with the drafter: {accepted_good}, with the stranger: {accepted_bad}")
 print(f"passes of the target: {len(rounds)} and {len(bad_rounds)}; the same text: {unchecked == answer}")
-print("a draft of the stranger, read by the target:", repr(tokenizer.decode(bad_rounds[3][0])))
+print("a draft of the stranger, read by the target:", repr(tokenizer.decode(bad_rounds[len(bad_rounds) // 2][0])))
 
 assert unchecked == answer
-assert accepted_bad < 0.2 * accepted_good
+if BUNDLED:
+    assert accepted_bad < 0.2 * accepted_good
 
 # %% [markdown]
 # No crash, and no wrong word: exactness does not depend on the drafter. It is only slow, slower than no drafter at all.
@@ -379,8 +397,24 @@ for method in ("prompt-lookup", "early-exit"):
 # **1. The best K on paper.** With the same acceptance α at every place and v = 1, compute the best K for α = 0.8 and
 # c = 0.02, 0.1, 0.3. What happens to K when α goes from 0.8 to 0.9 at c = 0.1?
 
-# %%
-# your code
+# %% tags=["answer"]
+def my_best_K(alpha, cost):
+    """The draft length with the largest speed-up; v(n) = 1."""
+    raise NotImplementedError  # yours
+
+
+# %% tags=["check"]
+@w.check
+def on_paper(best_K):
+    """The workbench's own search, over a grid."""
+    for alpha in (0.5, 0.8, 0.9):
+        for cost in (0.02, 0.1, 0.3):
+            wanted = best_depth(alpha, cost).depth
+            assert best_K(alpha, cost) == wanted, f"α = {alpha}, c = {cost}: {best_K(alpha, cost)} is not the best K"
+
+
+on_paper(my_best_K)
+
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 def best_on_paper(alpha, cost):
@@ -391,14 +425,33 @@ for alpha, cost in ((0.8, 0.02), (0.8, 0.1), (0.8, 0.3), (0.9, 0.1)):
     K = best_on_paper(alpha, cost)
     print(f"α = {alpha}, c = {cost}: K = {K}, speed-up {sum(alpha**i for i in range(K + 1)) / (K * cost + 1):.2f}")
     assert best_depth(alpha, cost).depth == K
+assert on_paper(best_on_paper).right
+# the target's own token forgotten:
+assert not on_paper(
+    lambda a, c: max(range(1, 65), key=lambda K: sum(a**i for i in range(1, K + 1)) / (K * c + 1))
+).right
 # A cheap drafter may write far ahead even at a middling acceptance; an expensive one must be right.
 
 # %% [markdown]
 # **2. Is it worth it at all?** Show that with v = 1 a drafter pays for some K exactly if α > c. (Hint: K = 1.) Then find the
 # smallest acceptance at which the drafter of this notebook pays, with the costs measured above, v included.
 
-# %%
-# your code
+# %% tags=["answer"]
+def my_pays(alpha, cost):
+    """Whether a drafter pays for some K, with v = 1. In one line."""
+    raise NotImplementedError  # yours
+
+
+# %% tags=["check"]
+@w.check
+def worth_it(pays):
+    """Against the search over all K."""
+    for alpha in (0.05, 0.1, 0.2, 0.5, 0.9):
+        for cost in (0.06, 0.15, 0.4, 0.8):
+            assert bool(pays(alpha, cost)) == (best_depth(alpha, cost).depth > 0), f"not so for α = {alpha}, c = {cost}"
+
+
+worth_it(my_pays)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # K = 1: (1 + α) / (1 + c) > 1 exactly if α > c. If α ≤ c, no K pays: each further draft adds α^K ≤ c to the numerator
@@ -406,16 +459,33 @@ for alpha, cost in ((0.8, 0.02), (0.8, 0.1), (0.8, 0.3), (0.9, 0.1)):
 for alpha in (0.05, 0.1, 0.2, 0.5):
     for cost in (0.06, 0.15, 0.4):
         assert (best_depth(alpha, cost).depth > 0) == (alpha > cost)
+assert worth_it(lambda alpha, cost: alpha > cost).right
+assert not worth_it(lambda alpha, cost: alpha > 0.5).right
 least = next((a / 100 for a in range(100) if best_depth(a / 100, c, verify_cost, most=8).depth > 0), None)
 print(f"with c = {c:.2f} and v(9) = {v:.2f}, it pays from an acceptance of", least)
+
 
 # %% [markdown]
 # **3. An interpreter.** The stranger writes good text in other numbers. Translate: from the target's numbers to the
 # stranger's before drafting, and back afterwards. The two dictionaries are `vocabulary` and `renumbered`. What is accepted
 # now? (For tokenizers that also *cut* differently, this becomes a method of its own: Timor et al. 2025.)
 
-# %%
-# your code
+# %% tags=["answer"]
+def my_interpreted(text, K=4):
+    """K guesses in the target's numbers, from the stranger."""
+    raise NotImplementedError  # yours
+
+
+# %% tags=["check"]
+@w.check
+def interpreter(drafts):
+    """At three places of the story: what the drafter itself would say."""
+    for end in (0, 5, 11):
+        text = story + answer[:end]
+        assert list(drafts(text)) == draft(text), f"not what the drafter says after {tokenizer.decode(text[-4:])!r}"
+
+
+interpreter(my_interpreted)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 to_stranger = {vocabulary[word]: renumbered[word] for word in vocabulary}
@@ -430,11 +500,17 @@ translated, good_rounds = generate(story, interpreted, length)
 assert translated == answer
 assert good_rounds == rounds
 print("round for round as with the drafter:", good_rounds == rounds)
-
-# %%
-temporary.cleanup()
+assert interpreter(interpreted).right
+assert not interpreter(lambda text: draft([to_stranger.get(t, t) for t in text], 4, stranger)).right  # no way back
 
 # %% [markdown]
+# ## Close this page and answer
+#
+# 1. Why does τ rise with K and speed not always?
+# 2. Which two numbers decide whether a drafter pays, and at which place of the draft does each enter?
+# 3. A drafter is right every time. When is it useless?
+# 4. Two tokenizers have vocabularies of equal size. What goes wrong if nobody checks more than that, and who notices?
+#
 # ## References
 #
 # - Leviathan et al. 2023, arXiv:2211.17192, §3.1 (expected tokens a round), theorem 3.8 (speed-up), §3.5 (choosing the
@@ -444,3 +520,7 @@ temporary.cleanup()
 #   arXiv:2502.05202: drafters with another tokenizer (exercise 3).
 #
 # Next: [06](06_trees.ipynb) offers the target more than one guess for each place.
+
+# %%
+temporary.cleanup()
+wb.close()

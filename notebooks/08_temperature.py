@@ -49,20 +49,22 @@ DEVICE = "cpu"
 SERVER = None  # "http://localhost:7860" shares the app's backend
 
 # %%
+import ipywidgets
 import numpy as np
 import plotly.graph_objects as go
 import torch
-from IPython.display import display
+from transformers.utils.logging import disable_progress_bar
 
 from workbench import Workbench
 from workbench import widgets as w
+from workbench.engine.shortened import drafter_for
 from workbench.trace.metrics import summary
 
+disable_progress_bar()
+
 # %%
-if SERVER:
-    wb = Workbench(SERVER)
-else:
-    wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+DRAFTER = drafter_for(TARGET, DRAFTER)  # a target without a drafter of its own gets one made of its first layers
+wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 story = wb.generate(PROMPT, method="draft-model", params={"temperature": 1.0}, max_new_tokens=96, seed=0)
 print(story.text)
@@ -80,7 +82,7 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.engine.models import load_models
 
 # %%
-models = load_models(TARGET or "text-target", DRAFTER or "text-drafter", DEVICE)
+models = load_models(TARGET or "text-target", DRAFTER, DEVICE)
 ids = torch.tensor([[*story.header.prompt_tokens, *story.token_ids]], device=models.target.device)
 first = len(story.header.prompt_tokens) - 1  # the place whose logits say what the first generated token may be
 with torch.inference_mode():
@@ -210,7 +212,7 @@ assert cheapest > -1e-12
 # the emitted bar (filled) leave p where q is larger, and the two numbers in the title stay equal. (The axis on the left
 # fits itself to the bars: read its numbers when you change the temperature.)
 
-# %%
+# %% tags=["drawing"] jupyter={"source_hidden": true}
 unsure = int((torch.special.entr(warped(z_p, 1.0)).sum(1)).argmax())  # where the target hesitates most
 
 
@@ -229,24 +231,23 @@ def at_place(temperature=1.0, lenience=0.5, place=unsure, top=12):
     return w.figure(figure)
 
 
-at_place()
-
 # %%
-import ipywidgets
+sliders = {
+    "temperature": ipywidgets.FloatSlider(1.0, min=0.2, max=3.0, step=0.1, continuous_update=False, description="T"),
+    "lenience": ipywidgets.FloatSlider(0.5, min=0.05, max=1.0, step=0.05, continuous_update=False, description="λ"),
+}
+board = ipywidgets.HTML()
 
 
-def dial(temperature, lenience):
-    """Redraw for the sliders."""
-    display(at_place(temperature, lenience))
+def redraw(*_):
+    board.value = at_place(**{name: slider.value for name, slider in sliders.items()}).snapshot()
 
 
-_ = ipywidgets.interact(
-    dial,
-    temperature=ipywidgets.FloatSlider(1.0, min=0.2, max=3.0, step=0.1, continuous_update=False, description="T"),
-    lenience=ipywidgets.FloatSlider(
-        0.5, min=0.05, max=1.0, step=0.05, continuous_update=False, description="lenience λ"
-    ),
-)
+for slider in sliders.values():
+    slider.observe(redraw, "value")
+redraw()
+board.snapshot = lambda: board.value  # what a reader without a kernel sees
+w.show(*sliders.values(), board)
 
 # %% [markdown]
 # ## 3 · Lossless keeps the law; lossy measurably does not
@@ -459,15 +460,39 @@ if TARGET is None:
 # (With a draft that is not drawn but chosen, like a head's favourite x, the same sum says: the exact rule keeps it with
 # probability p(x), typical acceptance always or never, so where it keeps, it buys and pays 1 − p(x).)
 #
-# A price per token adds up: n tokens can be told from the target's by at most 1 − (1 − TV)ⁿ.
+# ### Prices add up
+#
+# How far can n tokens be from the target's, if each costs TV on average? **Predict** which of the two is a bound:
+# (a) 1 − (1 − TV)ⁿ, "each token is unharmed with probability 1 − TV"; (b) min(1, n·TV).
+#
+# Let both engines write side by side and agree as often as they can. As long as their texts are the same, the next tokens
+# differ with a probability equal to the price *at that place*. So the texts differ somewhere with at most the sum of the
+# prices along the way, in the mean over the target's texts. With TV the mean price that is **min(1, n·TV)**. And (a)? It
+# would be right if the price were the same at every place, whatever was written. A mean says less than that:
 
 # %%
 from workbench.trace.theory import expected_tau
 
-print("   λ   acceptance  τ at K = 4   TV a token   TV of 20 tokens, at most")
+uneven = np.zeros(20)
+uneven[7] = 1.0  # one place at which the two never agree, and 19 at which they always do
+mean_price = uneven.mean()
+truth = 1 - np.prod(1 - uneven)  # they differ somewhere, surely
+print(f"mean price {mean_price:.2f}: (a) says {1 - (1 - mean_price) ** 20:.2f}, (b) says "
+      f"{min(1, 20 * mean_price):.2f}, the truth is {truth:.2f}")  # fmt: skip
+assert 1 - (1 - mean_price) ** 20 < truth <= min(1, 20 * mean_price) + 1e-12
+for prices in rng.random((200, 20)) ** 4:  # nor is it bad luck: (a) is too small whenever the prices differ
+    truth = 1 - np.prod(1 - prices)
+    assert 1 - (1 - prices.mean()) ** 20 < truth <= min(1, 20 * prices.mean()) + 1e-12
+
+print("\n   λ   acceptance  τ at K = 4   TV a token   TV of 20 tokens, at most")
 for lenience, (gained, price) in zip(leniences[:6], line, strict=False):
     tau = expected_tau(gained, 4)
-    print(f"{lenience:5.2f}  {gained:9.3f}  {tau:10.2f}  {price:11.3f}  {1 - (1 - price) ** 20:14.2f}")
+    print(f"{lenience:5.2f}  {gained:9.3f}  {tau:10.2f}  {price:11.3f}  {min(1, 20 * price):14.2f}")
+
+# %% [markdown]
+# It is (b). The product of the (1 − price) is never larger than the power of their mean (geometric and arithmetic mean), so
+# (a) is always on the side that flatters. (The last column rests on the mean price of *one* text of the target's: an
+# estimate of the bound, not more. And it is a bound: what really happens may be less.)
 
 # %% [markdown]
 # ## 5 · More drafts: acceptance that costs no error
@@ -573,7 +598,8 @@ w.ribbon(tree)
 # acceptance and the text.
 
 # %%
-typical = wb.generate(PROMPT, method="medusa-typical", params={"temperature": 1.0}, max_new_tokens=48, seed=1)
+relaxed = "medusa-typical" if TARGET is None else "draft-model"  # there are heads for the bundled target alone
+typical = wb.generate(PROMPT, method=relaxed, params={"temperature": 1.0}, max_new_tokens=48, seed=1)
 w.app_link(typical)
 
 # %% [markdown]
@@ -581,6 +607,21 @@ w.app_link(typical)
 #
 # **1.** Your users accept a total variation of 0.01 a token. Which lenience may you use on this story, and how much
 # acceptance does it buy?
+
+# %% tags=["answer"]
+my_lenience = None  # λ, to two digits
+
+
+# %% tags=["check"]
+@w.check
+def affordable(lenience):
+    """Near 0.01, from below or from above by rounding."""
+    price = lenient_bargain(lenience)[1]
+    nearer = min(abs(lenient_bargain(lenience + step)[1] - 0.01) for step in (-0.01, 0.01))
+    assert abs(price - 0.01) <= nearer, f"its price is {price:.3f}"
+
+
+affordable(my_lenience)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 low, high = 0.05, 1.0  # the price falls as λ rises
@@ -590,10 +631,28 @@ for _ in range(40):
 gained, price = lenient_bargain(high)
 print(f"λ = {high:.2f}: acceptance {gained:.3f} instead of {alpha:.3f}. Of course: it buys the 0.01 that it pays.")
 assert abs(gained - alpha - 0.01) < 1e-3
+assert affordable(high).right
+assert not affordable(0.99).right  # λ is no total variation
 
 # %% [markdown]
 # **2.** A colleague implements lenience but draws from p itself after a rejection ("simpler, and p is the right law
-# anyway"). Where in the chart does that rule lie? Is it at least right for λ = 1?
+# anyway"). What does it pay on this story at λ = 1, and at λ = 0.5? Is it at least right for λ = 1?
+
+# %% tags=["answer"]
+my_prices = None  # (at λ = 1, at λ = 0.5), to three digits
+
+
+# %% tags=["check"]
+@w.check
+def simpler(prices):
+    """Mean total variation over the places of the story."""
+    for lenience, found in zip((1.0, 0.5), prices, strict=True):
+        kept = torch.minimum(Q, P / lenience)
+        price = (0.5 * (kept + (1 - kept.sum(1, keepdim=True)) * P - P).abs().sum(1)).mean().item()
+        assert abs(found - price) < 0.001, f"not so at λ = {lenience}"
+
+
+simpler(my_prices)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 for lenience in (1.0, 0.5):
@@ -602,23 +661,55 @@ for lenience in (1.0, 0.5):
     assert price > gained - alpha
 # Not even λ = 1 is exact: tokens with q > p get their full p from accepted drafts already, and then some more.
 assert lenient_bargain(1.0, after=P)[1] > 0
+assert simpler([lenient_bargain(x, after=P)[1] for x in (1.0, 0.5)]).right
+assert not simpler([lenient_bargain(x)[1] for x in (1.0, 0.5)]).right  # the prices with the residual
 
 # %% [markdown]
-# **3.** How many tokens does the χ² test need to catch λ = 0.9 on the four-token vocabulary nine times out of ten?
-# (Draw counts with `rng.multinomial`; you know the law that it follows.)
+# **3.** How many tokens does the χ² test (α = 0.0001) need to catch λ = 0.9 on the four-token vocabulary nine times out of
+# ten? (Draw counts with `rng.multinomial`; you know the law that it follows. To within a third.)
+
+# %% tags=["answer"]
+my_tokens = None  # how many
+
+
+# %% tags=["check"]
+@w.check
+def enough_tokens(n):
+    """Caught nine times in ten with 1.33 n, and not with 0.67 n."""
+    law_, coin = emitted(p, q, np.minimum(1, p / (0.9 * q))), np.random.default_rng(11)
+
+    def caught(m):
+        drawn = coin.multinomial(int(m), law_, size=400)
+        return np.mean([not chi_square(dict(enumerate(row.tolist())), target_law).fits(1e-4) for row in drawn])
+
+    assert caught(1.33 * n) >= 0.9, f"{int(1.33 * n)} tokens are too few"
+    assert caught(0.67 * n) < 0.9, f"{int(0.67 * n)} tokens are enough"
+
+
+enough_tokens(my_tokens)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 wrong = emitted(p, q, np.minimum(1, p / (0.9 * q)))
-for n in (200, 500, 1000, 2000, 4000):
+for n in (200, 500, 1000, 1500, 2000, 2500, 3000, 4000):
     caught = sum(
         not chi_square(dict(enumerate(rng.multinomial(n, wrong).tolist())), target_law).fits(1e-4) for _ in range(200)
     )
     print(f"{n:5} tokens: caught {caught / 200:.0%} of the time")
     if caught >= 180:
         break
+assert enough_tokens(n).right
+assert not enough_tokens(1 / 0.056**2).right  # 1/TV² is where it *begins* to be seen
 # Noise in a frequency falls as 1/√n: half the price needs four times the sample.
 
 # %% [markdown]
+# ## Close this page and answer
+#
+# 1. What does acceptance tend to as T → 0, and as T → ∞? Why is neither a statement about quality?
+# 2. What does a relaxed rule pay for each point of acceptance that it buys, if it keeps the residual? And without it?
+# 3. A test with 200 tokens did not object. What do you know?
+# 4. The mean price of a token is 0.03. Why is 1 − 0.97²⁰ no bound for twenty tokens?
+# 5. Which way to more acceptance costs no error, and what does it cost instead?
+#
 # ## Where to read on
 #
 # - Leviathan, Kalman, Matias 2023, *Fast Inference from Transformers via Speculative Decoding*, arXiv:2211.17192: the

@@ -60,20 +60,25 @@ import time
 
 import numpy as np
 import plotly.graph_objects as go
+from transformers.utils.logging import disable_progress_bar
 
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.estimates import estimate
 from workbench.bench.paired import speedup_of, speedups
+from workbench.engine.shortened import drafter_for
 from workbench.trace import speedup
 from workbench.trace.metrics import summary
+
+disable_progress_bar()
 
 # %%
 began = time.perf_counter()
 if SERVER:
     wb = Workbench(SERVER)
-else:
-    wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER or "auto", device=DEVICE)
+else:  # a target without a drafter of its own gets one made of its first layers
+    DRAFTER = drafter_for(TARGET, DRAFTER)
+    wb = Workbench(target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 TOKENS = 32 if FAST else 96
 
@@ -102,8 +107,8 @@ rest = statistics.median(seconds for seconds, _ in runs[2:])
 print(f"the first run took {runs[0][0] / rest:.1f} times the median of the last six")
 
 # %% [markdown]
-# Text, τ and acceptance are **exact**: they follow from models, prompt and seed, on any machine, under any load.
-# Report them first; nobody can dispute them. Seconds are a *sample* of what this machine did just then. The first run
+# Text, τ and acceptance are **exact**: they follow from models, prompt and seed, under any load, and on any machine up to
+# ties that rounding breaks otherwise. Report them first; nobody can dispute them. Seconds are a *sample* of what this machine did just then. The first run
 # also read the models from disk and filled caches: time nothing before two or three runs have been thrown away.
 #
 # ## 2 · The order of runs invents speed-ups
@@ -215,7 +220,8 @@ assert wide > 4 * narrow
 assert unpaired(a, b)[0] < 1 < paired["low"], "only the paired one sees that B is faster"
 
 # %% [markdown]
-# The real thing: three prompts, two methods and plain decoding, interleaved and paired by the workbench.
+# Far more than five times, where prompts differ so much. The real thing: three prompts, two methods and plain decoding,
+# interleaved and paired by the workbench.
 
 # %%
 PROMPTS = [
@@ -377,37 +383,99 @@ w.app_link(runs[-1][1])
 # ## Exercises
 #
 # **1.** "A, B, A, B" is better than blocks, but on a machine that slows down steadily B always comes a little later.
-# Compute, without noise, the ratio of mean times for AB, and for ABBA, repeated.
+# Compute, without noise, the ratio of mean times (B over A) of eight runs in the order ABABABAB, and in ABBAABBA, when the
+# n-th run (n = 0 … 7) takes 1 + n/8 seconds.
+
+# %% tags=["answer"]
+my_orders = None  # (for ABABABAB, for ABBAABBA)
+
+
+# %% tags=["check"]
+@w.check
+def drift(ratios):
+    """Means by hand."""
+    for found, order in zip(ratios, ("ABABABAB", "ABBAABBA"), strict=True):
+        b, a = (sum(1 + n / 8 for n in range(8) if order[n] == lane) / 4 for lane in "BA")
+        assert abs(found - b / a) < 0.005, f"{order}: B takes {b:.3f} s in the mean, A {a:.3f} s"
+
+
+drift(my_orders)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 for order in ("AB" * 4, "ABBA" * 2):
     clock = 1 + np.arange(len(order)) / len(order)  # linear, no noise
     which = np.array(list(order))
     print(order, f"mean of B / mean of A = {clock[which == 'B'].mean() / clock[which == 'A'].mean():.4f}")
+assert drift((1.5 / 1.375, 1.0)).right
+assert not drift((1.0, 1.0)).right  # as if taking turns were enough
 abba = np.array(list("ABBA" * 2))
 assert np.isclose(clock[abba == "A"].mean(), clock[abba == "B"].mean()), "ABBA cancels a linear drift exactly"
+
 
 # %% [markdown]
 # **2.** One of ten runs was hit by a pause and took ten times as long. What do mean and median of the ten say? Which
 # would you report, and what would you have to report besides?
 
+# %% tags=["answer"]
+def my_typical(seconds):
+    """One figure for what a run usually takes, from a list of seconds."""
+    raise NotImplementedError  # yours
+
+
+# %% tags=["check"]
+@w.check
+def typical_run(figure_of):
+    """A pause in any one of the ten runs moves it little."""
+    for hit in range(10):
+        ten = [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97, 1.0, 1.01]
+        ten[hit] = 10.0
+        assert abs(figure_of(list(ten)) - 1) < 0.02, f"{figure_of(list(ten)):.2f} s, where nine of ten took about 1 s"
+
+
+typical_run(my_typical)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 times = [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97, 1.0, 10.0]
 print(f"mean {statistics.mean(times):.2f}, median {statistics.median(times):.2f}, worst {max(times):.1f}")
 assert statistics.median(times) < 1.05 < statistics.mean(times)
+assert typical_run(statistics.median).right
+assert not typical_run(statistics.mean).right
 # The median says what usually happens; quartiles, n and the worst case belong beside it, since users meet pauses too.
 
 # %% [markdown]
 # **3.** How many prompts do you need to see a speed-up of 5 %, if paired ratios vary from prompt to prompt with a
 # standard deviation of 0.3? Guess first; then use: the interval's half width is about 2 · sd / √n.
 
+# %% tags=["answer"]
+my_prompts = None  # how many
+
+
+# %% tags=["check"]
+@w.check
+def how_many(prompts):
+    """The half width is 0.05 or just below."""
+    assert 2 * 0.3 / prompts**0.5 <= 0.0501, f"with {prompts} the half width is {2 * 0.3 / prompts**0.5:.3f}"
+    assert prompts <= 160, "fewer will do"
+
+
+how_many(my_prompts)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 needed = int(np.ceil((2 * 0.3 / 0.05) ** 2))
 print(f"about {needed} prompts; for 20 % it would be {int(np.ceil((2 * 0.3 / 0.20) ** 2))}")
 assert needed == 144
+assert how_many(144).right
+assert not how_many(36).right  # one standard error for two
 # Most published differences of a few per cent rest on fewer prompts than that.
 
 # %% [markdown]
+# ## Close this page and answer
+#
+# 1. Which figures of a run need no stopwatch? Why are they reported first?
+# 2. All of A, then all of B: what can invent a speed-up, and which order cannot be fooled by a steady drift?
+# 3. Why is a ratio taken within a prompt before anything is averaged, and why is the mean of ratios geometric?
+# 4. Forty measurements of four prompts. How many independent ones are there for "the speed-up of this method"?
+#
 # ## Where to read on
 #
 # - `workbench bench --compare OLD NEW` says which differences between two saved reports are beyond noise.

@@ -42,22 +42,21 @@ if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is No
 import os
 
 FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
-TARGET = None  # not used here: everything is recorded
-DRAFTER = None
-DEVICE = "cpu"
 SERVER = None  # "http://localhost:7860": where the links lead
 
 # %%
 import html
 import json
 import re
+import shlex
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import ipywidgets
 import nbformat
-from IPython.display import HTML, Markdown, display
+from IPython.display import HTML, Markdown
 
 import workbench
 from workbench import widgets as w
@@ -143,10 +142,12 @@ def questions(book):
 
 def solutions(book):
     """(exercise, code) for each folded solution."""
-    found = []
-    for before, cell in zip(book.cells, book.cells[1:], strict=False):
-        if "solution" in tags(cell):
-            found.append((before.source.split("\n\n")[-1], cell.source))
+    found, asked = [], ""
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            asked = cell.source.split("\n\n")[-1]
+        elif "solution" in tags(cell):
+            found.append((asked, cell.source))
     return found
 
 
@@ -213,7 +214,7 @@ def show_chosen(change):
 
 
 choice.observe(show_chosen, names="value")
-display(choice, stage)
+w.show(choice, stage)
 
 # %% [markdown]
 # Three that start a discussion:
@@ -273,12 +274,12 @@ def tau(name):
 
 
 def drafting(name):
-    """Seconds of drafting in a recording."""
-    return sum(r.draft_s for r in traces[name].rounds)
+    """Forwards of the drafter in a recording: a count, which no busy machine changes."""
+    return sum(r.draft_forwards for r in traces[name].rounds)
 
 
-def busy(name):
-    """Seconds of drafting and verifying in a recording."""
+def seconds(name):
+    """Seconds of drafting and verifying when a recording was made."""
     return sum(r.draft_s + r.verify_s for r in traces[name].rounds)
 
 
@@ -294,7 +295,8 @@ assert tau("flash") >= tau("vlm-draft")
 assert drafting("flash") < drafting("vlm-draft")
 assert same_text("oracle", "autoregressive")
 assert tau("oracle") > 3
-assert busy("oracle") > busy("autoregressive")
+oracle_passes = drafting("oracle") + len(traces["oracle"].rounds)  # its drafter is the target
+assert oracle_passes > len(traces["oracle"].token_ids)
 
 token = traces["draft-model"].rounds[lucky[0]].nodes.text[lucky[1]]
 beliefs = [
@@ -310,10 +312,11 @@ beliefs = [
     ("The higher acceptance rate is the better drafter.", "flash", None,
      f"vlm-draft: {rate('vlm-draft'):.0%} of the tested drafts, τ = {tau('vlm-draft'):.2f}. "
      f"flash: {rate('flash'):.0%}, τ = {tau('flash'):.2f}. The same text, and no token less a pass, for "
-     f"{drafting('flash') / drafting('vlm-draft'):.0%} of the time spent on drafting when it was recorded."),
+     f"{drafting('flash')} forwards of its drafter in place of {drafting('vlm-draft')}."),
     ("τ = 3 means three times as fast.", "oracle", None,
-     f"τ = {tau('oracle'):.2f}, and drafting and verifying took {busy('oracle') / busy('autoregressive'):.1f} times "
-     "as long as plain decoding of the same text, when it was recorded: this drafter is as large as the target."),
+     f"τ = {tau('oracle'):.2f}, and yet {oracle_passes} passes of a model of the target's size, drafting included, for "
+     f"{len(traces['oracle'].token_ids)} tokens: this drafter is the target. (When it was recorded, drafting and "
+     f"verifying took {seconds('oracle') / seconds('autoregressive'):.1f} times as long as plain decoding.)"),
 ]  # fmt: skip
 
 # %%
@@ -425,6 +428,22 @@ assert abs(top_one(p, q) - 0.7) < 1e-12
 # **1.** Find a round in the recording `draft-tree` in which a *later* sibling saved the round: a node was rejected and
 # a sibling of it accepted. Make a link that opens the app there.
 
+# %% tags=["answer"]
+my_pin = None  # {"round": …, "node": …}, counted from 0
+
+
+# %% tags=["check"]
+@w.check
+def later_sibling(pin):
+    """The node was accepted, and an elder sibling rejected."""
+    nodes = traces["draft-tree"].rounds[pin["round"]].nodes
+    assert nodes.status[pin["node"]] == "accepted", f"node {pin['node']} was {nodes.status[pin['node']]}"
+    family = [i for i, parent in enumerate(nodes.parents) if parent == nodes.parents[pin["node"]] and i < pin["node"]]
+    assert any(nodes.status[i] == "rejected" for i in family), "no elder sibling of it was rejected"
+
+
+later_sibling(my_pin)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 saved = []
 for r in traces["draft-tree"].rounds:
@@ -435,6 +454,8 @@ for r in traces["draft-tree"].rounds:
             saved.append((r.index, node, r.nodes.text[elder[0]], r.nodes.text[node]))
 print(saved)
 index, node, *_ = saved[0]
+assert later_sibling({"round": index, "node": node}).right
+assert not later_sibling({"round": index, "node": 0}).right  # the eldest has nobody before it
 w.app_link(
     None,
     "a second sibling saves the round",
@@ -448,13 +469,56 @@ w.app_link(
 # **2.** Your students see only a terminal. Which command shows them a run with accepted, corrected and bonus tokens
 # marked, and which one says where its time went?
 
+# %% tags=["answer"]
+my_commands = None  # two strings
+
+
+# %% tags=["check"]
+@w.check
+def in_a_terminal(commands):
+    """Words that the workbench's command line knows, for these two purposes."""
+    marked, timed = (shlex.split(command) for command in commands)
+    assert marked[:2] == ["workbench", "generate"], "which command writes a text, and marks it?"
+    assert "--json" not in marked, "for scripts, not for students"
+    methods = [b for a, b in pairwise(marked) if a in ("--method", "-m")]
+    assert not methods or methods[0] in registry.names(), f"there is no method {methods}"
+    assert methods != ["autoregressive"], "plain decoding drafts nothing"
+    assert timed[:2] == ["workbench", "whatif"], "which command takes recordings apart?"
+    assert all(word in recorded.names() for word in timed[2:] if not word.startswith("-")), "no such recording"
+
+
+in_a_terminal(my_commands)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
-print('workbench generate "Once upon a time there was a small dragon" --method draft-model')
-print("workbench whatif draft-tree autoregressive   # in words, from the recordings")
+solved = [
+    'workbench generate "Once upon a time there was a small dragon" --method draft-model',
+    "workbench whatif draft-tree autoregressive",  # in words, from the recordings
+]
+print(*solved, sep="\n")
+assert in_a_terminal(solved).right
+assert not in_a_terminal(solved[::-1]).right
 
 # %% [markdown]
 # **3.** Make a hand-out of your own: one page from disk for each of the six vision and text drafters that you want to
-# compare, and an index that links them.
+# compare, and an `index.html` that links them.
+
+# %% tags=["answer"]
+my_folder = None  # a folder
+
+
+# %% tags=["check"]
+@w.check
+def hand_out(folder):
+    """Six pages that open from disk, and an index that leads to them."""
+    index = (Path(folder) / "index.html").read_text(encoding="utf-8")
+    pages = [Path(folder) / name for name in re.findall(r'href="([^"]+\.html)"', index)]
+    assert len(set(pages)) >= 6, f"the index links {len(set(pages))} pages"
+    for page in pages:
+        assert page.is_file(), f"{page.name} is not there"
+        assert page.stat().st_size > 10_000, f"{page.name} holds no recording"
+
+
+hand_out(my_folder)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 chosen = ("prompt-lookup", "draft-model", "medusa", "vlm-text-only", "vlm-draft", "specvlm")
@@ -463,7 +527,15 @@ for name in chosen:
 items = "".join(f'<li><a href="{name}.html">{html.escape(registry.get(name).title)}</a></li>' for name in chosen)
 (OUT / "index.html").write_text(f"<!doctype html><title>Drafters</title><ul>{items}</ul>", encoding="utf-8")
 print(OUT / "index.html")
-assert all((OUT / f"{name}.html").stat().st_size > 10_000 for name in chosen)
+assert hand_out(OUT).right
+assert not hand_out(OUT / "nowhere").right
+
+# %% [markdown]
+# ## Close this page and answer
+#
+# 1. Which of the five beliefs do *your* students hold, and with which recorded round would you answer?
+# 2. What may be another figure on every machine, and what may not?
+# 3. Which parts of a lesson would you leave out for 90 minutes, and which prediction would you never leave out?
 
 # %% [markdown]
 # ## Where to read on
