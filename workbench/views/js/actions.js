@@ -81,7 +81,7 @@ export function pin(page, pick) {
 
 /** A run has ended: say it, then go on with what was waiting for it. */
 export function ended(page, run) {
-  if (run === page.plain) page.m.pairs.follow(page);
+  if (run === page.plain) page.m.repeats.follow(page);
   if (run !== page.run) return;
   page.announce(true);
   page.stepping = false;

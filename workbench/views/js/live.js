@@ -26,7 +26,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   page.fresh = () => m.opening.fresh(page);
   page.ended = (run) => m.actions.ended(page, run);
   page.announce = (over) => announce(page, over);
-  host.listen?.((message) => (m.pairs.hear(page, message), m.backend.hear(page, message)));
+  host.listen?.((message) => (m.repeats.hear(page, message), m.backend.hear(page, message)));
   parts.textOf = () => m.copying.textOf(page.run);
   m.copying.listen(el);
   wire(page, el);
@@ -73,7 +73,7 @@ function wire(page, el) {
   parts.modes.addEventListener("click", (event) => event.target.dataset.mode && set({ mode: event.target.dataset.mode }));
   parts.slider.addEventListener("input", () => m.actions.pin(page, { round: Number(parts.slider.value) - 1 }));
   parts.ribbon.addEventListener("scroll", page.draw, { passive: true });
-  click("pairsGo", () => m.pairs.toggle(page));
+  click("pairsGo", () => m.repeats.toggle(page));
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));
   click("jump", () => page.actions.follow());
@@ -120,7 +120,7 @@ function menu(parts, on) {
 function tick(page) {
   const { m } = page;
   m.backend.watch(page);
-  m.pairs.tidy(page);
+  m.repeats.tidy(page);
   announce(page, false);
   if (page.lost || (page.run && m.store.isActive(page.run) && !page.run.rounds.length)) page.draw();
   if (page.touched && page.host.address && page.catalogue && page.query !== m.actions.query(page)) page.host.address.write((page.query = m.actions.query(page)));

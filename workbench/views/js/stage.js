@@ -82,7 +82,7 @@ export function draw(parts, m, view) {
   parts.simulation.hidden = !view.simulation;
   alerts(parts.alerts, view.alerts, m);
   m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.speed) }, kit);
-  m.pairs.render(parts, view.pairs, kit);
+  m.repeats.render(parts, view.pairs, kit);
   m.ribbon.render(parts.ribbon, {
     key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },

@@ -6,7 +6,7 @@ export function of(page, now) {
   const all = run ? m.store.visible(run) : [], arriving = arrivingIn(page, all, now), rounds = arriving ? all.slice(0, -1) : all;
   const figures = m.figures.summary(rounds), active = m.store.isActive(run);
   const baseline = baselineOf(page, rounds), measuring = measured(page);
-  const shown = m.selection.shown(page.selection, rounds), pairsBarred = m.pairs.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
+  const shown = m.selection.shown(page.selection, rounds), pairsBarred = m.repeats.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
   const promised = catalogue?.methods.find((x) => x.name === (rounds.at(-1)?.method ?? run?.header?.method));
   const lost = page.lost ? (now - page.lost) / 1000 : 0, pinned = page.selection.pin !== null && !page.playing;
   const range = page.brush && rounds[page.brush[1]] ? page.brush : null;
@@ -14,7 +14,7 @@ export function of(page, now) {
     run, rounds, shown, figures, active, lost, range, arriving,
     counted: range ? rounds.slice(range[0], range[1] + 1) : rounds,
     plainRounds: baseline.rounds, plainFigures: baseline.rounds ? m.figures.summary(baseline.rounds) : null, noBaseline: baseline.why,
-    stalls: m.stalls.stalls(rounds), plainStalls: m.stalls.stalls(baseline.rounds ?? []), speed: speedOf(page, baseline, figures, rounds), pairsBarred, pairs: m.pairs.line(m, page.pairs, run, pairsBarred),
+    stalls: m.stalls.stalls(rounds), plainStalls: m.stalls.stalls(baseline.rounds ?? []), speed: speedOf(page, baseline, figures, rounds), pairsBarred, pairs: m.repeats.line(m, page.pairs, run, pairsBarred),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
     badge: lost ? "RECONNECTING" : m.words.badge(run, catalogue?.device ?? ""), state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? run.state : run.from,
     simulation: Boolean(run?.header?.simulation || promised?.simulation), alerts: [...m.words.alerts(page.errors, run, rounds), ...page.notices],
@@ -29,7 +29,7 @@ export function of(page, now) {
 /** The key figure of speed, from the run, its baseline, and the pairs that were measured beside them. */
 function speedOf({ m, pairs, run }, baseline, figures, rounds) {
   const plain = baseline.rounds ? m.figures.summary(baseline.rounds) : null, stalled = baseline.rounds ? m.stalls.stalls(rounds).size + m.stalls.stalls(baseline.rounds).size : 0;
-  return m.speedup.figure({ mine: figures.tokens_per_second, plain: plain?.tokens_per_second ?? null, none: baseline.why, stalled, measured: plain && m.pairs.measured(m, pairs, run) });
+  return m.speedup.figure({ mine: figures.tokens_per_second, plain: plain?.tokens_per_second ?? null, none: baseline.why, stalled, measured: plain && m.repeats.measured(m, pairs, run) });
 }
 
 /** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null: nothing is.

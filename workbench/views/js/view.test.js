@@ -7,7 +7,7 @@ import * as choice from "./choice.js";
 import * as figures from "./figures.js";
 import * as form from "./form.js";
 import * as pace from "./pace.js";
-import * as pairs from "./pairs.js";
+import * as repeats from "./repeats.js";
 import * as selection from "./selection.js";
 import * as speedup from "./speedup.js";
 import * as stalls from "./stalls.js";
@@ -16,7 +16,7 @@ import * as treemodel from "./treemodel.js";
 import { of, panel } from "./view.js";
 import * as words from "./words.js";
 
-const m = { branch, card, choice, figures, form, pace, pairs, selection, speedup, stalls, store, treemodel, words };
+const m = { branch, card, choice, figures, form, pace, repeats, selection, speedup, stalls, store, treemodel, words };
 const read = (name) => JSON.parse(readFileSync(new URL(`../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 const catalogue = {
   targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
@@ -100,7 +100,7 @@ test("pairs of runs belong to the run they repeat", () => {
   const run = live("chain"), at = { run, plain: live("plain"), plainKey: "k", catalogue: { ...catalogue, pairs: true } };
   assert.equal(of(page(at), 0).pairs.button, "Measure more");
   assert.equal(of(page({ ...at, catalogue }), 0).pairs, null, "this backend does not measure them");
-  const known = { key: pairs.keyOf(run), before: [], ratios: [1.4, 1.41, 1.4, 1.42], channel: null, ended: "it is known to 5%", error: "" };
+  const known = { key: repeats.keyOf(run), before: [], ratios: [1.4, 1.41, 1.4, 1.42], channel: null, ended: "it is known to 5%", error: "" };
   assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
   const other = { ...run, header: { ...run.header, params: { depth: 9 } } };
   assert.match(of(page({ ...at, run: other, pairs: known }), 0).speed.label, /^one run/);

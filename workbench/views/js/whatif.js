@@ -44,7 +44,7 @@ export async function open(page) {
   state.body.hidden = true;
   if (!run) return;
   const plain = page.view?.plainRounds ? [m.store.toTrace(page.plain)] : [];
-  const answer = await page.host.call("whatif", { trace: run, others: [...plain, ...state.others], pairs: page.view?.speed && m.pairs.measured(m, page.pairs, page.run) ? m.pairs.ratios(page.pairs) : [] }).catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
+  const answer = await page.host.call("whatif", { trace: run, others: [...plain, ...state.others], pairs: page.view?.speed && m.repeats.measured(m, page.pairs, page.run) ? m.repeats.ratios(page.pairs) : [] }).catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
   if (answer.error) return void m.kit.write(state.status, `${answer.error.message} ${answer.error.remedy ?? ""}`);
   m.kit.write(state.status, "");
   state.body.hidden = false;

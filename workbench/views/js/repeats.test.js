@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { barred, follow, hear, keyOf, line, measured, request, tidy, toggle } from "./pairs.js";
+import { barred, follow, hear, keyOf, line, measured, request, tidy, toggle } from "./repeats.js";
 import * as speedup from "./speedup.js";
 
 const header = { prompt: "Once", prompt_tokens: [5, 6], method: "draft-model", drafter: "d", params: { depth: 3 }, target: "t", max_new_tokens: 9, seed: 1 };
