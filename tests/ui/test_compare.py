@@ -135,7 +135,14 @@ def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=20&max_new_tokens=48&nonsense=1"
     page = open_page(real_app + link, ready=READY)
     says(page, ".wb-alert", "nonsense=1: unknown")
+    says(page, ".wb-banner", "RECORDED example, measured on")
+    says(page, ".wb-banner", "not those of the panel")
+    assert page.locator(V + ".wb-racer").count() == 4, "a newcomer sees a finished race"
     page.click(V + ".wb-go")
+    page.wait_for_selector(V + ".wb-nowrow.is-now:has-text('of at most')", timeout=240_000)
+    assert not page.is_visible(V + ".wb-banner")
+    page.wait_for_selector(V + ".wb-measuring:visible ~ .wb-card-race:visible .wb-racer", timeout=240_000)
+    says(page, ".wb-nowrow[data-lane='Draft model']", "of 20")
     page.locator(V + ".wb-compared .is-interval").filter(has_text="one run").first.wait_for(timeout=240_000)
     page.click(V + "button:has-text('Stop')")
     measured(page)

@@ -29,7 +29,10 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
 ) -> None:
     page = open_page(real_app + LINK, ready=READY)
     says(page, ".wb-go", "4 cells")
+    says(page, ".wb-banner", "RECORDED example, measured on")
+    page.wait_for_selector(V + ".wb-cell[data-state=done]:visible")
     page.click(V + ".wb-go")
+    page.wait_for_selector(V + ".wb-banner", state="hidden")
     page.wait_for_selector(V + ".wb-cell[data-state=done]", timeout=240_000)
     page.evaluate(f"window.cells = [...document.querySelectorAll('{V}.wb-cell')]")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
@@ -63,7 +66,10 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     [folder] = sweeps.iterdir()
     assert len(list((folder / "cells").glob("*.json"))) == 4
     assert Kept(folder).sweep.axes[1].values == (0.0, 0.5)
-    page = open_page(real_app + LINK, ready=READY)
+    page = open_page(real_app + "/?tab=sweep", ready=READY)
+    page.click(V + ".wb-keptsweeps button:has-text('open')")
+    page.wait_for_selector(V + ".wb-cell[aria-label^='method prompt-lookup, temperature 0.5: speed-up']")
+    assert page.input_value(V + ".wb-axis >> nth=1 >> input") == "0, 0.5", "its settings are in the panel"
     page.click(V + ".wb-go")
     says(page, ".wb-card-heat h3 em", "4 kept from before")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)

@@ -117,6 +117,7 @@ function measure(page) {
   page.channel = m.jobs.channel("compare");
   Object.assign(page, { asking: m.comparechoice.toQuery(choice, catalogue), made: null, job: null, step: null, from: "live", level: 0, asked: performance.now(), heard: performance.now(), prompt: 0, shown: null });
   page.pictured = request.images[0];
+  page.race.t = Infinity; // what is there is shown whole, until it is raced
   page.host.decode({ ...request, channel: page.channel });
   page.parts.live.textContent = "Measuring";
 }

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import { foot } from "./comparestage.js";
 import { banner, level, merge, raced, rows } from "./comparelive.js";
 
 const words = { sentence: (found) => `${found.value.toFixed(2)}×` };
@@ -31,6 +32,12 @@ test("the lane that runs shows its tokens, the others how many runs they have", 
 test("a lane that was left out holds no announcement back", () => {
   assert.equal(level(made(lane("Plain", { figures: { n: 2 } }), lane("Bad", { error: "no" }))), 2);
   assert.equal(level(null), 0);
+});
+
+test("what is still being measured was not stopped", () => {
+  const half = { ...made(), complete: false, settings: { repeats: 2, max_new_tokens: 8, seed: 0, sampling: {} }, machine: { cpu: "X", date: "today" } };
+  assert.doesNotMatch(foot(half, true), /Stopped/);
+  assert.match(foot(half, false), /Stopped before the end/);
 });
 
 test("an example is called one, with its machine and date, and whether it is what the panel asks for", () => {

@@ -98,7 +98,7 @@ export function draw(page) {
   parts.intro.hidden = some || measuring;
   parts.empty.nextSibling.hidden = !catalogue;
   kit.write(parts.empty, catalogue ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock." : "The backend is starting …");
-  kit.write(parts.foot, made ? foot(made) : "");
+  kit.write(parts.foot, made ? foot(made, measuring) : "");
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : made);
   for (const kind of ["csv", "parquet"]) parts.exports.querySelector(`[data-kind=${kind}]`).disabled = !page.job;
   if (!some) return;
@@ -141,12 +141,12 @@ function badge(page, measuring, catalogue) {
   return [{ imported: "IMPORTED", example: "RECORDED" }[page.from] ?? "MEASURED", target, [device?.toUpperCase(), dtype].filter(Boolean).join(" · ")].filter(Boolean).join(" · ");
 }
 
-/** Where the figures come from, in one line. */
-export function foot(made) {
+/** Where the figures come from, in one line. `going`: they are being measured. */
+export function foot(made, going = false) {
   const { settings: s, machine } = made, sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
   const on = [machine.cpu, machine.cores ? `${machine.cores} cores` : "", machine.gpu].filter(Boolean).join(", ");
   return [`${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
-    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`, made.complete ? "" : "Stopped before the end."].filter(Boolean).join(". ");
+    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`, made.complete || going ? "" : "Stopped before the end."].filter(Boolean).join(". ");
 }
 
 export default { build, draw, foot };

@@ -1,0 +1,85 @@
+"""What the Sweep tab says of sweeps on disk: after a restart, under other conditions, and while somebody writes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.fake_client import FakeWorkbench
+
+from workbench.bench.grid import Cell, Sweep
+from workbench.bench.kept import DONE, Result
+from workbench.bench.sweep import END, Crew, Event, run
+from workbench.core.errors import UnknownNameError
+from workbench.ui import sweep as tab
+
+SWEEP: dict[str, Any] = {"target": "text-target", "group": ("copy",), "repeats": 1, "max_new_tokens": 6}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this app keeps its sweeps."""
+    monkeypatch.setattr(tab, "folder", lambda: tmp_path)
+    return tmp_path
+
+
+def told(dtype: str, date: str) -> Crew:
+    """A crew that has its figures from nowhere, at once."""
+
+    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+        for cell in cells:
+            figures = {"speedup": {"value": 1.5, "low": None, "high": None, "n": 1}}
+            yield END, cell, (Result(cell.id, DONE, figures=figures, machine={"cpu": "X", "date": date}), None)
+
+    return Crew(work, lambda cell: {"device": "cpu", "dtype": dtype, "weights": {}})
+
+
+def test_sweeps_on_disk_are_listed_after_a_restart_and_opened_with_their_settings(folder: Path) -> None:
+    sweep = Sweep.of({"depth": [1, 2]}, **SWEEP)
+    list(run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False)))
+    list(run(sweep, told("bfloat16", "2026-11-22 10:00 UTC"), tab.place_of(sweep, anew=False)))
+    view = tab.SweepView(FakeWorkbench())  # a new process knows nothing but the folder
+    lines = view.kept({})["kept"]
+    assert [(line["title"], line["done"], line["total"], line["on"]) for line in lines] == [
+        ("depth", 2, 2, "CPU · bfloat16 · X"),
+        ("depth", 2, 2, "CPU · float32 · X"),
+    ]
+    assert not lines[0]["writing"]
+    opened = view.open({"id": lines[1]["id"]})
+    assert opened["sweep"]["sweep"] == sweep.to_wire() | {"axes": {"depth": [1, 2]}}
+    assert {cell["figures"]["speedup"]["value"] for cell in opened["sweep"]["cells"]} == {1.5}
+    assert opened["sweep"]["date"] == "2026-11-21 10:00 UTC"
+    table = base64.b64decode(view.table({"job": opened["job"], "kind": "csv"})["data"]).decode()
+    assert len(table.splitlines()) == 1 + 2
+
+
+def test_a_sweep_that_is_being_measured_is_marked_and_anew_is_another_folder(folder: Path) -> None:
+    sweep = Sweep.of({"depth": [1, 2]}, **SWEEP)
+    first = run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False))
+    while next(first).done < 1:
+        pass
+    view = tab.SweepView(FakeWorkbench())
+    [line] = view.kept({})["kept"]
+    assert (line["writing"], line["done"]) == (True, 1)
+    again = tab.place_of(sweep, anew=True)
+    list(run(sweep, told("float32", "2026-11-22 10:00 UTC"), again))
+    assert list(first)[-1].complete, "what was being measured was left alone"
+    assert len(view.kept({})["kept"]) == 2
+    assert tab.place_of(sweep, anew=False) == again, "Measure goes on with the newest"
+
+
+@pytest.mark.parametrize("name", ["", "nobody/0", "../x/0", "/etc/0"])
+def test_only_kept_sweeps_are_opened(folder: Path, name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        tab.SweepView(FakeWorkbench()).open({"id": name})
+
+
+def test_the_examples_need_no_backend() -> None:
+    """The page shows them while PyTorch is still being imported."""
+    assert tab.SweepView(None).example({})["made"]["complete"]
+    from workbench.ui.compare import CompareView
+
+    assert CompareView(None).example({})["made"]["complete"]
