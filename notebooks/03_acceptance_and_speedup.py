@@ -126,7 +126,7 @@ if TARGET is None:  # the bundled models make five different figures of one run
 # The workbench keeps all definitions in one module, each with the place where it was read. Its counts must be ours:
 
 # %%
-found = definitions(rounds)
+found = definitions(rounds, trace.header.rules)
 print(f"{'whose':<17}{'name':<36}{'part':>4}{'whole':>6}{'value':>6}")
 for d in found:
     value = "by i" if d.value is None else f"{d.value:.3f}"
