@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,33 @@ def test_the_session_analyses_what_the_browser_holds() -> None:
     many = session.whatif({"trace": trace, "others": [medusa] * (MOST_OTHERS + 4)})
     assert len(many["combinations"]) == MOST_OTHERS
     assert session.whatif({"trace": hostile().to_wire()})["words"]
+
+
+def test_the_session_concludes_from_pairs_of_runs_only() -> None:
+    session = Session(FakeWorkbench())
+    trace, plain = recorded.trace("draft-model").to_wire(), recorded.trace("autoregressive").to_wire()
+    asked = {"trace": trace, "others": [plain]}
+    assert "one run, which cannot tell" in session.whatif(asked)["words"][0]
+    said = session.whatif(asked | {"pairs": [1.5, 1.52, 1.51, "x", -1, float("nan"), 1e300]})["words"][0]
+    assert said.startswith("1.51×: faster (1.48–1.54×, n = 3, this prompt only).")
+
+
+def test_pairs_are_told_as_they_come_and_stopped_by_their_job() -> None:
+    async def messages() -> list[dict[str, Any]]:
+        session, seen = Session(FakeWorkbench()), []
+        asked = {"pairs": True, "channel": "p", "prompt": "Once", "method": "draft-model", "params": {"depth": 3}}
+        async for message in session.decode(asked | {"max_new_tokens": 9}):
+            seen.append(message)
+            if message.get("pairs", {}).get("waiting"):
+                session.stop_pairs({"job": message["job"]})
+        return seen
+
+    seen = asyncio.run(messages())
+    assert {message["channel"] for message in seen} == {"p"}
+    told = [message["pairs"] for message in seen if "pairs" in message]
+    assert [len(pairs["ratios"]) for pairs in told][:4] == [1, 2, 3, 4]
+    assert told[0]["estimate"]["low"] is None
+    assert told[-1]["ended"] == "stopped"
 
 
 def test_what_is_no_trace_is_said_in_words() -> None:

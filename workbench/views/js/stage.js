@@ -105,7 +105,7 @@ export function draw(parts, m, view) {
 function lane(parts, m, view) {
   const { rounds, shown } = view, { kit } = m;
   m.lane.render(parts.lane, { rounds, plain: view.plainRounds, stalls: view.stalls, plainStalls: view.plainStalls, none: plainWords(view), anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush }, kit);
-  kit.write(parts.laneNote, view.range ? m.lane.totals(rounds, view.range) : rounds.length ? m.stalls.words(view.stalls) || "drag to sum" : "");
+  kit.write(parts.laneNote, view.range ? m.lane.totals(rounds, view.range) : rounds.length ? m.stalls.words(view.stalls) || (view.plainStalls.size ? `stalled passes of the baseline: ${view.plainStalls.size}` : "drag to sum") : "");
   tabulate(parts, m, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));
 }
 

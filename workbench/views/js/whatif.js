@@ -120,7 +120,7 @@ function plot(state, name, summary, head, rows, make) {
   const { parts, found, page: { m, host } } = state, el = parts[`${name}Table`];
   m.kit.write(el.firstChild, summary);
   if (!el.hidden) m.table.render(el, { head, rows });
-  m.plots.plot({ el: state.dialog, m, host, catalogue: { plotly: found.plotly } }, parts[name], (css) => ({ label: summary, ...make(css) }));
+  m.plots.plot({ el: state.dialog, m, host, plotly: found.plotly }, parts[name], (css) => ({ label: summary, ...make(css) }));
 }
 
 const frame = (height, more = {}) => ({ height, margin: { l: 44, r: 10, t: 8, b: 36 }, showlegend: false, ...more });
