@@ -12,7 +12,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 def arguments() -> argparse.Namespace:
     """What the command line says; Gradio's variables, which a Space sets, are the defaults of host and port."""
     parser = argparse.ArgumentParser(description="Speculative Decoding Workbench: the live page.")
-    host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
+    host, port = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), os.environ.get("GRADIO_SERVER_PORT", "7860")
     parser.add_argument("--host", default=host, help="address to listen on")
     parser.add_argument("--port", type=int, default=port, help="port to listen on")
     parser.add_argument("--target", default="text-target", help="bundled name, local folder or Hub id")
@@ -20,7 +20,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto", help="auto, float64, float32, bfloat16 or float16")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     parser.add_argument("--public", action="store_true", help="strangers may reach it: see workbench/ui/space.py")
-    return parser.parse_args()
+    args = parser.parse_args()
+    refuse(parser, args)
+    return args
+
+
+def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with a line where a name is wrong or the port is taken: before anything is imported or served."""
+    from workbench.core.errors import WorkbenchError
+    from workbench.service.checks import check_models, check_port
+
+    try:
+        check_models(args.target, args.drafter, args.device, args.dtype)
+        check_port(args.host, args.port)
+    except WorkbenchError as error:
+        parser.exit(2, f"error: --{error.option}: {error}\n")
 
 
 def main() -> None:

@@ -14,31 +14,6 @@ program = sys.modules["workbench.cli.main"]
 FAILED, WRONG_USE = 1, 2
 
 
-@pytest.mark.parametrize(
-    ("args", "status", "words"),
-    [
-        (["generate", "Hello", "--trace", "/no/such/folder/t.jsonl"], WRONG_USE, "cannot be written"),
-        (["bench", "--group", "opera"], FAILED, "opera"),
-        (["bench", "--out", "report.docx"], WRONG_USE, ".json"),
-        (["bench", "--set", "dept=3", "--method", "draft-model"], WRONG_USE, "depth"),
-        (["check", "nothing"], WRONG_USE, "There is no method"),
-        (["train", "everything"], WRONG_USE, "There is no recipe"),
-        (["train", "tokenizer", "--set", "size=3"], WRONG_USE, "size"),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
-)
-def test_an_error_is_one_line_that_says_what_to_do(
-    workbench: Command, args: list[str], status: int, words: str
-) -> None:
-    result = workbench(*args)
-    assert result.status == status
-    assert result.out == ""
-    lines = result.err.strip().splitlines()
-    assert len(lines) == 1, result.err
-    assert lines[0].startswith("error: ")
-    assert words in lines[0]
-
-
 def test_debug_shows_the_traceback(workbench: Command) -> None:
     result = workbench("generate", "Hello", "--method", "nothing", "--debug")
     assert result.status == WRONG_USE

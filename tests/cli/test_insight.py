@@ -34,7 +34,7 @@ def test_whatif_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "x.jsonl").write_text("{}\n")
     assert main(["whatif", str(tmp_path / "x.jsonl")]) == 1
     assert "no event of a trace" in capsys.readouterr().err
-    assert main(["whatif", "nobody"]) == 1
+    assert main(["whatif", "nobody"]) == 2
     assert "one of the recordings" in capsys.readouterr().err
 
 
@@ -58,7 +58,7 @@ def test_a_claim_is_really_measured(
     assert main(["claims", "--method", "autoregressive", "--report"]) == 0
     assert "reproduced in size" in capsys.readouterr().out
     assert "**1 (1–1, n = 3)**" in (tmp_path / "claims.md").read_text()
-    assert main(["claims", "--method", "nobody"]) == 1
+    assert main(["claims", "--method", "nobody"]) == 2
 
 
 def test_doctor_reads_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

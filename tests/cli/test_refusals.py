@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,52 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         ("methods", "--target", "text-targt"): "--target: There is no model",
         ("config", "generat"): "Did you mean 'generate'",
         ("dance",): "dance",
+        ("compare",): "There is no prompt",
+        ("compare", "x", "--lane", "draft-model:dept=1"): "Did you mean 'depth'",
+        ("compare", "x", "--lane", "draft-modl"): "--lane: There is no method 'draft-modl'",
+        ("compare", "x", "--lane", "draft-model:drafter=text-draftr"): "There is no model 'text-draftr'",
+        ("compare", "x", "--target", "text-targt"): "--target: There is no model",
+        ("compare", "x", "--temperature", "9"): "--temperature",
+        ("compare", "x", "--out", "x.txt"): "must end in",
+        ("compare", "x", "--out", "/no/such/x.json"): "--out: /no/such/x.json cannot be written",
+        ("compare", "--prompts", "/no/such/file"): "cannot be read",
+        ("sweep",): "There is no axis",
+        ("sweep", "--axis", "depth"): "no axis",
+        ("sweep", "--axis", "depth=0"): "outside its range",
+        ("sweep", "--axis", "dept=1"): "Did you mean 'depth'",
+        ("sweep", "--axis", "depth=1", "--method", "medus"): "Did you mean 'medusa'",
+        ("sweep", "--axis", "depth=1", "--dtype", "int3"): "--dtype",
+        ("sweep", "--axis", "depth=1", "--out", str(files["text.txt"])): "is a file",
+        ("bench", "--group", "opera"): "--group: There is no group of prompts 'opera'",
+        ("bench", "--method", "medus"): "--method: There is no method 'medus'",
+        ("bench", "--method", "flash"): "There are no flash heads",
+        ("bench", "--set", "dept=3", "--method", "draft-model"): "Did you mean 'depth'",
+        ("bench", "--set", "depth=0", "--method", "draft-model"): "outside its range",
+        ("bench", "--dtype", "int3"): "--dtype",
+        ("bench", "--out", "report.docx"): ".json",
+        ("bench", "--out", "/no/such/report.md"): "cannot be written",
+        ("bench", "--suite", "gms8k"): "Did you mean 'gsm8k'",
+        ("bench", "--prompts", str(files["text.txt"])): "is not an object with a text under 'prompt'",
+        ("check", "medus"): "Did you mean 'medusa'",
+        ("check", "medusa", "--target", "text-targt"): "--target",
+        ("check", "--runs", "3"): "'--runs'",
+        ("doctor", "medus"): "error: There is no method 'medus'",
+        ("doctor", "medusa", "--set", "node=3"): "Did you mean 'nodes'",
+        ("doctor", "--dtype", "int3"): "--dtype",
+        ("doctor", "--trace", str(folder)): "Is a directory",
+        ("doctor", "--trace", str(files["text.txt"])): f"{files['text.txt']}: Line 1 is no event of a trace",
+        ("serve", "--device", "warp"): "--device",
+        ("serve", "--target", "text-targt"): "--target",
+        ("serve", "--port", "99999"): "'--port'",
+        ("serve", "--host", "256.256.256.256"): "--host",
+        ("serve", "--allow-model", "a b"): "--allow-model",
+        ("record", "--only", "medus"): "--only: There is no method 'medus'",
+        ("record", "--target", "text-targt"): "--target",
+        ("record", "--out", str(files["text.txt"])): "is a file",
+        ("claims", "--method", "medus"): "--method: There is no method 'medus'",
+        ("train", "everything"): "There is no recipe",
+        ("train", "tokenizer", "--set", "vocab=3"): "Did you mean 'vocab_size'",
+        ("whatif", "nobody"): "one of the recordings",
     }
 
 
@@ -94,6 +141,28 @@ def refused(commands: list[tuple[str, ...]], **env: str) -> list[Refused]:
         env={**os.environ, **env},
     )  # fmt: skip
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_a_port_that_is_taken_is_named_by_serve_and_by_the_app() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ((status, _, err, torch),) = refused([("serve", "--port", port)], WORKBENCH_CONFIG=os.devnull)
+        assert (status, torch) == (2, False)
+        assert f"--port: Port {port} is in use" in err
+        app = [sys.executable, "app.py", "--port", port]
+        done = subprocess.run(app, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --port: Port {port} is in use. Choose another, or 0 for any that is free.\n"
+
+
+def test_the_app_refuses_what_it_cannot_load_before_it_is_served() -> None:
+    for words, said in {("--dtype", "int3"): "There is no dtype", ("--target", "text-targt"): "text-target"}.items():
+        done = subprocess.run([sys.executable, "app.py", *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_every_mistake_is_one_line_that_names_the_remedy_and_costs_no_import(tmp_path: Path) -> None:

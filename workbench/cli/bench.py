@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import checks
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -28,6 +29,8 @@ from workbench.cli.options import (
     parse_settings,
 )
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.methods import known
+from workbench.service.checks import about
 
 
 class Against(str, Enum):
@@ -119,24 +122,35 @@ def bench(
     if read_answers is not None:
         return _print_speeds(*read_answers, as_json)
     from workbench.bench.datasets import load_suite
-    from workbench.bench.prompts import load_prompts
-    from workbench.bench.suites import Plan, bench_forced_acceptance, bench_methods
-    from workbench.core.sampling import SamplingParams
-    from workbench.methods import registry
+    from workbench.bench.prompts import groups_of, load_prompts
 
     for path in out or ():
         if path.suffix not in KINDS:
             raise typer.BadParameter(f"the name must end in one of {', '.join(KINDS)}", param_hint="--out")
+        checks.file_to_write(path, "out")
+    checks.folder_to_write(answers, "answers")
     if suite == VISION:
         return _vision(limit, out or [], as_json)
     own = prompts is not None or suite == ACCEPTANCE
     chosen = load_prompts(prompts) if own else load_suite(suite, data)
+    with about("group"):
+        for name in group or ():
+            if name not in groups_of(chosen):
+                raise UnknownNameError.of("group of prompts", name, groups_of(chosen))
     chosen = [p for p in chosen if not group or p.group in group]
-    if not chosen:
-        raise WorkbenchError(f"No prompt belongs to {', '.join(group or [])}.", "Leave --group out to use all.")
     chosen = chosen[:limit] if limit else chosen
-    configured = _configure([registry.get(n) for n in (method or registry.names())], parse_settings(settings))
-    sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    asked_sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    checks.sampling(asked_sampling)
+    pair = checks.models(target, drafter, device, dtype, drafter_dtype)
+    values = _settle(method, parse_settings(settings))
+    for name in method or ():
+        checks.method(name, values[name], pair)
+    from workbench.bench.suites import Plan, bench_forced_acceptance, bench_methods
+    from workbench.core.sampling import SamplingParams
+    from workbench.methods import registry
+
+    configured = [registry.get(name).with_params(**mine) for name, mine in values.items()]
+    sampling = SamplingParams(**asked_sampling)
     peers = against or []
     plan = Plan(
         max_new_tokens,
@@ -233,22 +247,24 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
     print(json.dumps(plain) if as_json else speeds_table(rows))
 
 
-def _configure(methods: list[Any], settings: dict[str, str]) -> list[Any]:
-    """Each method with the settings that concern it."""
+def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """For each method, by its name, the settings that concern it, checked."""
+    with about("method"):
+        methods = [known.get(name) for name in names] if names else known.methods()
     used: set[str] = set()
-    found = []
-    for method in methods:
-        values = {}
-        for key, value in settings.items():
-            scope, dot, name = key.rpartition(".")
-            if (dot and scope == method.name) or (not dot and name in method.params):
-                values[name] = value
-                used.add(key)
-        found.append(method.with_params(**values))
-    for key in settings:
-        if key not in used:
-            known = {name for method in methods for name in method.params}
-            raise UnknownNameError.of("parameter", key, known)
+    found = {}
+    with about("set"):
+        for method in methods:
+            values = {}
+            for key, value in settings.items():
+                scope, dot, name = key.rpartition(".")
+                if (dot and scope == method.name) or (not dot and name in method.params):
+                    values[name] = value
+                    used.add(key)
+            found[method.name] = method.own(values)
+        for key in settings:
+            if key not in used:
+                raise UnknownNameError.of("parameter", key, {name for method in methods for name in method.params})
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import checks
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
 
@@ -41,6 +42,12 @@ def check(
     With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
     and the evidence goes into assets/boards, method by method.
     """
+    from workbench.methods import known
+
+    for name in names or ():
+        known.get(name)
+    if not report:
+        checks.models(target, drafter, device, "float64")
     from workbench.bench import board
     from workbench.bench.check import FAIL, check_method, picture_prompts
     from workbench.bench.families import FAMILIES

@@ -10,7 +10,8 @@ from typing import Any
 from workbench.cli import say
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
 from workbench.methods import known
-from workbench.service.checks import about, check_method, check_models, choose_method
+from workbench.service.catalogue import static_reasons
+from workbench.service.checks import about, check_method, check_model, check_models, choose_method
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
 
@@ -65,6 +66,28 @@ def method(name: str | None, values: Mapping[str, Any], pair: Pair, pictures: in
             more = "Name a draft model with --drafter. " if "drafter" in needs and pair[1] is None else ""
             raise MethodUnavailableError(error.message, f"{more}{error.remedy}") from None
     return name
+
+
+def lanes(given: Sequence[str] | None, usual: Sequence[str], pair: Pair) -> list[str]:
+    """Lanes as `--lane` gave them, read once; where there are none, those of the usual ones that can run.
+
+    Raises:
+        WorkbenchError: one is not written as a lane is, or nobody knows its method or parameter.
+    """
+    from workbench.bench.lanes import Lane
+
+    with about("lane"):
+        for lane in given or ():
+            found = Lane.parse(lane)
+            if found.drafter not in (None, "auto", "none"):
+                check_model(str(found.drafter))
+    if given:
+        return list(given)
+    reason = static_reasons(*pair)
+    left_out = {name: why for name in usual if (why := reason(known.get(name).needs))}
+    for name, why in left_out.items():
+        say.note(f"{name} is left out: {why}")
+    return [name for name in usual if name not in left_out]
 
 
 def request(prompt: str, max_new_tokens: int, stop: Sequence[str]) -> None:

@@ -10,6 +10,8 @@ import typer
 
 from workbench.cli.loading import quiet
 from workbench.cli.options import Debug, Json
+from workbench.methods.known import get as get_method
+from workbench.service.checks import about
 
 
 def claims(
@@ -31,13 +33,18 @@ def claims(
 
     Example: workbench claims --method token-recycling
     """
-    from workbench.bench import board
-    from workbench.bench import claims as known
-
     if not method and not everything:
+        from workbench.bench import board
+
         rows = board.claims_board()
         print(json.dumps(rows, ensure_ascii=False, indent=2) if as_json else board.claims_markdown(rows))
         return
+    for name in method or ():
+        with about("method"):
+            get_method(name)
+    from workbench.bench import board
+    from workbench.bench import claims as known
+
     quiet()
     chosen = known.claims() if everything else [c for name in method or () for c in known.of(name, key)]
     measured = []

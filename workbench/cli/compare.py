@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import checks
 from workbench.cli.bench import progress_bar
 from workbench.cli.generate import write_file
 from workbench.cli.loading import open_workbench
@@ -89,9 +90,15 @@ def compare(
         raise PromptError("There is no prompt to compare on.", "Give a text, --prompts FILE, or --group copy.")
     usual = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    checks.sampling(sampling)
+    checks.file_to_write(out, "out")
+    lanes = lane or usual
+    if connect is None:
+        lanes = checks.lanes(lane, usual, checks.models(target, drafter, device, dtype))
+    checks.pictures(image or (), target if connect is None else "")
     with open_workbench(connect, target, drafter, device, dtype) as bench, progress_bar() as bar:
         found = bench.compare(
-            chosen[:limit] if limit else chosen, lane or usual, target=target,
+            chosen[:limit] if limit else chosen, lanes, target=target,
             max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, repeats=repeats, images=image or (),
             progress=None if bar is None else lambda step: bar(step.done, step.total, step.waiting or step.text),
         )  # fmt: skip

@@ -41,14 +41,16 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Bring up to date what is generated from the registry: README, boards, the catalogue (for developers)."""
+    """Bring up to date what is generated: README, boards, the catalogue, the list of recipes (for developers)."""
+    from workbench.cli import train
     from workbench.methods import known
 
-    catalogue = known.text()
-    if catalogue != known.FILE.read_text(encoding="utf-8"):
-        if check:
-            raise WorkbenchError(f"{known.FILE.name} is stale: a method or parameter changed.", "Run `workbench docs`.")
-        known.FILE.write_text(catalogue, encoding="utf-8")
+    for source in (known, train):
+        wanted = source.text()
+        if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
+            if check:
+                raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
+            source.FILE.write_text(wanted, encoding="utf-8")
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     if bench:

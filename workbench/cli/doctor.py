@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import checks, complete
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -23,14 +24,21 @@ from workbench.cli.options import (
     parse_settings,
 )
 from workbench.cli.stream import harmless
-from workbench.core.errors import WorkbenchError
+from workbench.cli.traces import read_trace
+from workbench.methods import known
+from workbench.service.checks import about
 
 PROMPTS = ("Once upon a time there was a little", "Write a story about Mia and Tom.", "1, 2, 3, 4, 5, 6,")
 SIGNS = {"identical": "✓ identical", "numerics": "≈ numerics", "bug": "✕ BUG"}
 
 
 def doctor(
-    method: Annotated[str, typer.Argument(help="Method to run.")] = "draft-model",
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            help="Method to run; by default draft-model, or what runs on the target.", autocompletion=complete.methods
+        ),
+    ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be given several times.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Examine this recorded run instead of making one.")] = None,
     target: Target = DEFAULT_TARGET,
@@ -50,20 +58,26 @@ def doctor(
 
     Example: workbench doctor draft-tree --dtype bfloat16
     """
+    settled, recorded = parse_settings(settings), None
+    if trace is not None:
+        with about("trace"):
+            recorded = read_trace(trace)
+        checks.models(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
+    else:
+        pair = checks.models(target, drafter, device, dtype)
+        if method is not None:
+            known.get(method)  # it is an argument here, not --method
+        method = checks.method(method, settled, pair)
     from workbench.bench.doctor import BUG, diagnose, examine
     from workbench.methods import registry
-    from workbench.trace import export
 
     found = []
-    if trace is not None:
-        try:
-            recorded = export.read(trace.read_bytes())
-        except OSError as error:
-            raise WorkbenchError(f"{trace} cannot be read: {error.strerror}.", "Give the file of a trace.") from None
+    if recorded is not None:
         models = load(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
         found.append((recorded.header.prompt, examine(models, recorded)))
     else:
-        configured = registry.get(method).with_params(**parse_settings(settings))
+        assert method is not None
+        configured = registry.get(method).with_params(**settled)
         models = load(target, drafter, device, dtype)
         for text in prompt or PROMPTS:
             found.append((text, diagnose(models, configured, text, max_new_tokens)))
@@ -71,7 +85,7 @@ def doctor(
                 _print(*found[-1])
     if as_json:
         print(json.dumps([{"prompt": text, **d.to_wire()} for text, d in found], ensure_ascii=False, indent=2))
-    elif trace is not None:
+    elif recorded is not None:
         _print(*found[0])
     raise typer.Exit(1 if any(d.verdict == BUG for _, d in found) else 0)
 

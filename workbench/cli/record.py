@@ -12,10 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import checks
 from workbench.cli.bench import progress_bar
 from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
+from workbench.service.checks import about
 from workbench.trace.events import Trace
 
 TOKENS = 56
@@ -141,9 +143,17 @@ def record(
 
     `--only compare` and `--only sweep` measure: give them the machine for two minutes.
     """
+    from workbench.methods import known
+    from workbench.views import recorded
+
+    with about("only"):
+        for name in only or ():
+            if name not in TAKES and name not in EXAMPLES:
+                known.get(name)
+    checks.models(target, DEFAULT_DRAFTER, "auto", "auto")
+    checks.folder_to_write(out, "out")
     from workbench.methods import registry
     from workbench.trace.metrics import summary
-    from workbench.views import recorded
 
     folder = out or recorded.folder()
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from workbench.cli import checks, say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
+from workbench.service.checks import about, check_port, choose_method
+from workbench.service.names import check_name
 
 
 def serve(
@@ -35,7 +38,12 @@ def serve(
     Example: curl localhost:8000/v1/completions -H content-type:application/json
     -d '{"model": "text-target", "prompt": "Once upon a time", "speculation": {"method": "draft-tree"}}'
     """
-    from workbench.cli.loading import quiet
+    pair = checks.models(target, drafter, device, dtype)
+    for name in allow_model or ():
+        with about("allow-model"):
+            check_name(name)
+    check_port(host, port)
+    from workbench.cli.loading import Waiting, quiet, sizes
     from workbench.client import Workbench
     from workbench.server.app import serve as run
     from workbench.service.limits import Limits
@@ -50,6 +58,9 @@ def serve(
     )
     options = {"max_rows": max_rows, "limits": limits, "allow_models": tuple(allow_model or ())}
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
-        bench.load()
-        print(f"Serving {target} on http://{host}:{port}/v1", file=sys.stderr, flush=True)
+        with Waiting(sizes(target, drafter)):
+            bench.load()
+        if not say.is_quiet():
+            usual = choose_method(pair)[0]
+            print(f"Serving {target} on http://{host}:{port}/v1; by default with {usual}", file=sys.stderr, flush=True)
         run(bench, host, port)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli import checks
 from workbench.cli.bench import progress_bar
 from workbench.cli.options import (
     DEFAULT_TARGET,
@@ -16,6 +17,7 @@ from workbench.cli.options import (
     Device,
     Dtype,
     Json,
+    Method,
     Seed,
     Settings,
     Target,
@@ -23,6 +25,7 @@ from workbench.cli.options import (
     parse_settings,
 )
 from workbench.core.errors import ParameterError
+from workbench.methods.choice import PREFERRED
 
 FORMATS = (".json", ".csv", ".parquet")
 
@@ -35,7 +38,7 @@ def sweep(
             "prompts (groups), max_new_tokens or seed. Values with commas are separated by ';'."
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="The method, where no axis varies it.")] = "draft-model",
+    method: Method = None,
     settings: Settings = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A text to continue; repeatable.")] = None,
     group: Annotated[list[str] | None, typer.Option(help="Bundled prompts of this group instead; repeatable.")] = None,
@@ -78,11 +81,17 @@ def sweep(
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if not axis and out is None:
         raise ParameterError("There is no axis.", "Give one, for example --axis depth=1..6, or the folder of a sweep.")
+    checks.file_to_write(export, "export")
+    checks.folder_to_write(out, "out")
+    if axis and connect is None:
+        pair = checks.models(target, drafter or "auto", device, dtype)
+        if method is None and not any(a.strip().startswith(("method", "drafter", "target")) for a in axis):
+            method = checks.method(None, {}, pair)
     if axis:
         numbers = {"limit": limit, "max_new_tokens": max_new_tokens, "seed": seed, "repeats": repeats}
         texts = {"prompts": tuple(prompt or ()), "group": tuple(group or ())}
-        models = {"target": target, "drafter": drafter}
-        wanted = Sweep.of(axis, method=method, params=parse_settings(settings), **models, **texts, **numbers)
+        names = {"method": method or PREFERRED[0], "target": target, "drafter": drafter}
+        wanted = Sweep.of(axis, params=parse_settings(settings), **names, **texts, **numbers)
     else:
         assert out is not None
         wanted = Kept(out).sweep

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
+from workbench.service.checks import about
+
+FILE = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
 
 
 def train(
@@ -23,15 +27,20 @@ def train(
 
     Progress goes to standard error. Interrupted training goes on from its last checkpoint.
     """
+    recipes = {recipe["name"]: recipe for recipe in json.loads(FILE.read_text(encoding="utf-8"))}
+    if name is None:
+        listed = list(recipes.values())
+        print(json.dumps(listed, indent=2) if as_json else "\n".join(map(_describe, listed)))
+        return
+    if name not in recipes:
+        raise UnknownNameError.of("recipe", name, recipes)
+    values = parse_settings(settings)
+    with about("set"):
+        for option in values:
+            if option not in recipes[name]["options"]:
+                raise UnknownNameError.of(f"option of {name}", option, recipes[name]["options"])
     from workbench.training.recipes import RECIPES, run
 
-    if name is None:
-        recipes = [{"name": r.name, "help": r.help, "options": _options(r.options)} for r in RECIPES.values()]
-        print(json.dumps(recipes, indent=2) if as_json else "\n".join(map(_describe, recipes)))
-        return
-    if name not in RECIPES:
-        raise UnknownNameError.of("recipe", name, RECIPES)
-    values = parse_settings(settings)
     try:
         RECIPES[name].parse(dict(values))
     except ValueError as error:
@@ -41,6 +50,14 @@ def train(
         print(json.dumps({"recipe": name, "options": values, "result": result}, indent=2, default=str))
     else:
         print("\n".join(f"{key}: {value}" for key, value in result.items()))
+
+
+def text() -> str:
+    """What the file of recipes should hold now; `workbench docs` writes it, so that a list needs no PyTorch."""
+    from workbench.training.recipes import RECIPES
+
+    found = [{"name": r.name, "help": r.help, "options": _options(r.options)} for r in RECIPES.values()]
+    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 
 def _options(kind: Any) -> dict[str, Any]:

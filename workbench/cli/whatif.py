@@ -12,7 +12,8 @@ from rich.table import Table
 
 from workbench.cli.options import Debug, Json
 from workbench.cli.stream import harmless
-from workbench.core.errors import WorkbenchError
+from workbench.cli.traces import read_trace
+from workbench.core.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from workbench.trace.events import Trace
@@ -48,21 +49,21 @@ def read(name: str) -> Trace:
     """A trace by its file, or by the name of a bundled recording.
 
     Raises:
-        WorkbenchError: neither, or it cannot be read.
+        UnknownNameError: neither.
+        WorkbenchError: it cannot be read.
     """
-    from workbench.trace import export
     from workbench.views import recorded
 
     path = Path(name)
-    if not path.is_file():
+    if not path.exists():
         if name in recorded.names():
             return recorded.trace(name)
-        raise WorkbenchError(
+        raise UnknownNameError(
             f"There is no file {name}.", f"Give a trace, or one of the recordings: {', '.join(recorded.names())}."
         )
     if name.endswith(recorded.SUFFIX):
         return recorded.read(path)
-    return export.read(path.read_bytes())
+    return read_trace(path)
 
 
 def _print(found: dict[str, Any]) -> None:

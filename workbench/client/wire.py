@@ -17,6 +17,7 @@ from typing import Any
 
 from workbench.core import errors
 from workbench.core.errors import ModelError, ParameterError, PromptError, WorkbenchError
+from workbench.methods.choice import choose
 
 logger = logging.getLogger("workbench.wire")
 
@@ -260,7 +261,7 @@ def start_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
     target, drafter = models(client, asked.get("target"), asked.get("drafter"))
     return {
         "prompt": prompt(asked.get("prompt", "")),
-        "method": text("method", asked.get("method", "draft-model")),
+        "method": text("method", asked.get("method")) if "method" in asked else usual_method(client, target, drafter),
         "params": params(asked.get("params")),
         "target": target,
         "drafter": drafter,
@@ -274,6 +275,12 @@ def start_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
 def _only_given(**options: Any) -> dict[str, Any]:
     """Those that were asked for: a client need not know what nobody wants of it."""
     return {name: value for name, value in options.items() if value}
+
+
+def usual_method(client: Any, target: str | None, drafter: str | None) -> str:
+    """The method that decodes where a request names none: see `workbench.methods.choice`."""
+    reasons = {method["name"]: method["reason"] for method in client.methods(target, drafter)}
+    return choose(lambda name: reasons.get(name, f"There is no {name}."))[0]
 
 
 def compare_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:

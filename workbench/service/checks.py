@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,26 @@ def check_model(name: str) -> None:
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no *.safetensors, the only weights that are opened here.", "Fetch them again.")
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse an address that is no address of this machine, or a port that somebody listens on. 0 is any free one.
+
+    Raises:
+        WorkbenchError: with what to choose otherwise; `option` says which of the two.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be used by you"}
+        why = reasons.get(getattr(error, "errno", None) or 0)
+        with about("port" if why else "host"):
+            if why:
+                raise WorkbenchError(f"Port {port} {why}.", "Choose another, or 0 for any that is free.") from None
+            raise WorkbenchError(f"{host!r} is no address of this machine.", "Use 127.0.0.1 or 0.0.0.0.") from None
 
 
 def check_vocabulary(pair: Pair) -> None:
