@@ -17,9 +17,17 @@ export function build(parts, m) {
   parts.treeBar = h("div", { className: "wb-treebar" },
     h("span", { className: "wb-zooms" }, button("treeFit", "fit", "Show the whole drawing", () => m.tree.fit(parts.tree, m)), button("treeOut", "−", "Zoom out (key −)", by(0.8)),
       button("treeZoom", "100 %", "Back to 100 % (key 0)", () => m.tree.zoom(parts.tree, 1, m)), button("treeIn", "+", "Zoom in (key +)", by(1.25)),
-      button("treeUnfold", "unfold all", "Show every drafted node", () => m.tree.unfoldAll(parts.tree, m.tree.shown(parts.tree)?.folded > 0, m))),
+      button("treeUnfold", "unfold all", "Show every drafted node", () => m.tree.unfoldAll(parts.tree, m.tree.shown(parts.tree)?.folded > 0, m)),
+      button("treeWide", "wide", "The whole width for the tree", () => widen(parts, m))),
     h("span", { className: "wb-treewords" }, "line width: q · under a tested mark: what was drawn against what was asked · dotted: never tested"), parts.overview);
+  m.kit.set(parts.treeWide, { "aria-pressed": "false" });
   return parts.treeBar;
+}
+
+/** Give the tree the whole width, with the card of its node below, or put them side by side again. */
+function widen(parts, m) {
+  const on = parts.tree.closest(".wb-two")?.classList.toggle("is-wide") ?? false;
+  m.kit.set(parts.treeWide, { "aria-pressed": on });
 }
 
 /** Bring the bar up to date. @param {boolean} on  whether the tree is what is shown */
