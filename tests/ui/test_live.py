@@ -359,6 +359,9 @@ def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: O
     page.dispatch_event(".wb-tree", "wheel", {"ctrlKey": False, "deltaY": -100})
     page.dispatch_event(".wb-tree", "wheel", {"ctrlKey": True, "deltaY": -100})
     says(page, ".wb-zooms", "156 %")
+    beside = page.evaluate("document.querySelector('.wb-tree').clientWidth")
+    page.click(".wb-zooms >> text='wide'")
+    page.wait_for_function(f"document.querySelector('.wb-tree').clientWidth > {1.4 * beside}")
 
 
 def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: Opener) -> None:

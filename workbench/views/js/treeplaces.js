@@ -14,6 +14,8 @@
 
 const LEFT = 2, RIGHT = 8, FIRST = 48, NARROW = 56, WIDE = 150, LEVEL = 92;
 const MARK = 10, ROW = 8, PILL = 16;
+/** A word is legible, in pixels: four letters. */
+const SHORT = 30;
 /** Height of a line of words above and under its baseline. */
 const WORD = [10, 4], SMALL = [9, 3];
 
@@ -124,6 +126,15 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     return Math.max(1, next - row);
   }
 
+  /** A row near this one, further down if need be, where what is beside leaves room for the beginning of a word. */
+  function legible(id, band, row) {
+    const { folded, more } = drawn.get(id), sign = folded ? `+${folded}` : more ? "−" : "", at = bands.start(band) + 24;
+    const wanted = Math.min(SHORT, room.measure(text.visible(own.get(id).text))) + (sign ? pillWidth(sign) + 4 : 0);
+    const fits = (r) => Math.max(free(at, y(r) - 8, y(r) + 8), bands.end(band) - 4) - at >= wanted;
+    const found = [0, 1, 2, 3, 4].find((more) => fits(row + more));
+    return row + (found ?? 0);
+  }
+
   /** Hang under the spine what was drafted after one of its tokens: each as high as there is room for it. */
   function hang(id, from) {
     const band = own.get(id).depth + 1, { folded, more } = drawn.get(id), start = bands.start(band);
@@ -132,6 +143,7 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     for (const child of kids(id)) {
       const cells = [], rows = shape(child, band, 0, cells);
       while (cells.some((c) => meets(c.x0, y(row + c.row) - ROW, c.x1, y(row + c.row) + under))) row += 1;
+      if (rows === 1 && !kids(child).length) row = legible(child, band, row);
       block(child, band, row, origin);
       last = row;
       row += rows;

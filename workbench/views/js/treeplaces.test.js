@@ -126,6 +126,15 @@ test("every recorded round is placed without a collision, with what was tested i
   }
 });
 
+test("a word beside its number is not cut to nothing where there is room further down", () => {
+  const made = round(12, 4, 9, { width: 3 });
+  Object.assign(made, { path: [0, 1, 2, 3] });
+  Object.assign(made.nodes, { parents: [-1, 0, 1, 2, -1, 0, 4, 4, 5, 5, 1, 10], depth: [1, 2, 3, 4, 1, 2, 2, 2, 3, 3, 3, 4], status: [..."aaaadddddddd"].map((s) => ({ a: "accepted", d: "discarded" })[s]), text: Array(12).fill(" blue"), u: [], accept: [] });
+  const { items, column } = placed(treemodel.model(made), "spine", { width: 342, height: 250, pitch: 44 });
+  assert.ok(column < 60, "columns are narrow here");
+  for (const n of items.filter((x) => !x.top)) assert.ok(n.word.text.length >= 3, `${n.id}: “${n.word.text}” ${n.fold?.text}`);
+});
+
 test("the accepted path is one straight line", () => {
   for (let seed = 1; seed < 20; seed += 1) {
     const made = round(30, 8, seed), { items } = placed(treemodel.model(made), "spine", { width: 900, height: 312 }), ys = items.filter((n) => n.top).map((n) => n.y);
