@@ -20,7 +20,7 @@ def add(kept: Kept) -> None:
     def run(request: dict[str, Any]) -> dict[str, Any]:
         return whole(kept, request)
 
-    add_view("pair", [run], tab="pair", elem_id="wb-pair")
+    add_view("tworuns", [run], tab="pair", elem_id="wb-pair")
 
 
 def whole(kept: Kept, request: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ PAGES_STYLESHEET = Path(__file__).parent / "pages.css"
 
 FIRST_MODULE = "live"
 """The module that puts the others together; it receives them and imports none."""
-OTHER_VIEWS = ("gallery", "learn", "pair", "methodcards", "compare", "vision", "sweep", "widget")
+OTHER_VIEWS = ("gallery", "learn", "tworuns", "methodcards", "compare", "vision", "sweep", "widget")
 """Views with modules of their own: those whose name begins with the view's. The other views do not load them."""
 
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { counterpart, difference, differences, figure, fromQuery, position, settings, toQuery, tokens } from "./pairlink.js";
+import { counterpart, difference, differences, figure, fromQuery, position, settings, toQuery, tokens } from "./tworunslink.js";
 
 const run = (...sizes) => sizes.map((n, i) => ({ started_s: 1 + i, seconds: 0.5, emitted: Array.from({ length: n }, (_, k) => ({ text: `${i}.${k}`, kind: "accepted" })) }));
 

@@ -17,8 +17,8 @@ export async function mount(el, { modules: m, host }) {
   }
   const found = await Promise.all(names.map((name) => pagehead.ask(main, { kit, host }, "run", { name })));
   if (found.some((one) => !one)) return gallery();
-  const page = { m, host, names, found, runs: found.map((one) => one.trace.rounds), pin: m.pairlink.fromQuery(host.address.read()), views: [], texts: [] };
-  page.unlike = m.pairlink.differences(...page.runs.map((rounds) => m.pairlink.tokens(rounds).map((t) => t.text)));
+  const page = { m, host, names, found, runs: found.map((one) => one.trace.rounds), pin: m.tworunslink.fromQuery(host.address.read()), views: [], texts: [] };
+  page.unlike = m.tworunslink.differences(...page.runs.map((rounds) => m.tworunslink.tokens(rounds).map((t) => t.text)));
   main.append(h("div", { className: "wb-tworuns" }, heads(page), differing(page), figures(page), clock(page), texts(page), stages(page)));
   await fill(page);
   show(page, page.pin, false);
@@ -51,14 +51,14 @@ function table(h, head, rows) {
 
 /** Settings that differ, and how many do not. */
 function differing({ m, found }) {
-  const { h } = m.kit, rows = m.pairlink.settings(...found.map((one) => one.trace.header)), unlike = rows.filter((row) => row.differs), alike = rows.filter((row) => !row.differs);
+  const { h } = m.kit, rows = m.tworunslink.settings(...found.map((one) => one.trace.header)), unlike = rows.filter((row) => row.differs), alike = rows.filter((row) => !row.differs);
   const same = h("details", {}, h("summary", {}, `${alike.length} settings are the same`), table(h, ["setting", "both"], alike.map((row) => ({ cells: [row.name, row.values[0]], differs: false }))));
   return card(h, "Settings", unlike.length ? "what differs" : "nothing differs", ...(unlike.length ? [table(h, ["setting", ...SIDES], unlike.map((row) => ({ cells: [row.name, ...row.values], differs: true })))] : []), ...(alike.length ? [same] : []));
 }
 
 function figures({ m, found }) {
   const { h } = m.kit, [a, b] = found.map((one) => one.figures), words = found[0].definitions;
-  const rows = Object.keys(a).map((name) => ({ cells: [words[name]?.[0] ?? name.replaceAll("_", " "), m.pairlink.figure(name, a[name]), m.pairlink.figure(name, b[name]), m.pairlink.difference(name, a[name], b[name])], differs: a[name] !== b[name] }));
+  const rows = Object.keys(a).map((name) => ({ cells: [words[name]?.[0] ?? name.replaceAll("_", " "), m.tworunslink.figure(name, a[name]), m.tworunslink.figure(name, b[name]), m.tworunslink.difference(name, a[name], b[name])], differs: a[name] !== b[name] }));
   return card(h, "Figures", "as recorded; one run each", table(h, ["figure", ...SIDES, "B beside A"], rows));
 }
 
@@ -82,7 +82,7 @@ function texts(page) {
   const { m, unlike, runs } = page, { h } = m.kit;
   const one = (side) => {
     const box = h("div", { className: "wb-pairtext", tabIndex: 0 }), missing = side ? unlike.b : unlike.a;
-    m.pairlink.tokens(runs[side]).forEach((t, i) => {
+    m.tworunslink.tokens(runs[side]).forEach((t, i) => {
       const span = h("span", { className: `wb-token is-${t.kind}${missing.has(i) ? " is-unlike" : ""}` }, m.ribbon.visibleText(t.text));
       Object.assign(span.dataset, { round: t.round, token: t.token });
       if (missing.has(i)) span.title = "not in the other text";
@@ -115,7 +115,7 @@ function stages(page) {
   page.told = h("p", { className: "wb-pairtold" });
   page.told.setAttribute("role", "status");
   page.stages = SIDES.map(() => h("div", { className: "wb wb-lesson" }));
-  return h("div", { className: "wb-pairstages" }, h("div", { className: "wb-pairlink" }, h("span", {}, "Linked by"), by, page.told), h("div", { className: "wb-sides" }, ...page.stages));
+  return h("div", { className: "wb-pairstages" }, h("div", { className: "wb-tworunslink" }, h("span", {}, "Linked by"), by, page.told), h("div", { className: "wb-sides" }, ...page.stages));
 }
 
 /** Live's own drawings of a round, once for each run. */
@@ -155,7 +155,7 @@ function show(page, wanted, write = true) {
   const { m, runs } = page, pin = { by: page.pin.by, ...wanted }, { side } = pin;
   if (!runs[side].length) return;
   pin.round = Math.min(pin.round, runs[side].length - 1);
-  const here = { round: pin.round, token: pin.token, node: pin.node ?? null }, there = m.pairlink.counterpart(pin.by, here, runs[side], runs[1 - side]);
+  const here = { round: pin.round, token: pin.token, node: pin.node ?? null }, there = m.tworunslink.counterpart(pin.by, here, runs[side], runs[1 - side]);
   page.pin = { side, round: pin.round, token: pin.token, by: pin.by };
   page.at = side ? [there, here] : [here, there];
   page.pins = page.at.map((at) => at && { round: at.round, token: at.token, node: at.node ?? null });
@@ -169,11 +169,11 @@ function show(page, wanted, write = true) {
   const said = page.at.map((at, i) => (at ? `${SIDES[i]}: round ${at.round + 1} of ${runs[i].length}` : `${SIDES[i]} recorded no round`)).join(" · ");
   m.kit.write(page.told, there?.over ? `${said}. Run ${SIDES[1 - side]} had ended by then: its last round is shown.` : said);
   clocks(page);
-  if (write) page.host.address.write(`${new URLSearchParams(page.names.map((name) => ["recorded", name]))}&${m.pairlink.toQuery(page.pin)}`);
+  if (write) page.host.address.write(`${new URLSearchParams(page.names.map((name) => ["recorded", name]))}&${m.tworunslink.toQuery(page.pin)}`);
 }
 
 function clocks({ m, clock, clockNote, runs, found, at }) {
-  const said = (i) => `${found[i].figures.tokens} tokens · ${m.pairlink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // the figure above, not another one
+  const said = (i) => `${found[i].figures.tokens} tokens · ${m.tworunslink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // the figure above, not another one
   m.clock.render(clock, { traces: runs.map((rounds, i) => ({ name: `Run ${SIDES[i]}`, rounds, said: said(i) })), selection: { rounds: at.map((each) => each?.round) }, note: m.kit.h("i") }, m);
   m.kit.write(clockNote, "from the end of each prompt; draft, verify, and the overhead between");
 }
