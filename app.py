@@ -42,21 +42,24 @@ def main() -> None:
     args = arguments()
 
     from workbench.ui import Later, build, space
+    from workbench.ui.start import uncollected
 
     place = space.detect(public=args.public)
     models = {"target": args.target, "drafter": args.drafter, "device": args.device, "dtype": args.dtype}
-    client = Later()
-    if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
-        client.make(lambda: space.client(place, **models))
-    demo = build(client, keeps=not place.public)
+    client, demo = Later(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends it as Ctrl-C does
     try:
-        demo.launch(server_name=args.host, server_port=args.port, **space.launch_options(client))
-        if not client.ready:
-            client.make(lambda: space.client(place, **models))
+        with uncollected():
+            if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
+                client.make(lambda: space.client(place, **models))
+            demo = build(client, keeps=not place.public)
+            demo.launch(server_name=args.host, server_port=args.port, **space.launch_options(client))
+            if not client.ready:
+                client.make(lambda: space.client(place, **models))
         demo.block_thread()
     except KeyboardInterrupt:
-        demo.close()
+        if demo is not None:
+            demo.close()
     finally:
         if client.ready:
             client.close()
