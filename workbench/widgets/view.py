@@ -188,7 +188,7 @@ def lane(traces: Trace | Sequence[Trace], names: Sequence[str] | None = None) ->
 def _times(round: Any) -> dict[str, Any]:
     """What the clock needs of a round; the rest stays here."""
     wire = round.to_wire()
-    names = ("index", "started_s", "seconds", "draft_s", "verify_s", "overhead_s", "phases")
+    names = ("index", "started_s", "seconds", "draft_s", "verify_s", "waited_s", "overhead_s", "phases")
     return {name: wire[name] for name in names} | {"emitted": [e["kind"] for e in wire["emitted"]]}
 
 

@@ -67,8 +67,8 @@ export function overlap(rows) {
 }
 
 function timeText(round) {
-  const ms = (s) => (1e3 * s).toFixed(1), overhead = Math.max(0, round.seconds - round.draft_s - round.verify_s), n = round.emitted.length;
-  return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(overhead)} overhead`;
+  const ms = (s) => (1e3 * s).toFixed(1), waited = round.waited_s ? ` + ${ms(round.waited_s)} waiting for other runs` : "", n = round.emitted.length;
+  return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(round.overhead_s)} overhead${waited}`;
 }
 
 /** Spaces, breaks and tabs made visible. Pure. */

@@ -39,6 +39,7 @@ export function summary(rounds) {
     draft_seconds: sum(rounds.map((r) => r.draft_s)),
     verify_seconds: sum(rounds.map((r) => r.verify_s)),
     overhead_seconds: sum(rounds.map((r) => r.overhead_s)),
+    waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
     overhead_share: ratio(sum(rounds.map((r) => r.overhead_s)), seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
   };

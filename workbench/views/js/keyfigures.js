@@ -11,7 +11,7 @@ const dash = "—";
 export function items(f, plain, definitions, speed) {
   const formula = (name) => definitions[name]?.[1] ?? "";
   const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
-  const overhead = Math.max(0, f.seconds - f.draft_seconds - f.verify_seconds);
+  const overhead = f.overhead_seconds, waited = f.waited_seconds;
   const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
   const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
@@ -26,8 +26,8 @@ export function items(f, plain, definitions, speed) {
     { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: f.tokens > f.target_forwards ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved` : `for ${f.tokens} tokens`,
       formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token", worked: "" },
     { id: "cost", value: !f.rounds ? dash : ms(f.seconds), unit: "ms a round", formula: `mean wall time of a round; overhead: ${formula("overhead_share")}`,
-      label: f.rounds ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead` : "draft + verify + overhead",
-      worked: f.rounds ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead) / ${f.rounds} rounds` : "" },
+      label: f.rounds ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}` : "draft + verify + overhead",
+      worked: f.rounds ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds` : "" },
   ];
 }
 

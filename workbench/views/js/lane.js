@@ -1,7 +1,7 @@
 /** Wall clock: when each phase of each round ran, on its lane, over plain decoding on the same time scale. */
 
 const GAP = 3, LEFT = 62, ROW = 26, TOP = 35;
-const KINDS = { draft: "draft", verify: "verify" };
+const KINDS = { draft: "draft", verify: "verify", wait: "wait" };
 
 /** The rounds in view: `count` of them, ending at the newest while live, around `anchor` otherwise. Pure. */
 export function span(n, anchor, count) {
@@ -10,12 +10,13 @@ export function span(n, anchor, count) {
 }
 
 /** The phases of a round: as recorded, or one after the other where a trace has sums only. What lies between them, and
- *  judging and committing, is overhead. Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
+ *  judging and committing, is overhead; while others of its batch were drafted for, the run waited. Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
 export function stretches(round) {
   const end = round.started_s + round.seconds, out = [];
   if (!round.phases?.length) {
-    const cut = [0, round.draft_s, round.draft_s + round.verify_s, round.seconds].map((t) => round.started_s + t);
-    return ["draft", "verify", "overhead"].map((kind, i) => ({ kind, lane: "device", start: cut[i], end: cut[i + 1] }));
+    const waits = round.waited_s ?? 0, sums = [round.draft_s, waits, round.verify_s, Math.max(0, round.seconds - round.draft_s - waits - round.verify_s)];
+    let at = round.started_s;
+    return ["draft", "wait", "verify", "overhead"].map((kind, i) => ({ kind, lane: "device", start: at, end: (at += sums[i]) })).filter((p) => p.kind !== "wait" || waits);
   }
   for (const p of round.phases) out.push({ kind: KINDS[p.name] ?? "overhead", lane: p.lane, start: p.start_s, end: p.end_s });
   const last = Math.max(...out.map((p) => p.end));
@@ -71,8 +72,8 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
 /** Sums over a brushed stretch of rounds. Pure. */
 export function totals(rounds, [from, to]) {
   const part = rounds.slice(from, to + 1), ms = (f) => (1e3 * part.reduce((a, r) => a + f(r), 0)).toFixed(1);
-  const tokens = part.reduce((a, r) => a + r.emitted.length, 0);
-  return `rounds ${from + 1}–${to + 1}: ${tokens} tokens in ${ms((r) => r.seconds)} ms = ${ms((r) => r.draft_s)} draft + ${ms((r) => r.verify_s)} verify + ${ms((r) => r.seconds - r.draft_s - r.verify_s)} overhead`;
+  const tokens = part.reduce((a, r) => a + r.emitted.length, 0), waited = part.some((r) => r.waited_s);
+  return `rounds ${from + 1}–${to + 1}: ${tokens} tokens in ${ms((r) => r.seconds)} ms = ${ms((r) => r.draft_s)} draft + ${ms((r) => r.verify_s)} verify + ${ms((r) => r.overhead_s)} overhead${waited ? ` + ${ms((r) => r.waited_s ?? 0)} waiting for other runs` : ""}`;
 }
 
 /** Draw into `el`; emits `wb:pick` {round} on a click and `wb:brush` {from, to} after a drag.

@@ -36,6 +36,15 @@ test("sums over a brush name their parts", () => {
   assert.match(totals(read("chain"), [1, 3]), /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ overhead$/);
 });
 
+test("time for other runs of a batch is waiting, neither drafting nor overhead", () => {
+  const round = { ...read("chain")[0], started_s: 0, seconds: 0.01, draft_s: 0.002, waited_s: 0.003, verify_s: 0.004, overhead_s: 0.001 };
+  round.phases = [["wait", 0, 0.003], ["draft", 0.003, 0.005], ["verify", 0.005, 0.009], ["judge", 0.009, 0.01]].map(([name, start_s, end_s]) => ({ name, start_s, end_s, lane: "device" }));
+  assert.deepEqual(stretches(round).map((p) => p.kind), ["wait", "draft", "verify", "overhead"]);
+  assert.deepEqual(stretches({ ...round, phases: [] }).map((p) => p.kind), ["draft", "wait", "verify", "overhead"]);
+  near(stretches({ ...round, phases: [] }).at(-1).end, 0.01);
+  assert.equal(totals([round], [0, 0]), `rounds 1–1: ${round.emitted.length} tokens in 10.0 ms = 2.0 draft + 4.0 verify + 1.0 overhead + 3.0 waiting for other runs`);
+});
+
 test("a baseline whose text ended earlier still lends its passes", () => {
   const rounds = read("chain"), plain = Array.from({ length: 20 }, () => ({ seconds: 0.01 }));
   const drawn = layout(rounds, plain, { from: 8, to: 11 }, 900);

@@ -27,7 +27,7 @@ export function build(el, m) {
             m.panel.region(kit, parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" }),
             m.treebar.build(parts, m)),
           card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
-        chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
+        chart("lane", "Wall clock", h("span", { className: "wb-extra" }, m.panel.legend(kit, ["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])), part("waits", "span", { hidden: true }, m.panel.legend(kit, [["wb-phase-wait", "waiting for other runs"]])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
         part("curves", "div", { className: "wb-four" },
           chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
           chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
@@ -105,6 +105,7 @@ export function draw(parts, m, view) {
 function lane(parts, m, view) {
   const { rounds, shown } = view, { kit } = m;
   m.lane.render(parts.lane, { rounds, plain: view.plainRounds, stalls: view.stalls, plainStalls: view.plainStalls, none: plainWords(view), anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush }, kit);
+  parts.waits.hidden = !rounds.some((r) => r.waited_s);
   kit.write(parts.laneNote, view.range ? m.lane.totals(rounds, view.range) : rounds.length ? m.stalls.words(view.stalls) || (view.plainStalls.size ? `stalled passes of the baseline: ${view.plainStalls.size}` : "drag to sum") : "");
   tabulate(parts, m, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));
 }

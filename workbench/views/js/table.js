@@ -5,10 +5,13 @@ const ms = (s) => (1e3 * s).toFixed(1);
 
 /** Head and rows of each table by the name of its card. Pure. */
 export const TABLES = {
-  lane: (rounds) => ({
-    head: ["round", "tokens", "draft ms", "verify ms", "overhead ms"],
-    rows: rounds.map((r) => [r.index + 1, r.emitted.length, ms(r.draft_s), ms(r.verify_s), ms(Math.max(0, r.seconds - r.draft_s - r.verify_s))]),
-  }),
+  lane: (rounds) => {
+    const waits = rounds.some((r) => r.waited_s);
+    return {
+      head: ["round", "tokens", "draft ms", "verify ms", "overhead ms", ...(waits ? ["waiting for other runs, ms"] : [])],
+      rows: rounds.map((r) => [r.index + 1, r.emitted.length, ms(r.draft_s), ms(r.verify_s), ms(r.overhead_s), ...(waits ? [ms(r.waited_s ?? 0)] : [])]),
+    };
+  },
   curve: (rounds, figures) => ({
     head: ["round", "last 8", "cumulative", "change"],
     rows: figures.acceptanceOverTime(rounds, 8).map((p) => [
