@@ -41,6 +41,7 @@ async function open(page, id) {
   const before = page.choice.target;
   page.choice = page.m.sweepkept.choiceOf(found.sweep.sweep, page.choice);
   page.host.address.write(page.m.sweepchoice.toQuery(page.choice, page.catalogue));
+  page.parts.stage.scrollIntoView?.({ block: "start" }); // the list is below what it opens
   page.parts.live.textContent = `Opened: ${found.sweep.done} of ${found.sweep.total} cells, measured ${found.sweep.date}`;
   page.draw();
   if (page.choice.target !== before) page.m.jobs.look(page);
