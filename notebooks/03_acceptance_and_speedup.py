@@ -60,6 +60,7 @@ from transformers.utils import logging
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.engine.shortened import drafter_for
+from workbench.trace import speedup
 from workbench.trace.acceptance import definitions
 from workbench.trace.metrics import acceptance_by_depth, summary
 from workbench.trace.theory import best_depth, expected_tau, tau_by_position
@@ -298,8 +299,8 @@ if TARGET is None:  # the last line is the pooled one
 #
 # **Predict:** which K is fastest for this pair on this machine? And below which a is drafting a loss?
 #
-# Several repetitions, interleaved: each divides its own times by its own plain run, and the table gives the *median* of
-# these. Beside the speed-up stand the smallest and the largest: what one run might have told you.
+# Several repetitions, interleaved: each divides its own times by its own plain run. The costs are the *median* of these; the
+# speed-up is their geometric mean with its 95 % interval, as everywhere in the workbench (10 says why).
 
 # %%
 DEPTHS, REPEATS = (0, 1, 2, 4, 8), 6 if FAST else 20
@@ -327,22 +328,19 @@ def speedups(depth):
     return [summary(t)["tokens_per_second"] / summary(plain_run)["tokens_per_second"] for t, plain_run in pairs]
 
 
-print(
-    "  K     K·c    v(K+1)       h    cost       τ   τ/cost   speed-up: median [smallest, largest] of the repetitions"
-)
+print("  K     K·c    v(K+1)       h    cost       τ   τ/cost   speed-up over plain decoding")
 cost = {}
 for depth in DEPTHS[1:]:
     draft, verify, overhead = (in_plain_steps(part, depth) for part in ("draft_s", "verify_s", "overhead_s"))
     cost[depth] = in_plain_steps("seconds", depth)
     tau, gains = summary(repeats[depth][0])["tau"], speedups(depth)
     print(f"{depth:>3} {draft:>7.2f} {verify:>9.2f} {overhead:>7.2f} {cost[depth]:>7.2f} {tau:>7.2f} "
-          f"{tau / cost[depth]:>7.2f} {statistics.median(gains):>13.2f} [{min(gains):.2f}, {max(gains):.2f}]"
-          )  # fmt: skip
+          f"{tau / cost[depth]:>7.2f}   {speedup.estimate({'story': gains}).sentence}")  # fmt: skip
     assert repeats[depth][0].token_ids == repeats[0][0].token_ids
 
 # %% [markdown]
 # τ/cost and the speed-up are two ways to the same figure: the one takes the times apart, the other divides them whole. All
-# this is *one* prompt. How far single runs stray, and what to do about it, is the subject of [10](10_measuring.ipynb).
+# this is *one* prompt, and so is the interval: it says nothing of other texts. How far single runs stray, and what to do about it, is the subject of [10](10_measuring.ipynb).
 #
 # ### Break-even
 #

@@ -487,7 +487,7 @@ for group in groups:
 for lane in lanes:
     for group in groups:
         rounds_ = [r for p in chosen if p.group == group for r in runs[lane, p.name]]
-        result[lane, group] = tau(rounds_), acceptance_rate(rounds_)
+        result[lane, group] = tau(rounds_), acceptance_rate(rounds_) or 0.0
 
 print(f"{'τ, accepted / tested':17}", *(f"{group:>14}" for group in groups))
 for lane in ("prompt lookup", *lanes):

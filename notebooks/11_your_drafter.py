@@ -214,19 +214,20 @@ file = FOLDER / "my_drafter.py"
 file.write_text(CODE, encoding="utf-8")
 print(registry.load(file), "from", file)
 
-
 # %% [markdown]
 # **Predict.** On which of the two prompts is τ larger, the story or "repeat this text three times"? Which figure do you
 # expect on the story: near 1, or near 2?
 
 # %%
+references = {STORY: plain, COPY: wb.generate(COPY, "autoregressive", max_new_tokens=64)}
+
+
 def taus(method, prompts=(STORY, COPY), **params):
     """τ of a method on each prompt; the text is checked on the way."""
     found = []
     for prompt in prompts:
-        reference = wb.generate(prompt, "autoregressive", max_new_tokens=64)
         trace = wb.generate(prompt, method, params=params, max_new_tokens=64)
-        assert trace.text == reference.text, "greedy: token for token the target's"
+        assert trace.token_ids == references[prompt].token_ids, "greedy: token for token the target's"
         found.append(summary(trace)["tau"])
     return found
 

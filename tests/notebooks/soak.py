@@ -2,6 +2,7 @@
 
     python tests/notebooks/soak.py --runs 10 --load 2            # all lessons, both executors in turn
     python tests/notebooks/soak.py 01 08 --executor stock        # some lessons, as papermill and nbconvert run them
+    python tests/notebooks/soak.py 10 11 --runs 1 --target FOLDER    # on another target, which is all that is named
 
 No test: it takes an hour. A lesson that fails here leans on timing or on luck; the traceback is under `--out`.
 """
@@ -58,11 +59,19 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def execute(lesson: str, run: int, executor: str, out: Path, limit_s: int) -> Result:
+def with_target(lesson: str, target: str, out: Path) -> Path:
+    """A copy of a lesson with `TARGET` set in its cell of parameters."""
+    text = (pairs.FOLDER / f"{lesson}.ipynb").read_text(encoding="utf-8")
+    path = out / f"{lesson}.ipynb"
+    path.write_text(text.replace('"TARGET = None', f'"TARGET = {target!r}'), encoding="utf-8")
+    return path
+
+
+def execute(lesson: str, run: int, executor: str, out: Path, limit_s: int, target: str = "") -> Result:
     """Run one lesson in a process of its own; what the process says is kept under `out`."""
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *(part.format(limit=limit_s) for part in EXECUTORS[executor])]
-    command.append(str(pairs.FOLDER / f"{lesson}.ipynb"))
+    command.append(str(with_target(lesson, target, out) if target else pairs.FOLDER / f"{lesson}.ipynb"))
     if executor == "stock":
         command += ["--output-dir", str(out), "--output", f"{lesson}-{run}"]
     log = out / f"{lesson}-{run}-{executor}.log"
@@ -97,6 +106,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10, help="how often each is run (default 10)")
     parser.add_argument("--load", type=int, default=0, help="processes that keep a core busy each (default 0)")
     parser.add_argument("--executor", choices=[*EXECUTORS, "both"], default="both", help="both: they take turns")
+    parser.add_argument("--target", default="", help="Hub id or folder of another target")
     parser.add_argument("--limit", type=int, default=execution.LIMIT_S, help="seconds for one cell")
     parser.add_argument("--out", type=Path, default=pairs.ROOT / "dist" / "soak", help="outputs and logs")
     given = parser.parse_args()
@@ -107,7 +117,9 @@ def main() -> int:
     with busy(given.load):
         for run in range(given.runs):
             for lesson in chosen:
-                results.append(execute(lesson, run, executors[run % len(executors)], given.out, given.limit))
+                results.append(
+                    execute(lesson, run, executors[run % len(executors)], given.out, given.limit, given.target)
+                )
                 print(results[-1].row(), flush=True)
     print("\n" + summary(results))
     return 0 if all(r.ok for r in results) else 1

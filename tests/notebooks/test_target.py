@@ -1,0 +1,97 @@
+"""`TARGET =` alone: every lesson that asks for a target runs on any one, here a tiny random Llama from a local folder.
+
+The cells run in this process, without a kernel: what is tested is the lesson's code, and thirteen kernels cost minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+import transformers
+
+from workbench.engine.models import load_tokenizer
+from workbench.engine.shortened import drafter_for, shorten
+from workbench.site import pairs
+
+pytest.importorskip("anywidget")
+hf: Any = transformers  # configurations take more than their stubs know
+LAYERS = 4
+"""Layers of the target; a sixth of them, one at least, drafts."""
+
+
+def asks_for_a_text_target(name: str) -> bool:
+    source = (pairs.FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    return re.search(r"^TARGET = None(?!.*vision)", source, re.MULTILINE) is not None
+
+
+LONG = ("08_temperature", "10_measuring", "11_your_drafter")
+"""What they do takes long whatever the target is: `soak.py --target` runs them, and 09, which wants one that sees."""
+TEXT = [name for name in pairs.names() if asks_for_a_text_target(name) and name not in LONG]
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama that nobody bundled, with the bundled vocabulary."""
+    folder = tmp_path_factory.mktemp("models") / "stranger"
+    tokenizer = load_tokenizer("text-target")
+    config = hf.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=LAYERS,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = hf.LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run_cells(name: str, target: Path) -> None:
+    """All code of a lesson, with the target's folder in its cell of parameters."""
+    book = nbformat.read(pairs.FOLDER / f"{name}.ipynb", as_version=4)
+    module = types.ModuleType(f"lesson_{name}")
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    try:
+        for i, cell in enumerate(c for c in book.cells if c.cell_type == "code"):
+            source = re.sub(r"^TARGET = None", f"TARGET = {str(target)!r}", cell.source, flags=re.MULTILINE)
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(source, f"{name}, code cell {i}", "exec"), module.__dict__)
+    finally:
+        del sys.modules[module.__name__]
+        torch.set_grad_enabled(True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXT)
+def test_a_lesson_runs_on_a_target_alone(name: str, stranger: Path) -> None:
+    run_cells(name, stranger)
+
+
+def test_a_drafter_is_made_of_the_first_layers(stranger: Path, tmp_path: Path) -> None:
+    made = Path(drafter_for(str(stranger)))
+    assert made == Path(drafter_for(str(stranger))), "once a process"
+    short = hf.AutoModelForCausalLM.from_pretrained(made)
+    whole = hf.AutoModelForCausalLM.from_pretrained(stranger)
+    assert short.config.num_hidden_layers == len(short.model.layers) == 1
+    assert torch.equal(short.model.layers[0].mlp.up_proj.weight, whole.model.layers[0].mlp.up_proj.weight)
+    assert torch.equal(short.lm_head.weight, whole.lm_head.weight)
+    assert load_tokenizer(str(made)).get_vocab() == load_tokenizer(str(stranger)).get_vocab()
+    all_of_it = hf.AutoModelForCausalLM.from_pretrained(shorten(str(stranger), tmp_path / "all", 99))
+    ids = torch.arange(9)[None]
+    assert torch.allclose(all_of_it(ids).logits, whole(ids).logits), "no layer fewer than there are is the model itself"
+
+
+def test_who_has_a_drafter_keeps_it(stranger: Path) -> None:
+    assert drafter_for(None) == "text-drafter"
+    assert drafter_for("vision-target") == "vision-drafter"
+    assert drafter_for(str(stranger), "mine") == "mine"
