@@ -37,7 +37,7 @@ function draw(ui, m) {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i], m);
   });
-  write(ui.keyP, round.nodes.parents.some((parent, i) => i < node && parent === round.nodes.parents[node]) ? "left by its elders" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && m.ruling.elders(round, node).length ? "left by its elders" : "p");
   const a = f.digits(seen.accept, 3), K = moved.K, tokens = `${seen.expected.toFixed(2)} tokens a round`;
   write(ui.expected, seen.accept >= 1 ? `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round` : `K = ${K} drafts, each kept with a = ${a}: (1 − aᴷ⁺¹)/(1 − a) = ${tokens}`);
   write(ui.known, coverage(seen, moved, start));
@@ -68,7 +68,7 @@ export function coverage({ rows, mass, rest }, moved, start) {
   const known = `Over the recorded tokens: ${n("p")} that hold ${percent(mass.p)} of p${mass.q === null ? "" : `, ${n("q")} that hold ${percent(mass.q)} of q`}.`;
   const bound = moved.temperature === start.temperature || rest.p < 5e-4 ? "" : moved.temperature < start.temperature
     ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.` : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
-  return known + bound + (moved.temperature !== start.temperature && start.temperature === 0 ? " The draft was chosen greedily, and is judged as a chosen one." : "");
+  return known + bound + (moved.temperature !== start.temperature && start.temperature === 0 ? " The draft was chosen greedily: it is judged as an exact method judges a chosen one." : "");
 }
 
 /** The sliders of a node: [name, label, least, most, step, value]. Pure. */

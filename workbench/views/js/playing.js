@@ -74,7 +74,8 @@ export function judge(round, node, rules, moved, { formula: f, ruling }) {
   const q = known.mass.q === null ? { known: known.rows.map(() => null), rest: 0 } : heated(known.rows.map((row) => row.q), known.least.q, before, temperature);
   // what the elders left, each by its own rule; a token that was drawn is not drawn again where siblings are drawn without replacement
   const eldest = ruling.elders(round, node), without = eldest.length > 0 && nodes.inputs.q_left?.[node] != null && Math.abs(nodes.inputs.q_left[node] - nodes.q[node]) > 1e-9;
-  let rows = known.rows.map((_, i) => ({ r: p.known[i], q: q.known[i] })), rest = { r: p.rest, q: q.rest };
+  const whole = { rows: known.rows.map((_, i) => ({ r: p.known[i], q: q.known[i] })), rest: { r: p.rest, q: q.rest } };
+  let { rows, rest } = whole;
   for (const elder of eldest) {
     const gone = known.rows.findIndex((row) => row.token === nodes.tokens[elder]), taken = without ? 1 - (rows[gone].q ?? 0) : 1;
     const after = left(rows, rest, before <= SURE ? CHOSEN.leaves : leaves(round, elder, rules, told.rule), gone);
@@ -88,6 +89,7 @@ export function judge(round, node, rules, moved, { formula: f, ruling }) {
     entropy: entropy(round, node, known, p), token: nodes.tokens[node], likeliest: known.rows[likeliest].token,
   };
   const greedy = temperature <= SURE, rule = greedy ? GREEDY : before <= SURE ? (eldest.length ? LATER : CHOSEN) : told.rule;
+  if (rule.leaves === "all") ({ rows, rest } = whole); // a comparison takes nothing out of the law
   const settled = Object.entries(moved.params).every(([name, v]) => v === start.params[name]) && same;
   const value = (where) => (Object.hasOwn(moved.params, where) ? moved.params[where] : (same ? undefined : anew[where]) ?? ruling.valueAt(round, node, where));
   const values = Object.fromEntries(Object.entries(rule.places).map(([symbol, where]) => [symbol, value(where)]));
