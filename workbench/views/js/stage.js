@@ -209,7 +209,7 @@ function treeNote(round, hidden) {
 
 function judging({ round, judged }) {
   const n = round.nodes.status.length, tests = round.nodes.status.filter((x) => x !== "discarded").length;
-  return `${n} drafted · ${judged ? `the target's verdict on ${judged} of ${tests}` : "the target reads them in one pass"}`;
+  return `${n} drafted · ${judged ? `verdict on ${judged} of ${tests}` : "being verified"}`;
 }
 
 function rootText(run, rounds, at) {
