@@ -204,3 +204,11 @@ def test_grounded_and_other_words_are_counted_apart_and_bonus_tokens_nowhere() -
     assert found["grounded_acceptance"] == 0.0, "two places were tested, both corrected; the bonus had no draft"
     assert found["language_acceptance"] == 1.0
     assert metrics.summary(a_caption(CAPTION))["grounded_acceptance"] is None, "nobody asked what the words rest on"
+
+
+def test_plain_decoding_is_not_a_bonus_and_traces_that_said_so_are_read_as_plain() -> None:
+    emitted = Emitted(1, "a", 0, 1, "bonus", None, 0, 0.5)
+    made = Round(0, "autoregressive", {}, Nodes(), [], 1, "bonus", [emitted])
+    assert (made.bonus_kind, made.emitted[0].kind) == ("plain", "plain")
+    old = made.to_wire() | {"bonus_kind": "bonus", "emitted": [made.to_wire()["emitted"][0] | {"kind": "bonus"}]}
+    assert Round.from_wire(old) == made

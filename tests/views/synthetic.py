@@ -75,7 +75,7 @@ class Writer:
             bonus, kind = _word(rng), "corrected" if rejected else "bonus"
             self._emit(emitted, bonus, kind, None, round(rng.uniform(0.3, 0.9), 4))
         emitted = emitted[: self.left]
-        self.text = self.text[: emitted[-1].end]
+        self.text = self.text[: emitted[-1].end] if emitted else self.text
         self.left -= len(emitted)
         self.position += len(emitted)
         draft, verify, host = 0.0006 * depth, 0.008 * rng.uniform(0.95, 1.2), 0.0004

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, Round
+from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, PLAIN, Round
 
 STYLES = {
     ACCEPTED: Style(color="#1F2328", bgcolor="#D9ECFC", underline=True),
@@ -80,13 +80,12 @@ class TokenPrinter:
             self.console.file.flush()
 
     def show(self, round_: Round) -> None:
-        """Print the tokens of a round. A round without a draft is plain decoding and is not marked."""
+        """Print the tokens of a round. Those of plain decoding are not marked."""
         self.has_printed = True
-        marked = len(round_.nodes) > 0
         for token in round_.emitted:
             for piece in harmless(token.text).splitlines(keepends=True):
                 line = piece.rstrip("\r\n")
-                self._put(line, token.kind if marked else None)
+                self._put(line, None if token.kind == PLAIN else token.kind)
                 self.console.file.write(piece[len(line) :])
         self.console.file.flush()
 

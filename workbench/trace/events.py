@@ -22,8 +22,9 @@ ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 """Status of a drafted node. Discarded: drafted, never tested, because the path ended before it."""
 PNG_URL = "data:image/png;base64,"
 """How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
-CORRECTED, BONUS = "corrected", "bonus"
-"""Kind of the token the target adds: after a rejection, or for free at the end of a fully accepted path."""
+CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
+"""Kind of the token the target adds: after a rejection, for free at the end of a fully accepted path, or on its own, where
+nothing was drafted."""
 
 STOPPED = ("cancelled", "lease", "limit", "memory")
 """Reasons of a run that was stopped: its user asked for it; the page that followed it was closed, or nobody asked after
@@ -100,7 +101,7 @@ class Emitted:
         text: the text it completes (empty while a character is still incomplete).
         start: offset of that text in the generated text, in characters.
         end: end offset.
-        kind: "accepted", "corrected" or "bonus" (plain decoding too is "bonus": every token comes from the target).
+        kind: "accepted", "corrected", "bonus" or "plain".
         node: index of the accepted node, or None.
         position: absolute position in the sequence.
         p: the target's probability of it.
@@ -185,7 +186,7 @@ class Round:
         nodes: the draft tree with its verdict.
         path: accepted nodes, root first.
         bonus: token the target added (its id), or None when the end of the text was inside the accepted path.
-        bonus_kind: "corrected", "bonus" or None.
+        bonus_kind: "corrected", "bonus", "plain" or None.
         emitted: committed tokens of this round, in order (cut at the end of the text).
         top_p: for the root (entry 0) and each node (entry i+1): the target's likeliest next tokens; [] if not recorded.
         top_q: the same for the drafter where it has a law; None entries where it has none.
@@ -239,6 +240,14 @@ class Round:
     vision: dict[str, Any] = field(default_factory=dict)
     waited_s: float = 0.0
     shared: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Without a draft there is no bonus: traces of earlier versions called plain decoding that."""
+        if self.nodes.tokens:
+            return
+        self.bonus_kind = PLAIN if self.bonus_kind == BONUS else self.bonus_kind
+        for emitted in self.emitted:
+            emitted.kind = PLAIN if emitted.kind == BONUS else emitted.kind
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""

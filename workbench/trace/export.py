@@ -27,6 +27,7 @@ from workbench.trace.events import (
     BONUS,
     CORRECTED,
     DISCARDED,
+    PLAIN,
     PNG_URL,
     REJECTED,
     SCHEMA_VERSION,
@@ -186,7 +187,7 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "a node has an unknown status"
     if any(not 0 <= node < n for node in r.path):
         return "its path leaves the tree"
-    if any(e.kind not in (ACCEPTED, CORRECTED, BONUS) for e in r.emitted):
+    if any(e.kind not in (ACCEPTED, CORRECTED, BONUS, PLAIN) for e in r.emitted):
         return "a token is of an unknown kind"
     if not all(isinstance(text, str) for text in [*nodes.text, *(e.text for e in r.emitted)]):
         return "a token's text is no text"

@@ -137,7 +137,7 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
     """(tokens for whose place a draft was tested, those of them that were the accepted draft), among the chosen ones.
 
     `chosen` has one entry for each emitted token; tokens behind its end are left out. A place counts once, however
-    many drafts were tested for it. The target's bonus tokens had no draft to test.
+    many drafts were tested for it. A bonus token, or one of plain decoding, had no draft to test.
     """
     kinds = [e.kind for r in rounds for e in r.emitted]
     counted = Counter(kind for kind, wanted in zip(kinds, chosen, strict=False) if wanted)

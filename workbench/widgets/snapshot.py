@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.trace import metrics
-from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, DISCARDED, PNG_URL, REJECTED, Emitted, Round, Trace
+from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, DISCARDED, PLAIN, PNG_URL, REJECTED, Emitted, Round, Trace
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
@@ -41,7 +41,9 @@ def seen(text: str) -> str:
 
 
 def mark(text: str, status: str) -> str:
-    """A token in the element, the glyph and the colours of its status."""
+    """A token in the element, the glyph and the colours of its status; one of plain decoding has none."""
+    if status == PLAIN:
+        return seen(text)
     known = palette()["statuses"][status]
     colours = known["light"]
     style = f"color:#1f2328;background:{colours['tint']};{LINES[status]} {colours['stroke']}"

@@ -3,6 +3,7 @@
 const CHUNK = { least: 24, most: 64 };
 const MAX_GHOSTS = 5;
 const GHOST_CHARS = 20;
+const BYTES = /^(?:‹[0-9A-F]{2}›)+$/;
 
 /** Cut a round into runs of tokens that end at a line break, so that code and lists keep their shape.
  *  @returns {{tokens: {k: number, text: string, kind: string, node: number|null}[], breaks: number,
@@ -38,9 +39,21 @@ export function tokenText(round, emitted) {
   if (emitted.text !== "") return visibleText(emitted.text);
   for (const top of round.top_p ?? []) {
     const i = top.tokens.indexOf(emitted.token);
-    if (i >= 0 && top.text[i] !== "") return visibleText(top.text[i]);
+    if (i >= 0 && top.text[i] !== "") return BYTES.test(top.text[i]) ? "·" : visibleText(top.text[i]); // its character comes with a later token
   }
   return "·";
+}
+
+/** Bytes of one character that several tokens share, as the character; what is no character stays in hexadecimal. Pure. */
+export function readable(text) {
+  return text.replace(/(?:‹[0-9A-F]{2}›)+/g, (run) => {
+    const bytes = Uint8Array.from(run.match(/[0-9A-F]{2}/g), (hex) => parseInt(hex, 16));
+    try {
+      return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    } catch {
+      return run;
+    }
+  });
 }
 
 /** Line breaks and tabs become visible; everything else stays as it is. */
@@ -57,6 +70,7 @@ function ghostText(text) {
 export function describe(round) {
   const tested = round.nodes.status.filter((s) => s !== "discarded").length;
   const last = round.emitted.at(-1);
+  if (round.bonus_kind === "plain") return `Round ${round.index + 1}: nothing drafted; the target wrote “${tokenText(round, last)}”`;
   const end = round.bonus_kind === "corrected" ? `target corrected to “${tokenText(round, last)}”`
     : round.bonus_kind === "bonus" ? `bonus “${tokenText(round, last)}”` : "the text ended";
   return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
@@ -78,7 +92,7 @@ export function render(el, data, kit) {
     state.inner.replaceChildren();
     Object.assign(state, { key: data.key, drawn: 0, groups: [], lit: [], prompt: null, chunk: null, size: 0, broke: false, held: false });
   }
-  const text = data.prompt.join("");
+  const text = readable(data.prompt.join(""));
   if (state.prompt !== text) {
     const first = state.inner.querySelector(".wb-prompt") ?? state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
     first.textContent = text;

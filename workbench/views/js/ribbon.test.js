@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { describe, ghosts, segments, visibleText } from "./ribbon.js";
+import { describe, ghosts, segments, visibleText, readable } from "./ribbon.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../tests/fixtures/wire/tree.json", import.meta.url)));
 const made = (texts) => ({ index: 0, path: [], bonus_kind: "bonus", nodes: { status: [], text: [] }, emitted: texts.map((text) => ({ text, kind: "bonus", node: null })) });
@@ -35,4 +35,9 @@ test("what cannot be seen gets a sign", () => {
 
 test("the sentence for a screen reader says how the round ended", () => {
   assert.match(describe(rounds[0]), /^Round 1: \d+ of \d+ tested drafts accepted; /);
+});
+
+test("a prompt in another script is readable: bytes that make one character together are shown as it", () => {
+  assert.equal(readable("‹D7›‹A9›‹D7›‹9C› ok ‹F0›‹9F›‹90›‹B1›"), "\u05e9\u05dc ok \u{1f431}");
+  assert.equal(readable("half ‹D7›"), "half ‹D7›");
 });

@@ -1,6 +1,6 @@
 /** The parts of the Live view in one place: builds them once, then tells each drawing what to show. */
 
-const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded"];
+const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"];
 const WINDOW = 8;
 
 /** Build the empty page inside `el`; returns the parts by name. @param {object} m  the modules */
@@ -9,7 +9,7 @@ export function build(el, m) {
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const chart = (...given) => m.panel.chart(kit, parts, ...given), card = (...given) => m.panel.card(kit, parts, ...given);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
-  const tokens = h("span", { className: "wb-extra" }, m.panel.legend(kit, STATUSES.map((name) => [`is-${name}`, name])), h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"), m.copying.button(kit, () => parts.textOf?.() ?? "", "the generated text"));
+  const tokens = h("span", { className: "wb-extra" }, (parts.tokenKey = m.panel.legend(kit, STATUSES.map((name) => [`is-${name}`, name]))), h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"), m.copying.button(kit, () => parts.textOf?.() ?? "", "the generated text"));
   const overTime = (last) => m.panel.legend(kit, [["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
   el.append(header(part, kit),
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }),
@@ -87,6 +87,7 @@ export function draw(parts, m, view) {
     key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   }, kit);
+  parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
   parts.ribbon.classList.toggle("is-empty", rounds.length === 0 && !view.arriving);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
   progress(parts.progress, view);
@@ -196,7 +197,7 @@ function nodeCard(parts, m, round, shown, more, stalled) {
     write(parts.cardNote, [round.nodes.status[node], slow].filter(Boolean).join(" · "));
   } else {
     const own = round.emitted.find((e) => e.node === null);
-    write(parts.cardTitle, own ? `After the accepted path: “${m.ribbon.tokenText(round, own)}”` : `Round ${round.index + 1}`);
+    write(parts.cardTitle, own?.kind === "plain" ? `Plain decoding: “${m.ribbon.tokenText(round, own)}”` : own ? `After the accepted path: “${m.ribbon.tokenText(round, own)}”` : `Round ${round.index + 1}`);
     write(parts.cardNote, [round.bonus_kind, slow].filter(Boolean).join(" · "));
   }
 }

@@ -35,11 +35,17 @@ export function apply(run, message) {
     run.state = "error";
   }
   for (const round of message.rounds ?? []) {
-    if (run.rounds[round.index] === undefined) run.rounds[round.index] = round;
+    if (run.rounds[round.index] === undefined) run.rounds[round.index] = named(round);
   }
   run.seq = Math.max(run.seq, message.seq ?? 0, run.rounds.length);
   const have = complete(run);
   return have < run.seq ? have : null;
+}
+
+/** Without a draft there is no bonus: traces of earlier versions called plain decoding that. */
+function named(round) {
+  if (round.bonus_kind !== "bonus" || round.nodes.status.length) return round;
+  return { ...round, bonus_kind: "plain", emitted: round.emitted.map((e) => (e.kind === "bonus" ? { ...e, kind: "plain" } : e)) };
 }
 
 /** A record of a finished trace. `notes` are said with its warnings. */

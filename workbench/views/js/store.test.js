@@ -35,3 +35,10 @@ test("an error ends the run and keeps message and remedy", () => {
   assert.equal(run.state, "error");
   assert.equal(run.error.remedy, "do");
 });
+
+test("plain decoding is not a bonus, whatever the trace that is read called it", () => {
+  const token = { kind: "bonus", text: "a" }, plain = { index: 0, nodes: { status: [] }, bonus_kind: "bonus", emitted: [token] };
+  const drafted = { index: 1, nodes: { status: ["accepted"] }, bonus_kind: "bonus", emitted: [{ kind: "accepted" }, token] }, run = newRun("c");
+  apply(run, { rounds: [plain, drafted] });
+  assert.deepEqual(run.rounds.map((r) => [r.bonus_kind, r.emitted.map((e) => e.kind)]), [["plain", ["plain"]], ["bonus", ["accepted", "bonus"]]]);
+});

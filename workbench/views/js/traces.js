@@ -6,7 +6,7 @@ export const MAX_BYTES = 64 * 1024 * 1024;
 const WHOLE = 1;
 const MAX_ROUNDS = 20000, MAX_NODES = 512;
 const COLUMNS = ["tokens", "parents", "depth", "position", "text", "p", "q", "accept", "u", "status", "source"];
-const STATUSES = ["accepted", "rejected", "discarded"], KINDS = ["accepted", "corrected", "bonus"];
+const STATUSES = ["accepted", "rejected", "discarded"], KINDS = ["accepted", "corrected", "bonus", "plain"];
 
 /** What is wrong with a file, and what to do. */
 export class TraceError extends Error {

@@ -61,6 +61,7 @@ const SHAPES = {
   root: "M-8 -8H8V8H-8Z",
   corrected: "M0 -10L10 0L0 10L-10 0Z",
   bonus: "M-5 -8.7H5L10 0L5 8.7H-5L-10 0Z",
+  plain: "M0 -9L9 7H-9Z",
   accepted: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z",
   rejected: "M-8 0A8 8 0 1 1 8 0A8 8 0 1 1 -8 0Z M-4 -4L4 4M4 -4L-4 4",
   discarded: "M-6.5 0A6.5 6.5 0 1 1 6.5 0A6.5 6.5 0 1 1 -6.5 0Z",

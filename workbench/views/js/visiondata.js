@@ -49,7 +49,7 @@ export function wordOf(rounds, index) {
 export function acceptanceWhere(rounds, chosen) {
   let tested = 0, accepted = 0;
   for (const t of tokens(rounds)) {
-    if (!chosen[t.index] || t.kind === "bonus") continue;
+    if (!chosen[t.index] || t.kind === "bonus" || t.kind === "plain") continue;
     tested += 1;
     accepted += t.kind === "accepted" ? 1 : 0;
   }
