@@ -23,8 +23,8 @@ ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 PNG_URL = "data:image/png;base64,"
 """How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
 CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
-"""Kind of the token the target adds: after a rejection, for free at the end of a fully accepted path, or on its own, where
-nothing was drafted."""
+"""Kind of the token the target adds: after a rejection, for free at the end of a fully accepted path, or on its own,
+where nothing was drafted."""
 
 STOPPED = ("cancelled", "lease", "limit", "memory")
 """Reasons of a run that was stopped: its user asked for it; the page that followed it was closed, or nobody asked after

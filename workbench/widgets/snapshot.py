@@ -12,7 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.trace import metrics
-from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, DISCARDED, PLAIN, PNG_URL, REJECTED, Emitted, Round, Trace
+from workbench.trace.events import (
+    ACCEPTED,
+    BONUS,
+    CORRECTED,
+    DISCARDED,
+    PLAIN,
+    PNG_URL,
+    REJECTED,
+    Emitted,
+    Round,
+    Trace,
+)
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300
