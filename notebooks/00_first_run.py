@@ -126,7 +126,8 @@ w.ribbon(spec)
 # | **bonus** + | the target's own token behind a draft that was accepted to its end | yes |
 # | **discarded** ⌀ | a draft behind a rejection: nobody looked at it | no |
 #
-# While a run goes on, drafts that wait for the target's pass are *pending*. Plain decoding is all bonus.
+# While a run goes on, drafts that wait for the target's pass are *pending*. A token of
+# plain decoding is *plain*: nothing was drafted, as before the last token, which needs no draft.
 #
 # **Predict** before you run the next cell. Which of these can happen? (a) A round with two rejected drafts. (b) A round
 # with neither a corrected nor a bonus token. (c) A round that adds five tokens to the text.
@@ -139,7 +140,7 @@ print("tokens in text:", dict(text))
 print("tokens added by each round:", [len(r.emitted) for r in spec.rounds])
 
 assert drafts["accepted"] + drafts["rejected"] + drafts["discarded"] == sum(len(r.nodes) for r in spec.rounds)
-assert text["accepted"] + text["corrected"] + text["bonus"] == len(spec.token_ids)
+assert text["accepted"] + text["corrected"] + text["bonus"] + text["plain"] == len(spec.token_ids)
 assert text["accepted"] == drafts["accepted"]
 for r in spec.rounds:
     assert r.nodes.status.count("rejected") <= 1

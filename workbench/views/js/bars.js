@@ -43,7 +43,7 @@ export function render(el, data, kit) {
     const has = bar.low !== undefined;
     kit.set(whisker, { class: "wb-whisker", display: has ? "inline" : "none", x1: middle, x2: middle, y1: y(bar.low ?? 0), y2: y(bar.high ?? 0) });
     kit.set(label, { class: "wb-mute", x: middle, y: high - 5, "text-anchor": "middle" });
-    kit.set(value, { x: has && b.width > 20 ? middle + 3 : middle, y: Math.max(11, b.y - 5), "text-anchor": has && b.width > 20 ? "start" : "middle" });
+    kit.set(value, { x: middle, y: above(b.y, has ? y(bar.high ?? 0) : b.y), "text-anchor": "middle" });
     kit.write(label, i % labelEvery === 0 ? bar.label : "");
     kit.write(value, i % valueEvery === 0 ? values[i] : "");
   });
@@ -52,6 +52,12 @@ export function render(el, data, kit) {
   kit.set(state.theoryMarks, { d: theory.marks });
   kit.set(state.axis, { x: width, y: high - 5, "text-anchor": "end" });
   kit.write(state.axis, data.bars.length && placed.at(-1).x + 60 < width - 6 * data.axis.length ? data.axis : "");
+}
+
+/** Where a bar's number stands: above its interval, so that neither covers the other. Pure.
+ *  @param {number} top  of the bar  @param {number} whisker  upper end of its interval */
+export function above(top, whisker) {
+  return Math.max(11, Math.min(top, whisker) - 5);
 }
 
 /** A line through the middles of the bars, and a small diamond at each. Pure. @returns {{line: string, marks: string}} path data */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { layout, overlayPaths } from "./bars.js";
+import { above, layout, overlayPaths } from "./bars.js";
 
 test("heights are in proportion and the largest fills the room", () => {
   const [a, b] = layout([{ value: 2, part: 1 }, { value: 4 }], 4, 300);
@@ -25,4 +25,10 @@ test("the overlay goes through the middle of every bar, at its own height", () =
   assert.equal(marks.match(/z/g).length, 2);
   assert.deepEqual(overlayPaths([], placed, (v) => v), { line: "", marks: "" });
   assert.equal(overlayPaths([1, 1, 1], placed, (v) => v).marks.match(/z/g).length, 2);
+});
+
+test("a bar's number stands above its interval", () => {
+  assert.equal(above(80, 40), 35);
+  assert.ok(above(80, 20) + 2 < 20, "at the highest interval there is, too");
+  assert.equal(above(80, 80), 75);
 });

@@ -1,7 +1,7 @@
 /** Curves over the rounds of a run, with a mark wherever a setting changed: acceptance, tokens per second. */
 
 const BOX = { left: 30, right: 8, top: 26, bottom: 18 };
-const LEAST_ROUNDS = 20;
+const LEAST_ROUNDS = 20, LETTER = 6.1;
 
 /** Path data of a line with holes where there is no value. Pure. */
 export function line(points, x, y) {
@@ -33,16 +33,28 @@ export function thin(points, room) {
   return kept;
 }
 
-/** Put labels of marks into rows so that none covers another; a label without room has row null. Pure.
- *  @param {{index: number, text: string}[]} marks  @param {(index: number) => number} x  @param {number} width */
+/** Put labels of marks into rows so that none covers another and every mark has one: where there is no room for all the
+ *  words they are cut, down to the number of the change, whose words its title and the table say. Pure.
+ *  @param {{index: number, text: string}[]} marks  @param {(index: number) => number} x  @param {number} width
+ *  @returns {{index: number, text: string, label: string, start: number, row: number}[]}  `start`: left end, in pixels */
 export function place(marks, x, width, rows = 2) {
-  const ends = Array(rows).fill(-Infinity);
-  return marks.map((mark) => {
-    const wide = 5 + 6.1 * mark.text.length, left = x(mark.index) + 4 + wide > width;
-    const start = left ? x(mark.index) - wide : x(mark.index) + 4;
-    const row = ends.findIndex((end) => end <= start);
-    if (row >= 0) ends[row] = start + wide;
-    return { ...mark, row: row < 0 ? null : row, left };
+  for (let n = 1; ; n += 1) {
+    const placed = marks.map((mark, i) => ({ ...mark, row: i % n, number: `${i + 1}` }));
+    for (let row = 0; row < n; row += 1) inRow(placed.filter((mark) => mark.row === row), x, width);
+    if (n >= rows || placed.every((mark) => mark.label === mark.text)) return placed.map(({ number, ...mark }) => mark);
+  }
+}
+
+/** Labels of one row: each begins at its mark, moved only as far as the numbers of its neighbours need it. */
+function inRow(row, x, width) {
+  const wide = (text) => 5 + LETTER * text.length;
+  row.forEach((mark, k) => (mark.start = Math.max(x(mark.index) + 4, k ? row[k - 1].start + wide(row[k - 1].number) : 0)));
+  for (let k = row.length - 1; k >= 0; k -= 1) row[k].start = Math.min(row[k].start, (row[k + 1]?.start ?? width) - wide(row[k].number));
+  row.forEach((mark, k) => {
+    const before = k ? row[k - 1].start + wide(row[k - 1].label) : 0, end = row[k + 1]?.start ?? width;
+    if (k === row.length - 1) mark.start = Math.max(before, Math.min(mark.start, width - wide(mark.text))); // the last one may reach back
+    const letters = Math.floor((end - mark.start - 5) / LETTER);
+    mark.label = letters >= mark.text.length ? mark.text : letters >= 5 ? `${mark.text.slice(0, letters - 1)}…` : mark.number;
   });
 }
 
@@ -89,8 +101,8 @@ function drawMarks(parent, marks, x, height, kit) {
   marks.forEach((mark, i) => {
     const at = x(mark.index), [rule, text, title] = parent.children[i].children;
     kit.set(rule, { x1: at, x2: at, y1: 2, y2: height - BOX.bottom });
-    kit.set(text, { x: mark.left ? at - 4 : at + 4, y: 9 + 12 * (mark.row ?? 0), "text-anchor": mark.left ? "end" : "start" });
-    kit.write(text, mark.row === null ? "" : mark.text);
+    kit.set(text, { x: mark.start, y: 9 + 12 * mark.row });
+    kit.write(text, mark.label);
     kit.write(title, `${mark.text} at round ${mark.index + 1}`);
   });
 }

@@ -7,14 +7,22 @@ test("a value that does not exist leaves a hole in the line", () => {
   assert.equal(d, "M0.0 1.0M2.0 0.0L3.0 1.0");
 });
 
-test("labels of near marks go to different rows, and are dropped when there is no room", () => {
-  const marks = [0, 1, 2, 3].map((index) => ({ index, text: "depth 2 → 5" }));
-  assert.deepEqual(place(marks, (i) => 10 * i, 500).map((m) => m.row), [0, 1, null, null]);
-  assert.deepEqual(place(marks, (i) => 120 * i, 900).map((m) => m.row), [0, 0, 0, 0]);
+test("labels of far marks stand in one row, whole; near ones are cut, and none covers another or is left out", () => {
+  const marks = [0, 1, 2, 3].map((index) => ({ index, text: "depth 2 → 5" })), far = place(marks, (i) => 120 * i, 900);
+  assert.deepEqual(far.map((m) => [m.row, m.label]), marks.map((m) => [0, m.text]));
+  for (const [step, width, n] of [[10, 500, 4], [0, 240, 6], [3, 240, 8], [40, 400, 9], [29, 300, 10]]) {
+    const placed = place(Array.from({ length: n }, (_, index) => ({ index, text: "draft-model → draft-tree" })), (i) => Math.min(width, 30 + step * i), width);
+    assert.ok(placed.every((m) => m.label.length > 0), "every change has a label");
+    for (const row of [0, 1]) {
+      const boxes = placed.filter((m) => m.row === row).map((m) => [m.start, m.start + 6.1 * m.label.length]);
+      boxes.forEach(([start, end], k) => assert.ok(start >= (k ? boxes[k - 1][1] : 0) && end <= width, `${step} ${width}: ${JSON.stringify(boxes)}`));
+    }
+  }
 });
 
-test("a label that would leave the drawing turns to the left", () => {
-  assert.equal(place([{ index: 0, text: "depth 2 → 5" }], () => 480, 500)[0].left, true);
+test("a label that would leave the drawing reaches back", () => {
+  const [only] = place([{ index: 0, text: "depth 2 → 5" }], () => 480, 500);
+  assert.deepEqual([only.label, only.start < 480], ["depth 2 → 5", true]);
 });
 
 test("thinning keeps the lowest and the highest of every stretch, in order", () => {
