@@ -40,6 +40,20 @@ def test_ctrl_c_ends_with_its_own_status(workbench: Command, monkeypatch: pytest
     assert (result.status, result.err) == (130, "error: Interrupted.\n")
 
 
+def test_ctrl_c_within_a_command_is_said_in_words_and_in_json(
+    workbench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["workbench.cli.methods"], "described", interrupt)
+    result = workbench("methods")
+    assert (result.status, result.out, result.err) == (130, "", "error: Interrupted.\n")
+    result = workbench("methods", "--json")
+    assert (result.status, result.err) == (130, "")
+    assert (result.json["error"]["message"], result.json["error"]["exit_code"]) == ("Interrupted.", 130)
+
+
 def test_help_and_version_need_no_model_and_no_torch() -> None:
     code = (
         "import sys; from workbench.cli import main; status = main(['generate', '--help']) or main(['--version']);"

@@ -10,9 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli import say
+from workbench.core.errors import WorkbenchError
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer: no progress, notes or figures.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also what is loaded, from where, in what time.")]
+
+
+class InterruptError(WorkbenchError):
+    """Ctrl-C, in a form that typer does not answer itself, without a word."""
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,7 +32,10 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, quiet: bool = False, verbose: bool = False, **options: Any) -> Any:
         say.set_level(quiet, verbose)
-        return function(*args, **options)
+        try:
+            return function(*args, **options)
+        except KeyboardInterrupt:
+            raise InterruptError("Interrupted.") from None
 
     wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # pyright: ignore[reportAttributeAccessIssue]
     wrapped.__annotations__ = {p.name: p.annotation for p in wrapped.__signature__.parameters.values()}  # pyright: ignore[reportAttributeAccessIssue]

@@ -134,6 +134,8 @@ def generate(
         print(json.dumps(to_object(done), ensure_ascii=False, indent=2))
     elif not say.is_quiet():
         _print_figures(done)
+    if done.footer.reason in STOPPED and as_json:
+        raise typer.Exit(130)  # an error would be a second object
     if done.footer.reason in STOPPED:
         raise KeyboardInterrupt
 

@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = app(args=args, prog_name="workbench", standalone_mode=False, default_map=_own_defaults(args))
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        return _report(WorkbenchError("Interrupted."), INTERRUPTED, False, as_json)
+    except (KeyboardInterrupt, typer.Abort, common.InterruptError):
+        return _report(common.InterruptError("Interrupted."), INTERRUPTED, False, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
