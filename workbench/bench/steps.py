@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.paired import race, so_far
 from workbench.bench.sample import Sample
+from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
 if TYPE_CHECKING:
@@ -106,7 +107,15 @@ class Hearing:
         self.made = made
 
     def step(self, message: Mapping[str, Any]) -> Step:
-        """The step that a message of `Telling` tells of; its comparison grows from step to step."""
+        """The step that a message of `Telling` tells of; its comparison grows from step to step.
+
+        Raises:
+            WorkbenchError: the message is of another version of the workbench.
+        """
+        if "news" not in message:
+            raise WorkbenchError(
+                "That app tells of its comparisons otherwise.", "Bring it and this one to one version."
+            )
         news = message["news"]
         if news is not None:
             self._take(news)
