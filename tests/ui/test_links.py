@@ -110,3 +110,50 @@ def test_the_places_of_a_page_are_on_that_page(fake_app: str, open_page: Opener)
     page.wait_for_url("**/methods#medusa")
     page.wait_for_function("Math.abs(document.getElementById('medusa').getBoundingClientRect().top) < innerHeight / 2")
     assert page.locator(".wb-method").count() > 1, "nothing was loaded anew"
+
+
+AGREES = """() => {
+  const asked = new URLSearchParams(location.search), of = (css) => document.querySelector(`#wb-page ${css}`).value;
+  return asked.get("prompt") === of("textarea") && asked.get("method") === of("[data-what=method]")
+    && asked.get("depth") === of("[data-param=depth] input[type=number]");
+}"""
+
+
+@in_browser
+def test_undo_and_steps_of_the_history_leave_form_and_address_agreeing(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    view = page.locator("#wb-page")
+    prompt, depth = view.locator("textarea"), view.locator("[data-param=depth] input[type=number]")
+    depth.fill("7")
+    depth.press("Tab")
+    page.wait_for_function("location.search.includes('depth=7')")
+    depth.click()
+    page.keyboard.press("Control+z")
+    page.wait_for_function("location.search.includes('depth=4')")  # at once, not when the field is left
+    assert depth.input_value() == "4"
+    prompt.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("Another one")
+    page.wait_for_function("location.search.includes('Another+one')")
+    page.keyboard.press("Control+z")
+    page.wait_for_function("!location.search.includes('Another+one')")
+    page.wait_for_function(AGREES)
+    # another tab, and a step back to what Live was then
+    prompt.fill("Before")
+    page.wait_for_function("location.search.includes('Before')")
+    nav = page.get_by_role("navigation", name="Pages").locator("visible=true").first
+    nav.get_by_text("Compare").click()
+    page.wait_for_selector(f"#wb-compare {READY}")
+    page.get_by_role("navigation", name="Pages").locator("visible=true").first.get_by_text("Live").click()
+    prompt.fill("After")
+    view.locator("[data-what=method]").select_option("draft-tree")
+    page.wait_for_function("location.search.includes('After')")
+    page.go_back()
+    page.wait_for_selector(f"#wb-compare {READY} >> visible=true")
+    page.go_back()
+    page.wait_for_function("document.querySelector('#wb-page textarea').value === 'Before'")
+    page.wait_for_function(AGREES)
+    page.go_forward()
+    page.go_forward()
+    page.wait_for_function("document.querySelector('#wb-page textarea').value === 'After'")
+    page.wait_for_function(AGREES)

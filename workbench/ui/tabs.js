@@ -32,7 +32,10 @@
   const begin = () => {
     if (!button("live")) return setTimeout(begin, 50); // now and then Gradio mounts this component before the tabs
     new MutationObserver(again).observe(document.getElementById("wb-views"), { subtree: true, attributes: true, attributeFilter: ["aria-selected"] });
-    addEventListener("popstate", () => asked() !== tabs.open && show(asked()));
+    addEventListener("popstate", () => {
+      if (asked() !== tabs.open) show(asked());
+      dispatchEvent(new CustomEvent("wb:address")); // the open tab shows what this entry of the history says
+    });
     if (asked() !== "live") show(asked());
   };
   begin();

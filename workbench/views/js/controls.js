@@ -100,6 +100,7 @@ function build(el) {
   const note = () => h("small", { className: "wb-detail" });
   const number = (what, min, maximum) => h("input", {
     type: "number", id: `${uid}-${what}`, min, max: maximum, step: 1,
+    oninput: (event) => event.inputType?.startsWith("history") && event.target.value !== "" && event.target.dispatchEvent(new Event("change")), // undone is given at once
     onchange: (event) => tell("wb:choose", { what, value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))) }),
   });
   const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);

@@ -115,7 +115,10 @@ function numeric(f, uid, label, row, tell, make) {
   // What is being typed is left alone until it is given: a run redraws the form many times a second.
   let typing = false;
   const type = (value) => typing || number.value === String(value ?? "") || (number.value = value ?? "");
-  number.addEventListener("input", () => (typing = true));
+  number.addEventListener("input", (event) => {
+    typing = true;
+    if (event.inputType?.startsWith("history") && number.value !== "") number.dispatchEvent(new Event("change")); // undone is given at once
+  });
   number.addEventListener("blur", () => (typing = false));
   number.addEventListener("change", () => {
     typing = false;

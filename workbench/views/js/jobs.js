@@ -24,10 +24,21 @@ export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) 
     if (problems.length) page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
     if (choice.target !== catalogue.chosen.target) await look(page);
   }
+  addEventListener("wb:address", () => page.catalogue && host.isOpen?.() !== false && stepped(page, { look, fromQuery }));
   page.draw();
   el.dataset.ready = "true";
   page.timer = setInterval(() => watch(page), 1000);
   return page;
+}
+
+/** The address changed under the page, by a step back or forth: the panel shows what it says; one that says nothing, or comes
+ *  while something is measured, is told what the panel holds. */
+async function stepped(page, { look, fromQuery }) {
+  const { el, m, host, catalogue } = page, query = host.address.read();
+  if (page.channel || new URLSearchParams(query).size < 2) return el.dispatchEvent(new CustomEvent("wb:choose", { detail: {} }));
+  page.choice = fromQuery(query, catalogue, m.form.clamp).choice;
+  if (page.choice.target !== catalogue.chosen.target) await look(page);
+  page.draw();
 }
 
 /** Show a recorded example where nothing was measured yet. It needs no backend, so it is there before one. */

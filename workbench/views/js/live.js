@@ -24,6 +24,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   };
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
   page.fresh = () => m.opening.fresh(page);
+  page.describe = () => m.actions.query(page);
   page.ended = (run) => m.actions.ended(page, run);
   page.announce = (over) => announce(page, over);
   host.listen?.((message) => (m.repeats.hear(page, message), m.backend.hear(page, message)));
@@ -39,6 +40,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
   await looked;
   await m.opening.arrive(page, trace ?? m.opening.handed());
   addEventListener("wb:tab", ({ detail }) => detail === "live" && m.opening.take(page));
+  addEventListener("wb:address", () => host.address && host.isOpen?.() !== false && m.opening.stepped(page));
   m.opening.dress(page);
   m.actions.estimate(page);
   page.draw();
@@ -123,7 +125,7 @@ function tick(page) {
   m.repeats.tidy(page);
   announce(page, false);
   if (page.lost || (page.run && m.store.isActive(page.run) && !page.run.rounds.length)) page.draw();
-  if (page.touched && page.host.address && page.catalogue && page.query !== m.actions.query(page)) page.host.address.write((page.query = m.actions.query(page)));
+  m.opening.say(page);
 }
 
 /** Tell a screen reader: every round while stepping, a summary every few seconds while it runs, and the end. */
@@ -158,6 +160,7 @@ function draw(page, all = false) {
   const panel = m.view.panel(page, page.view);
   m.controls.render(page.parts.side, panel);
   m.bar.render(page.parts.bar, panel, m);
+  m.opening.saySoon(page);
 }
 
 export default { mount };

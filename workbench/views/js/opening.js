@@ -1,6 +1,8 @@
 /** What is shown first, and what is shown instead of a run: recordings, traces from files, the run before a reload. */
 
 const EXAMPLE_SPEED = 0.1;
+/** After a change, so long until the address says it: typing is faster than a browser lets addresses change. */
+const SOON_MS = 250;
 
 /** The recording that plays before anything was run. */
 export const EXAMPLE = "draft-tree";
@@ -33,6 +35,36 @@ export async function arrive(page, trace) {
     if (asked.settings && !page.embed && !m.recall.reloaded()) page.note = "From a link: press Run to decode it here.";
     await (page.greeting ?? example(page, EXAMPLE, null));
   }
+}
+
+/** Say in the address what is shown. `page.describe` is its query. */
+export function say(page) {
+  if (!page.touched || !page.host.address || !page.catalogue) return;
+  const query = page.describe();
+  if (query !== page.said) page.host.address.write((page.said = query));
+}
+
+/** The same in a moment, once for all changes until then. */
+export function saySoon(page) {
+  if (page.touched && page.host.address) page.saying ??= setTimeout(() => ((page.saying = null), say(page)), SOON_MS);
+}
+
+/** The address changed under the page, by a step back or forth: the panel shows what it says, and it what the page shows. */
+export async function stepped(page) {
+  const { m, host } = page, query = host.address.read();
+  page.said = null;
+  if (page.catalogue && !m.store.isActive(page.run)) {
+    await models(page, new URLSearchParams(query));
+    const asked = m.link.fromQuery(query, page.catalogue, m.form.clamp);
+    if (asked.recorded && asked.recorded !== page.recorded) {
+      fresh(page);
+      page.run = null;
+      await example(page, asked.recorded, asked.pin, asked);
+    } else settle(page, asked);
+    if (asked.pin && page.run) page.selection.pin = asked.pin;
+  }
+  page.draw();
+  say(page);
 }
 
 /** The panel for the models that an address names. */

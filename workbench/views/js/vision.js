@@ -34,6 +34,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
   page.beside = besides(page);
   page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page));
   page.fresh = () => fresh(page);
+  page.describe = () => query(page);
   page.ended = (run) => ended(page, run);
   page.announce = (over) => announce(page, over);
   host.listen?.((message) => {
@@ -49,6 +50,7 @@ export async function mount(el, { modules: m, host: given, trace = null, beside 
   page.timer = setInterval(() => tick(page), 1000);
   page.draw();
   await arrive(page, trace, beside);
+  addEventListener("wb:address", () => host.address && host.isOpen?.() !== false && stepped(page));
   dress(page);
   page.draw();
   m.exports?.mount(parts.exports, { trace: () => whole(page), stage: parts.stage, host, modules: m, definitions: () => page.view?.definitions ?? {}, lexicon: () => vision.lexicon, keeps: page.catalogue?.keeps, kept: (id) => page.on === "run" && m.opening.kept(page, id) });
@@ -96,13 +98,16 @@ async function arrive(page, trace, beside) {
   const found = await m.backend.ask(page, "gallery", {});
   if (found) Object.assign(vision, found);
   await look(page, null, null);
-  const query = new URLSearchParams(host.address?.read() ?? ""), rest = new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
+  const query = new URLSearchParams(host.address?.read() ?? "");
   const names = query.get("recorded") ? [query.get("recorded"), query.get("beside")] : EXAMPLE;
   if (page.catalogue) {
-    const wanted = await asked(page, query, rest), again = !wanted.recorded && (await recall(page, wanted, await earlier));
+    const wanted = await asked(page, query, others(query)), again = !wanted.recorded && (await recall(page, wanted, await earlier));
     settle(page, wanted);
     if (again && !m.store.isActive(page.run)) page.selection.pin = page.wish;
-    else if (!again && !page.wished) await example(page, names);
+    else if (!again && !page.wished) {
+      await example(page, names);
+      if (wanted.recorded) settle(page, { ...wanted, problems: [] }); // what the address has of its own goes before the run's
+    }
     if (m.recall.reloaded() || !page.wished) await hold(page, again);
     else if (!again) page.note = "From a link: press Run to decode it here.";
   } else await example(page, names);
@@ -138,9 +143,29 @@ async function asked(page, query, rest) {
   return { ...found, scene, beside: query.has("beside") && !found.recorded ? (known ? beside : "") : null, besideDrafter: query.get("beside_drafter") };
 }
 
+/** The address changed under the page, by a step back or forth. */
+async function stepped(page) {
+  const query = new URLSearchParams(page.host.address.read());
+  page.said = null;
+  if (page.catalogue && !running(page)) {
+    const wanted = await asked(page, query, others(query));
+    settle(page, wanted);
+    if (wanted.pin && page.run) page.selection.pin = wanted.pin;
+    page.wish = null;
+  }
+  page.draw();
+  page.m.opening.say(page);
+}
+
+/** What of an address the Vision tab has in common with Live. */
+function others(query) {
+  return new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
+}
+
 /** What an address asks for, in the panel; it goes before the settings of a run that is shown again. */
-function settle(page, { choice, params, scene, beside, besideDrafter, problems }) {
+function settle(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
   const { m, vision } = page;
+  page.formed ||= settings;
   page.choice = m.choice.revise({ ...page.choice, ...choice, params: { ...page.choice.params, ...params } }, page.catalogue);
   if (scene && scene.name !== vision.scene) take(page, scene, "prompt" in choice);
   if (beside !== null) vision.besideMethod = beside;
@@ -597,8 +622,8 @@ async function copy(page) {
 /** What is shown, as the query of an address. */
 export function query(page) {
   const { m, choice, catalogue, vision } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish), params = m.choice.parameters(choice, catalogue, choice.method, m.form.clamp);
-  const made = new URLSearchParams(m.link.toQuery(choice, catalogue, params, { pin, embed: page.embed, recorded: page.recorded }));
-  if (page.recorded) return made.toString();
+  const made = new URLSearchParams(m.link.toQuery(choice, catalogue, params, { pin, embed: page.embed, recorded: page.recorded, settings: !page.recorded || page.formed }));
+  if (page.recorded && !page.formed) return made.toString();
   for (const [name, value] of [["scene", vision.scene], ["beside", vision.besideMethod || "none"], ["beside_drafter", vision.besideDrafter]]) if (value) made.set(name, value);
   return made.toString();
 }
@@ -606,12 +631,12 @@ export function query(page) {
 // -- Drawing -----------------------------------------------------------------------------------------------------------
 
 function tick(page) {
-  const { m, host } = page;
+  const { m } = page;
   for (const seat of [page, page.beside]) m.backend.watch(seat);
   page.lost ||= page.beside.lost;
   announce(page, false);
   if (page.lost || (page.run && m.store.isActive(page.run) && !page.run.rounds.length)) page.draw();
-  if (page.touched && host.address && page.catalogue && page.written !== query(page)) host.address.write((page.written = query(page)));
+  m.opening.say(page);
 }
 
 /** Tell a screen reader: every round while stepping, a summary every few seconds while it runs, and the end. */
@@ -629,6 +654,7 @@ function announce(page, over) {
 }
 
 function draw(page) {
+  page.m.opening.saySoon(page);
   const { m, vision, parts } = page;
   const now = performance.now();
   m.pace.notice([page, page.beside], false, now);
