@@ -365,10 +365,10 @@ def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: Opener) ->
     page.click("[data-press=run]")
     state(page, "finished")
     for name, rows in (("lane", count(page)), ("curve", count(page)), ("position", 4), ("histogram", 1)):
-        page.click(f".wb-card-{name} h3 .wb-tool:text-is('▤')")
+        page.click(f".wb-card-{name} h3 .wb-tool:text-is('table')")
         page.wait_for_selector(f".wb-card-{name} table tbody tr")
         assert page.locator(f".wb-card-{name} tbody tr").count() >= rows
-        page.click(f".wb-card-{name} h3 .wb-tool:text-is('▤')")
+        page.click(f".wb-card-{name} h3 .wb-tool:text-is('table')")
         page.wait_for_selector(f".wb-card-{name} svg")
 
 

@@ -21,7 +21,7 @@ export function build(el, m, host) {
     control.setAttribute("aria-label", label);
     return control;
   };
-  const stage = part("stage", "main", { className: "wb-stage" },
+  const stage = part("stage", "div", { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
     part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
     part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small"), part("now", "div", { className: "wb-now", role: "list" })),
@@ -64,7 +64,7 @@ function header(part, m, host) {
   file.setAttribute("aria-label", "Comparison file");
   const nav = part("nav", "nav", { className: "wb-nav" });
   m.pagehead.fill(nav, kit, host, "Compare");
-  const made = h("header", { className: "wb-head" }, h("b", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+  const made = h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
     badge("copy", "copy link", "Copy a link to these lanes and prompts"), exports,
     badge("open", "open …", "Open a comparison that was saved as JSON"), file, badge("theme", "◐ theme", "Light or dark"));

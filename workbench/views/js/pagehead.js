@@ -16,6 +16,20 @@ export function fill(nav, kit, host, current) {
     nav.append(link);
   }
   nav.setAttribute("aria-label", "Pages");
+  nav.parentElement?.prepend(skip(nav, kit));
+}
+
+/** The first stop of the tab key: past the header and the settings to what is shown. */
+function skip(nav, kit) {
+  const link = kit.h("a", { className: "wb-skip", href: place("stage") }, "Skip to what is shown");
+  link.addEventListener("click", (event) => {
+    const to = nav.closest(".wb")?.querySelector(".wb-stage, .wb-pagemain");
+    event.preventDefault();
+    to?.setAttribute("tabindex", "-1");
+    to?.focus();
+    to?.scrollIntoView({ block: "start" });
+  });
+  return link;
 }
 
 /** An address of the Live page. @param {string} base  of the app  @param {Record<string, unknown>} state  what it shall show

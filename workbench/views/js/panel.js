@@ -16,7 +16,7 @@ export function chart(kit, parts, name, title, extra, className) {
   parts[`${name}Table`].setAttribute("role", "region");
   parts[`${name}Table`].setAttribute("aria-label", `${title}: table`);
   const made = card(kit, parts, name, title, extra, parts[name], parts[`${name}Table`]);
-  made.firstChild.append(toggle(kit, "▤", `${title}: show as a table`, (on) => {
+  made.firstChild.append(toggle(kit, "table", `${title}: show as a table`, (on) => {
     parts[`${name}Table`].hidden = !on;
     parts[name].hidden = on;
     kit.tell(made, "wb:redraw");

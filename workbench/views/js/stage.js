@@ -13,7 +13,7 @@ export function build(el, m) {
   const overTime = (last) => m.panel.legend(kit, [["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
   el.append(header(part, kit),
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }),
-      part("stage", "main", { className: "wb-stage" },
+      part("stage", "div", { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
         part("pairs", "div", { className: "wb-pairs", hidden: true }, part("pairsText", "span"), part("pairsGo", "button", { type: "button", className: "wb-tool" })),
@@ -49,7 +49,7 @@ function header(part, kit) {
   const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
   const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
   const menu = kit.h("div", { className: "wb-menu" }, badge("export", "export ▾", "Save this run"), part("exports", "div", { className: "wb-exports", hidden: true }));
-  const made = kit.h("header", { className: "wb-head" }, kit.h("b", { className: "wb-name" }, kit.h("span", {}, "Speculative Decoding "), "Workbench"), part("nav", "nav", { className: "wb-nav" }), kit.h("span", { className: "wb-space" }),
+  const made = kit.h("header", { className: "wb-head" }, kit.h("h1", { className: "wb-name" }, kit.h("span", {}, "Speculative Decoding "), "Workbench"), part("nav", "nav", { className: "wb-nav" }), kit.h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, kit.h("i"), part("badgeText", "span")),
     part("simulation", "span", { className: "wb-badge is-simulation", hidden: true }, "SIMULATION"),
     part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),

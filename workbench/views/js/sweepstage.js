@@ -17,7 +17,7 @@ export function build(el, m, host) {
   const card = (...given) => m.panel.card(kit, parts, ...given);
   const metric = part("metric", "select");
   metric.setAttribute("aria-label", "What the cells show");
-  const stage = part("stage", "main", { className: "wb-stage" },
+  const stage = part("stage", "div", { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
     part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
     part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
@@ -44,7 +44,7 @@ function header(part, m, host) {
   const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
   const exports = m.jobs.exportMenu(part, kit, "Save this sweep", [["csv", "CSV: a row a cell"], ["parquet", "Parquet: a row a cell"], ["json", "JSON: everything"]]);
   m.pagehead.fill(nav, kit, host, "Sweep");
-  const made = h("header", { className: "wb-head" }, h("b", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+  const made = h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
     badge("copy", "copy link", "Copy a link to these axes and settings"), exports, badge("theme", "◐ theme", "Light or dark"));
   return made;

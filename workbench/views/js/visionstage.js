@@ -29,7 +29,7 @@ export function build(el, m) {
   const caption = (name, label) => m.panel.region(kit, parts, name, "wb-ribbon wb-caption", { role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
   el.append(header(part, kit),
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }, part("controls", "div", { className: "wb-controls" })),
-      part("stage", "main", { className: "wb-stage" },
+      part("stage", "div", { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
         h("div", { className: "wb-imgs" },
@@ -65,7 +65,7 @@ function header(part, kit) {
   const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
   const menu = kit.h("div", { className: "wb-menu" }, badge("export", "export ▾", "Save this run"), part("exports", "div", { className: "wb-exports", hidden: true }));
   file.setAttribute("aria-label", "Trace file");
-  return kit.h("header", { className: "wb-head" }, kit.h("b", { className: "wb-name" }, "Speculative Decoding Workbench"), part("nav", "nav", { className: "wb-nav" }), kit.h("span", { className: "wb-space" }),
+  return kit.h("header", { className: "wb-head" }, kit.h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), part("nav", "nav", { className: "wb-nav" }), kit.h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, kit.h("i"), part("badgeText", "span")),
     badge("copy", "copy link", "Copy a link to these settings and this place"), menu, badge("open", "open …", "Open a trace file: JSON or JSON Lines"), file,
     badge("theme", "◐ theme", "Light or dark"), badge("help", "?", "Keys and words"));
