@@ -268,7 +268,7 @@ export function fit(el, m) {
 /** How a tree is shown: zoom, whether something is folded or was unfolded, what is drawn, the region's place in it. */
 export function shown(el) {
   const view = el._tree;
-  if (!view?.placed) return null;
+  if (!view?.placed || !view.data.round) return null; // a run that starts has no round yet
   const more = folds(view, view.data).size > 0, size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
   return { zoom: view.zoom, folded: view.folded, more, drawn: view.drawn, awaited: view.awaited, tree: view.placed.tree, items: view.placed.items, sight: { x0: view.left / scale, x1: (view.left + size.width) / scale, y0: view.top / scale, y1: (view.top + size.height) / scale }, cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1 };
 }
