@@ -24,7 +24,7 @@ from workbench.site import execution, pairs
 
 EXECUTORS = {
     "stock": ["-m", "jupyter", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout={limit}"],
-    "nbmake": ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--nbmake", "--nbmake-timeout={limit}"],
+    "nbmake": ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "slow", "--nbmake-timeout={limit}"],
 }
 """`stock` is nbclient as it comes; `nbmake` is pytest with the patient client of `workbench.site.execution`."""
 BURN = "while True: sum(range(10000))"
