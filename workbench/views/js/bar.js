@@ -16,7 +16,7 @@ export function build(kit, parts) {
   return parts.bar;
 }
 
-/** What its buttons do now: run what is idle, pause what runs. Pure. @param {ReturnType<typeof import("./controls.js").buttons>} all */
+/** What its buttons do now: run what is idle, pause what runs. Pure. @param {object} all  of `controls.buttons` */
 export function offered(all, active) {
   return [active ? "pause" : "run", "step", "stop"].map((name) => ({ name, ...all[name] }));
 }
