@@ -117,6 +117,16 @@ export function sees(seen) {
   return said[mode(seen)]();
 }
 
+const WAYS = {
+  prune: "pruned: a random share of the patches is kept, whatever they show", pool: "pooled: each block is the mean of its patches",
+  conv: "convolved: each block is a learned mix of its patches", resample: "resampled: learned queries gather from all patches", latents: "latents: learned queries gather from all patches",
+};
+
+/** How the drafter's compressor made fewer tokens of the patches, in words; empty where it has none. Pure. */
+export function way(compressor) {
+  return WAYS[compressor] ?? compressor ?? "";
+}
+
 /** The chosen entry of a gate and its weight, or null. @returns {{name: string, weight: number}|null} */
 export function gated(seen) {
   const all = Object.entries(seen.gate ?? {});

@@ -1,6 +1,6 @@
 /** τ against the number of vision tokens that the drafter keeps: one line for each compressor, with 95 % intervals. */
 
-const BOX = { left: 30, right: 8, top: 10, bottom: 34 };
+const BOX = { left: 30, right: 8, top: 24, bottom: 34 };
 /** Room that a label needs: its text is as wide as this at most. */
 const wide = (text) => 8 + 6.2 * text.length;
 const STYLES = [["wb-line-a", "", "circle"], ["wb-line-b", "6 3", "square"], ["wb-line-c", "2 3", "diamond"], ["wb-line-d", "8 3 2 3", "triangle"], ["wb-line-e", "1 3", "cross"]];
@@ -31,6 +31,19 @@ export function spread(wanted, near = 70, least = 12) {
   return out;
 }
 
+/** Heights of names: those of lines (side −1) stacked above all marks, those of single marks (1) below the lines or their
+ *  own mark, whichever is lower, those in the margin (0) beside theirs. Pure.
+ *  @param {{x: number, y: number, wide: number, side: number}[]} names  @param {number} top  of the highest mark  @param {number} low  of the lowest */
+export function namesAt(names, top, low) {
+  const out = names.map((n) => n.y);
+  for (const side of [-1, 0, 1]) {
+    const of = names.flatMap((n, i) => (n.side === side ? [i] : []));
+    const found = spread(of.map((i) => [names[i].x, side < 0 ? -(Math.min(top, names[i].y) - 12) : side > 0 ? Math.max(names[i].y, names[i].y <= low + 12 ? low : 0) + 14 : names[i].y, names[i].wide]));
+    of.forEach((i, k) => (out[i] = side < 0 ? -found[k] : found[k]));
+  }
+  return out;
+}
+
 /** Draw into `el`. @param {{board: {series: object[], points: object[], note: string}|null, chosen: {tokens: number}|null}} data  `chosen`: the run that is shown */
 export function render(el, data, kit) {
   const series = data.board?.series ?? [], points = data.board?.points ?? [], all = [...series.flatMap((s) => s.points.map((p, i) => ({ ...p, name: i === s.points.length - 1 ? s.name : "" }))), ...points];
@@ -40,7 +53,7 @@ export function render(el, data, kit) {
   const said = [...series.map((s) => `${s.name}: ${s.points.map((p) => `${Math.round(p.tokens)} tokens ${p.tau.toFixed(2)}`).join(", ")}`), ...points.map((p) => `${p.name}: ${Math.round(p.tokens)} tokens ${p.tau.toFixed(2)}`)].join("; ");
   const state = kit.frame(el, { width, height, label: `Mean accepted length against vision tokens kept. ${said || "Not measured yet"}` }, (svg) => {
     const add = (tag, className) => svg.appendChild(kit.s(tag, { class: className }));
-    return { grid: add("g", ""), counts: add("g", ""), chosen: add("path", "wb-keep-chosen"), lines: add("g", ""), points: add("g", ""), labels: add("g", ""), axis: add("text", "wb-mute") };
+    return { grid: add("g", ""), counts: add("g", ""), chosen: add("path", "wb-keep-chosen"), leads: add("g", ""), lines: add("g", ""), points: add("g", ""), labels: add("g", ""), axis: add("text", "wb-mute") };
   });
   if (!all.length) return;
   const { x, y, end, levels, counts } = scale(all, width, height), d = (p) => `${x(p.tokens).toFixed(1)} ${y(p.tau).toFixed(1)}`;
@@ -69,13 +82,15 @@ export function render(el, data, kit) {
     kit.set(state.points.children[i].children[0], { class: "wb-keep-whisker wb-line-other", d: whiskers([p]) });
     kit.set(state.points.children[i].children[1], { class: "wb-keep-mark wb-line-other", d: `M${d(p)}${MARKS.circle}` });
   });
+  // Lines lie close together: their names stand above them, those of single marks below, each led to its own mark.
   const named = [...series.map((s) => ({ name: s.name, ...s.points.at(-1) })), ...points], most = Math.max(...all.map((p) => p.tokens));
-  // A name beside a single mark would lie on the lines, so it stands below; the last marks have the margin for themselves.
-  const heights = spread(named.map((p, i) => [x(p.tokens), y(p.tau) + (i < series.length || p.tokens >= 0.8 * most ? 0 : 13), wide(p.name)]));
+  const heights = namesAt(named.map((p, i) => ({ x: x(p.tokens), y: y(p.tau), wide: wide(p.name), side: p.tokens >= 0.8 * most ? 0 : i < series.length ? -1 : 1 })), Math.min(...all.map((p) => y(p.high))), Math.max(...all.filter((p) => p.tokens > 0).map((p) => y(p.low))));
+  kit.fit(state.leads, named.length, () => kit.s("path", { class: "wb-grid", fill: "none" }));
   kit.fit(state.labels, named.length, () => kit.s("text"));
   named.forEach((p, i) => {
     kit.set(state.labels.children[i], { x: x(p.tokens) + 7, y: heights[i] + 4, class: i < series.length ? "" : "wb-mute" });
     kit.write(state.labels.children[i], p.name);
+    kit.set(state.leads.children[i], { d: `M${x(p.tokens).toFixed(1)} ${y(p.tau).toFixed(1)}L${(x(p.tokens) + 5).toFixed(1)} ${heights[i].toFixed(1)}` });
   });
   const at = data.chosen;
   kit.set(state.chosen, { display: at ? "inline" : "none", d: at ? `M${x(Math.min(at.tokens, Math.max(...all.map((p) => p.tokens))))} ${BOX.top}V${height - BOX.bottom}` : "" });

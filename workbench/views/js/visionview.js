@@ -94,7 +94,7 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
     picture, at,
     target: side("target", known ? `all ${seen.n_target}` : "", there?.url ?? "", { over: {}, facts: known ? `${seen.n_target} vision tokens · ${d.bytes(seen.target_bytes)} of keys and values · prefill ${d.ms(seen.target_prefill_s)}` : "" }),
     drafter: {
-      ...side("drafter", waits ? "" : d.sees(seen), shownUrl, { over, facts: known ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of keys and values · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${seen.compressor}` : ""}` : "" }),
+      ...side("drafter", waits ? "" : d.sees(seen), shownUrl, { over, facts: known ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of keys and values · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${d.way(seen.compressor)}` : ""}` : "" }),
       queries: vision.mode.drafter === "sees" && mode === "queries" ? seen.weights.length : 0, query: vision.query, gate,
     },
   };

@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { eyeless, mergeMarks, queryHeat, workingOut } from "./visionview.js";
 import { hint } from "./visionpanel.js";
-import { scale, spread } from "./visionkeep.js";
+import { namesAt, scale, spread } from "./visionkeep.js";
+import { way } from "./visiondata.js";
 import { layout } from "./visionkinds.js";
 
 test("a round has one mark, whatever changed before it", () => {
@@ -35,6 +36,22 @@ test("the curve's axes hold every point with its interval, and labels keep apart
   assert.deepEqual(spread([[0, 10, 120], [100, 12, 40], [160, 12, 40]]), [10, 22, 12], "a long name reaches further than a short one");
   const named = { tokens: 64, tau: 2, low: 2, high: 2, name: "draft model, chain" };
   assert.ok(scale([named], 540, 190).x(64) + 7 + 6 * named.name.length < 540, "the last names have their margin");
+});
+
+test("names of lines stand above all marks, of single marks below them, and none covers another", () => {
+  const lines = [[40, 60], [42, 61], [90, 60]].map(([x, y]) => ({ x, y, wide: 50, side: -1 })), marks = [[40, 62], [60, 150]].map(([x, y]) => ({ x, y, wide: 70, side: 1 }));
+  const margin = [[300, 58], [300, 60], [300, 61]].map(([x, y]) => ({ x, y, wide: 80, side: 0 })), names = [...lines, ...marks, ...margin], at = namesAt(names, 50, 70);
+  assert.ok(at.slice(0, 3).every((y) => y <= 38), "above the highest mark");
+  assert.ok(at[3] >= 84 && at[4] >= 164, "below the lines, or below their own mark");
+  names.forEach((a, i) => names.forEach((b, k) => {
+    if (i < k && a.x < b.x + b.wide && b.x < a.x + a.wide) assert.ok(Math.abs(at[i] - at[k]) >= 12, `${i} ${k}`);
+  }));
+});
+
+test("what a compressor did is said in words", () => {
+  assert.match(way("prune"), /random share of the patches/);
+  assert.equal(way("its own"), "its own");
+  assert.equal(way(null), "");
 });
 
 test("a kind that was never tested has no bar", () => {
