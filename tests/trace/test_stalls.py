@@ -53,5 +53,5 @@ def test_rounds_that_scatter_anyway_are_not_called_stalled() -> None:
 def test_up_to_half_of_the_rounds_may_stall_and_few_rounds_tell_nothing() -> None:
     assert len(stalls(rounds([4] * 9, [1.0] * 5 + [30.0] * 4))) == 4
     assert not stalls(rounds([4] * 4, [1.0, 1.0, 1.0, 50.0]))
-    both = rounds([4] * 6, [1.0] * 6) + rounds([4] * 6, [8.0] * 6, "draft-tree")
+    both = rounds([4] * 12, [1.0] * 12) + rounds([4] * 5, [8.0] * 5, "draft-tree")
     assert not stalls(both), "another method has a measure of its own"

@@ -15,6 +15,7 @@ test("a race is there as soon as plain decoding and another lane have a run, and
   const third = merge(second, made(lane("Plain", { race: { 1: "q" } }), lane("Draft")));
   assert.deepEqual(third.lanes.map((each) => each.race), [["p", "q"], ["d", null]]);
   assert.ok(raced(third, 0) && !raced(third, 1));
+  assert.ok(!raced(made(lane("Draft", { race: ["d"] }), lane("Tree", { race: ["t"] })), 0), "two drafters without plain decoding have nothing to race against");
   const last = made(lane("Plain", { race: ["P", "Q"] }), lane("Draft", { race: ["D", null] }));
   assert.deepEqual(merge(third, last).lanes[0].race, ["P", "Q"], "the last step holds all");
 });

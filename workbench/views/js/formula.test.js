@@ -21,6 +21,7 @@ test("an equation gets as many digits as make it true, and none when it is false
   const { words, result } = rounded("min(1, p / q)", { p: 0.014499, q: 0.031 }, 0.014499 / 0.031);
   assert.equal(Number((Number(words.p) / Number(words.q)).toPrecision(result.replace(/^0\./, "").length)), Number(result));
   assert.equal(rounded("min(1, p / q)", { p: 5e-12, q: 0.78 }, 5e-12), null, "the card once said min(1, 5e-12 / 0.78) = 5e-12");
+  assert.equal(rounded("min(1, p / q)", { p: 0.2, q: 0.5 }, 0.4003), null, "nearly is not equal, though both print as 0.4");
   assert.equal(rounded("p > θ", { p: 0.09004, θ: 0.09 }, 1).words.p, "0.09004", "two digits would make it false");
 });
 

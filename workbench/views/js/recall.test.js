@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fits, inForce, reloaded } from "./recall.js";
+import { fits, inForce, last, reloaded } from "./recall.js";
 
 const header = { target: "t", drafter: "d", method: "draft-model", prompt: "A fox", prompt_tokens: [1, 2], seed: 0, max_new_tokens: 64, params: { depth: 4, temperature: 0.7 } };
 const rounds = [{ method: "draft-model", params: { depth: 4, temperature: 0.7 } }, { method: "draft-tree", params: { depth: 6, temperature: 0.7, width: 3 } }];
@@ -35,4 +35,17 @@ test("a prompt given as tokens is compared as tokens", () => {
 test("a reload and a step back stay in their place, a link does not", () => {
   assert.deepEqual(["reload", "back_forward", "navigate", "prerender"].map((type) => reloaded([{ type }])), [true, true, false, false]);
   assert.equal(reloaded([]), false);
+});
+
+test("after a reload a run that goes on is found though its models load still; one that is over or unknown is forgotten", async () => {
+  const found = async (answer) => {
+    const kept = new Map([["wb-run", "abcdefgh"]]), remember = { getItem: (name) => kept.get(name) ?? null, removeItem: (name) => kept.delete(name) };
+    const got = await last({ call: async () => answer(), remember });
+    return [got !== null, kept.size];
+  };
+  assert.deepEqual(await found(() => ({ header: null, state: "loading", rounds: [] })), [true, 1]);
+  assert.deepEqual(await found(() => ({ header, state: "finished", rounds })), [true, 1]);
+  assert.deepEqual(await found(() => ({ header: null, state: "cancelled", rounds: [] })), [false, 0]);
+  assert.deepEqual(await found(() => ({ error: { message: "unknown run" } })), [false, 0]);
+  assert.deepEqual(await found(() => { throw new Error("offline"); }), [false, 0]);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { estimate, figure, sentence, speedup, tQuantile, verdict } from "./speedup.js";
+import { estimate, figure, ofRuns, sentence, speedup, tQuantile, verdict } from "./speedup.js";
 
 const near = (a, b, tolerance = 1e-9) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 
@@ -46,4 +46,10 @@ test("pairs of runs take the place of the one run; the verdict comes when the in
   assert.deepEqual([of([0.8, 1.2, 1.1]).label, of([1.5, 1.52, 1.51]).label], ["cannot be told yet, n = 3", "faster, n = 3"]);
   assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
   assert.match(of([1.5, 1.52, 1.51]).worked, /this prompt only\); the run on the page 0\.50×$/);
+});
+
+test("a lane's rate leaves the reading of the prompt out; without a time of decoding, all of it counts", () => {
+  const run = (seconds, decode_seconds) => [{ prompt: 0, repeat: 0, token_ids: [1, 2, 3, 4], seconds, decode_seconds }];
+  near(ofRuns(run(9, 1), run(9, 2)).value, 2);
+  near(ofRuns(run(3, null), run(9, null)).value, 3);
 });

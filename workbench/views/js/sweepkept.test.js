@@ -19,5 +19,8 @@ test("a line of the list says what, how far, when and on what, and whether someb
 test("an example is called one, and told apart from what the panel asks for", () => {
   assert.ok(asksFor({ axes: [{ name: "depth", values: [1, 2] }], method: "draft-model", target: "t" }, { axes: { depth: [1, 2] }, method: "draft-model", target: "t" }));
   assert.ok(!asksFor({ axes: [{ name: "depth", values: [1, 3] }], method: "draft-model", target: "t" }, { axes: { depth: [1, 2] }, method: "draft-model", target: "t" }));
+  for (const other of [{ method: "draft-tree" }, { target: "u" }]) {
+    assert.ok(!asksFor({ axes: [{ name: "depth", values: [1, 2] }], method: "draft-model", target: "t", ...other }, { axes: { depth: [1, 2] }, method: "draft-model", target: "t" }), JSON.stringify(other));
+  }
   assert.match(banner({ on: "CPU · float32 · X", date: "2026-11-22" }, false), /^RECORDED example, measured on CPU · float32 · X; 2026-11-22\. Its axes are not/);
 });

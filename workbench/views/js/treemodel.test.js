@@ -17,6 +17,7 @@ test("every drafted node is in the tree once, one level below its parent", () =>
   for (const round of [...read("tree"), ...read("chain")]) {
     const { nodes } = model(round);
     assert.equal([...nodes.keys()].filter((id) => id !== ROOT && id !== TARGET).length, round.nodes.parents.length);
+    round.nodes.status.forEach((status, i) => assert.equal(nodes.get(i).kind, status));
     for (const [id, node] of nodes) if (id !== ROOT) assert.ok(node.depth === nodes.get(node.parent).depth + 1 && nodes.get(node.parent).children.includes(id));
   }
 });
@@ -99,4 +100,9 @@ test("arrow keys reach every node, and stay at the border", () => {
     assert.equal(neighbour(all, ROOT, "ArrowUp"), ROOT);
     assert.equal(neighbour(all, "-1", "ArrowRight"), all.find((n) => n.depth === 1 && n.onPath)?.id ?? all.find((n) => n.depth === 1).id);
   }
+});
+
+test("tests go level by level, elder siblings first, whatever the order in which the nodes were drafted", () => {
+  const deep = drafted([-1, 0, -1, 0], [0.4, 0.3, 0.2, 0.1], ["accepted", "rejected", "rejected", "accepted"]);
+  assert.deepEqual(testOrder(deep.nodes), [0, 2, 1, 3]);
 });

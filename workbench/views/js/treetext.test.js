@@ -30,6 +30,7 @@ test("a rule without a draw says its own: the likeliest token, a threshold, or i
   assert.equal(edge(node({ rule: "greedy", accept: 0 }))[0], "≠ likeliest");
   assert.equal(edge(node({ rule: "greedy", accept: 1, kind: "accepted" }))[0], "= likeliest");
   assert.deepEqual(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } })), [".03 ≤ .09 typical", ".03 ≤ .09", ".03≤.09"]);
+  assert.equal(edge(node({ rule: "typical", accept: 0, p: 0.09, inputs: { threshold: 0.09 } }))[0], ".0900 ≤ .0900 typical", "as much as is asked for is not more");
   assert.equal(edge(node({ rule: "typical", accept: 1, p: 0.31, inputs: { threshold: 0.09 } }))[0], ".31 > .09 typical", "passed, but a longer path won");
   assert.equal(edge(node({ rule: "forced" }))[0], "forced");
   assert.deepEqual(edge(node({ tested: false, kind: "discarded" })), []);

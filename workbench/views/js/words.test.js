@@ -72,3 +72,10 @@ test("an end that is not known by name is said as it is; a trace without end is 
   assert.match(at({ reason: "quota" }), /^stopped: quota/);
   assert.match(at(null), /^truncated/);
 });
+
+test("a run that was freed because its page was gone was not stopped by you", () => {
+  const said = (reason) => status({ run: { state: "cancelled", footer: { reason } }, figures, pinned: false, measuring: null });
+  assert.match(said("cancelled"), /^stopped by you/);
+  for (const reason of ["lease", "limit", "memory"]) assert.doesNotMatch(said(reason), /by you/);
+  assert.match(said("lease"), /^stopped: the page that followed it was closed/);
+});
