@@ -19,7 +19,8 @@ each node was accepted or not (`Header.rules`, `Nodes.rule`, `Nodes.inputs`), un
 wrote its score into `Nodes.accept` before."""
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
-"""Status of a drafted node. Discarded: drafted, never tested, because the path ended before it."""
+"""Status of a drafted node. Discarded: drafted, never tested, because the path ended before it or
+took another branch."""
 PNG_URL = "data:image/png;base64,"
 """How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
 CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"

@@ -37,7 +37,7 @@ export function facts(round, node, rules, { formula: f, ruling }) {
   const drawn = () => f.compared(u, accept).join(" ");
   const passed = accept === 1 && status === "rejected";
   out.push(["drawn", (u !== null && accept !== null ? `u = ${drawn()} → ${status}`
-    : status === "discarded" ? "never tested: the path ended before it"
+    : status === "discarded" ? `never tested: ${untested(round, node)}`
       : passed ? "nothing: it passed, and another path that passed was taken" : `nothing → ${status}`) + (passed ? "" : sequel(round, node))]);
   out.push(...why);
   const entropy = round.entropy[nodes.parents[node] + 1];
@@ -50,6 +50,17 @@ export function facts(round, node, rules, { formula: f, ruling }) {
 }
 
 const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2));
+
+/** Why a draft was never tested: one it hangs from was rejected, another was accepted in its place, or the round was over. */
+function untested({ nodes }, node) {
+  const { parents, status } = nodes, kept = (i) => i < 0 || status[i] === "accepted";
+  let top = node; // where its branch leaves the accepted path
+  while (!kept(parents[top])) top = parents[top];
+  if (status[top] === "rejected") return `“${visible(nodes.text[top])}” before it was rejected`;
+  const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
+  if (winner < 0) return "the path ended before it";
+  return `“${visible(nodes.text[winner])}” was accepted in ${top === node ? "its place" : `place of “${visible(nodes.text[top])}”`}`;
+}
 
 /** What followed a rejection: the next draft for the same place, or the target's own token. */
 function sequel({ nodes, emitted, bonus_kind }, node) {

@@ -42,6 +42,17 @@ test("a discarded node says why nothing was drawn", () => {
   assert.match(facts(round, i).find(([term]) => term === "drawn")[1], /never tested/);
 });
 
+test("a draft that was never tested says what stood in its way, and not that the path ended where it went on", () => {
+  const text = ["a", "b", "c", "d", "e", "f"]; // a and its child e were accepted, b (with child c) came after a, f after e's rejected sibling d
+  const nodes = { text, tokens: [0, 1, 2, 3, 4, 5], parents: [-1, -1, 1, 0, 0, 3], depth: [1, 1, 2, 2, 2, 3], position: [1, 1, 2, 2, 2, 3], source: text.map(() => ""), p: text.map(() => 0.5), q: text.map(() => 0.5), accept: text.map(() => null), u: text.map(() => null) };
+  const drawn = (status, node) => facts({ ...rounds[0], entropy: [], nodes: { ...nodes, rule: undefined, status } }, node).find(([term]) => term === "drawn")[1];
+  const went = ["accepted", "discarded", "discarded", "rejected", "accepted", "discarded"];
+  assert.equal(drawn(went, 1), "never tested: “a” was accepted in its place");
+  assert.equal(drawn(went, 2), "never tested: “a” was accepted in place of “b”");
+  assert.equal(drawn(went, 5), "never tested: “d” before it was rejected");
+  assert.equal(drawn(["accepted", ...text.slice(1).map(() => "discarded")], 4), "never tested: the path ended before it");
+});
+
 test("a round's own facts name method and times", () => {
   assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forwards"]);
 });

@@ -89,12 +89,13 @@ export function where(rounds) {
 
 const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };
 
-/** The badge: where the numbers come from, and on what they were made. */
+/** The badge: where the numbers come from, and on what they were made. What was not run here also names its method: the
+ *  form beside it may show another. */
 export function badge(run, device) {
   if (!run?.header) return [FROM[run?.from ?? "live"], device].filter(Boolean).join(" · ");
-  const { target, device: made, dtype, hardware } = run.header;
+  const { target, method, device: made, dtype, hardware } = run.header;
   const on = run.from === "live" && device ? device : [made?.toUpperCase(), dtype, hardware].filter(Boolean).join(" · ");
-  return [FROM[run.from], target, on].filter(Boolean).join(" · ");
+  return [FROM[run.from], run.from === "live" ? "" : method, target, on].filter(Boolean).join(" · ");
 }
 
 /** What came of the last changes, for the note under the buttons. */
