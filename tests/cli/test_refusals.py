@@ -215,7 +215,7 @@ def test_the_users_defaults_hold_for_commands_and_give_way_to_the_command_line(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "config.toml"
-    file.write_text('[defaults]\ntarget = "vision-target"\ndrafter = "none"\n\n[methods]\ntarget = "text-target"\n')
+    file.write_text('[methods]\ntarget = "text-target"\n\n[defaults]\ntarget = "vision-target"\ndrafter = "none"\n')
     monkeypatch.setenv("WORKBENCH_CONFIG", str(file))
     rows = {row["name"]: row["available"] for row in workbench("methods", "--json").json}
     assert (rows["medusa"], rows["draft-model"]) == (True, False), "[methods] over [defaults] over what is built in"
@@ -223,8 +223,8 @@ def test_the_users_defaults_hold_for_commands_and_give_way_to_the_command_line(
     told = workbench("config", "--json").json
     assert (told["path"], told["exists"]) == (str(file), True)
     found = {(row["command"], row["option"]): (row["value"], row["from"]) for row in told["settings"]}
-    assert found["methods", "--target"] == ("text-target", "line 6, [methods]")
-    assert found["generate", "--target"] == ("vision-target", "line 2, [defaults]")
+    assert found["methods", "--target"] == ("text-target", "line 2, [methods]")
+    assert found["generate", "--target"] == ("vision-target", "line 5, [defaults]")
     shown = workbench("config", "generate").out
     assert "generate --seed                    0                        built in" in shown
 

@@ -24,6 +24,7 @@ from workbench.methods import registry
 from workbench.methods.drafters import compressors
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net
+from workbench.methods.drafters.feature_maps import contrast
 from workbench.methods.drafters.feature_net import FeatureNet, Seen
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.msd import MSDNet
@@ -37,6 +38,19 @@ D, N = 16, 16
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_patch_is_held_against_the_mean_of_its_own_picture() -> None:
+    """What all patches of a picture share says nothing of any of them, and the text is no patch."""
+    x, spans = drawn(1, 10, D), [(1, 5), (6, 9)]
+    found = contrast(x, spans)
+    for start, end in spans:
+        assert torch.allclose(found[:, start:end].sum(1), torch.zeros(1, D, dtype=x.dtype), atol=1e-12)
+        assert torch.allclose(found[:, start:end].diff(dim=1), x[:, start:end].diff(dim=1))
+    brighter = x.clone()
+    brighter[:, 1:5] += 100
+    assert torch.allclose(contrast(brighter, spans), found)
+    assert not found[:, [0, 5, 9]].any()
 
 
 def seen(batch: int = 2, before: int = 3, vision: int = N, after: int = 5, seed: int = 0) -> Seen:

@@ -45,6 +45,18 @@ def test_one_prompt_has_an_interval_over_its_repeats_and_says_so() -> None:
     assert (pair.value, pair.low, pair.high) == (pytest.approx(math.sqrt(1.56)), None, None)
 
 
+def test_two_prompts_cost_a_degree_of_freedom_each() -> None:
+    """Their scatter is taken around two means: four runs leave two degrees, three leave one, and no interval."""
+    logs = np.log([[1.2, 1.3], [0.9, 0.95]])
+    error = math.sqrt(((logs - logs.mean(1, keepdims=True)) ** 2).sum() / 2 / 4)
+    found = estimate({"a": [1.2, 1.3], "b": [0.9, 0.95]})
+    assert found is not None
+    assert found.high == pytest.approx(math.exp(logs.mean() + stats.t.ppf(0.975, 2) * error))
+    three = estimate({"a": [1.2, 1.3], "b": [0.9]})
+    assert three is not None
+    assert (three.low, three.high) == (None, None)
+
+
 def test_repeats_are_not_prompts() -> None:
     """Three prompts that differ, ten repeats that agree: thirty values, and no certainty about the next prompt."""
     found = estimate({i: [level] * 10 for i, level in enumerate((0.8, 1.2, 1.8))})

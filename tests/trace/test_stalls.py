@@ -48,6 +48,7 @@ def test_rounds_that_scatter_anyway_are_not_called_stalled() -> None:
     """Seeded: times over a factor of ten, all alike in kind."""
     seconds = np.random.default_rng(1).lognormal(0, 0.8, 60).tolist()
     assert len(stalls(rounds([4] * 60, seconds))) <= 2
+    assert not stalls(rounds([4] * 8, [0.5, 1, 1.5, 2, 2.5, 3, 3.5, 7])), "7 is more than three times their median"
 
 
 def test_up_to_half_of_the_rounds_may_stall_and_few_rounds_tell_nothing() -> None:

@@ -10,6 +10,8 @@ test("a value that does not exist leaves a hole in the line", () => {
 test("labels of far marks stand in one row, whole; near ones are cut, and none covers another or is left out", () => {
   const marks = [0, 1, 2, 3].map((index) => ({ index, text: "depth 2 → 5" })), far = place(marks, (i) => 120 * i, 900);
   assert.deepEqual(far.map((m) => [m.row, m.label]), marks.map((m) => [0, m.text]));
+  const two = place(marks.slice(0, 2), (i) => 40 + 40 * i, 500);
+  assert.deepEqual(two.map((m) => [m.row, m.label]), [[0, "depth 2 → 5"], [1, "depth 2 → 5"]], "a second row before words are cut");
   for (const [step, width, n] of [[10, 500, 4], [0, 240, 6], [3, 240, 8], [40, 400, 9], [29, 300, 10]]) {
     const placed = place(Array.from({ length: n }, (_, index) => ({ index, text: "draft-model → draft-tree" })), (i) => Math.min(width, 30 + step * i), width);
     assert.ok(placed.every((m) => m.label.length > 0), "every change has a label");

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { apply, complete, isActive, isOver, newRun, visible } from "./store.js";
+import { apply, complete, fromTrace, isActive, isOver, newRun, visible } from "./store.js";
 
 const round = (index) => ({ index });
 
@@ -41,4 +41,9 @@ test("plain decoding is not a bonus, whatever the trace that is read called it",
   const drafted = { index: 1, nodes: { status: ["accepted"] }, bonus_kind: "bonus", emitted: [{ kind: "accepted" }, token] }, run = newRun("c");
   apply(run, { rounds: [plain, drafted] });
   assert.deepEqual(run.rounds.map((r) => [r.bonus_kind, r.emitted.map((e) => e.kind)]), [["plain", ["plain"]], ["bonus", ["accepted", "bonus"]]]);
+});
+
+test("a trace that was stopped, by whomever, is not one that finished", () => {
+  const state = (reason) => fromTrace("a", { header: {}, rounds: [], footer: { reason } }, "recorded").state;
+  assert.deepEqual(["cancelled", "lease", "limit", "memory", "error", "eos", "length"].map(state), ["cancelled", "cancelled", "cancelled", "cancelled", "error", "finished", "finished"]);
 });

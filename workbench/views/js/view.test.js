@@ -94,6 +94,10 @@ test("one run beside one baseline is called one run, and stalled rounds are coun
   const hit = beside();
   assert.equal(hit.stalls.size, before.stalls.size + 1);
   assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
+  plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
+  const both = (shown) => shown.stalls.size + shown.plainStalls.size, after = beside();
+  assert.ok(after.plainStalls.size > 0);
+  assert.match(after.speed.label, new RegExp(`^one run, ${both(after)} rounds stalled$`), "those of the baseline count as well");
 });
 
 test("pairs of runs belong to the run they repeat", () => {
@@ -102,6 +106,7 @@ test("pairs of runs belong to the run they repeat", () => {
   assert.equal(of(page({ ...at, catalogue }), 0).pairs, null, "this backend does not measure them");
   const known = { key: repeats.keyOf(run), before: [], ratios: [1.4, 1.41, 1.4, 1.42], channel: null, ended: "it is known to 5%", error: "" };
   assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
+  assert.match(of(page({ ...at, plainKey: "other", pairs: known }), 0).speed.label, /no baseline/, "no verdict beside a baseline that does not count");
   const other = { ...run, header: { ...run.header, params: { depth: 9 } } };
   assert.match(of(page({ ...at, run: other, pairs: known }), 0).speed.label, /^one run/);
 });

@@ -17,6 +17,7 @@ test("a word counts whole, a place once, and the target's bonus not at all", () 
   assert.deepEqual(wordKinds(rounds, lexicon), ["other", "colour", "colour", "shape", "shape", "number"]);
   assert.deepEqual(byKind(rounds, lexicon), { colour: [2, 1], number: [1, 1], other: [1, 1], shape: [1, 0] });
   assert.deepEqual(acceptanceWhere(rounds, [true]), [1, 1], "tokens behind the end are left out");
+  assert.deepEqual(acceptanceWhere([round(0, [["A", "plain", 0.9]])], [true]), [0, 0], "where nothing was drafted, nothing was tested");
   assert.equal(wordOf(rounds, 1), "red");
 });
 
