@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -461,3 +462,22 @@ def test_embedded_it_is_the_stage_alone_or_one_part_of_it(fake_app: str, open_pa
     says(page, ".wb-badge", "RECORDED")
     says(page, ".wb-card-tree h3", "round 2")
     assert page.evaluate("document.documentElement.scrollWidth") <= 700
+
+
+def test_roles_stand_for_the_markers_of_a_chat(fake_app: str, open_page: Opener) -> None:
+    page = open_page(f"{fake_app}/?recorded=draft-tree&round=1")
+    page.wait_for_selector(".wb-prompt .wb-role")
+    roles = page.locator(".wb-prompt .wb-role").evaluate_all("all => all.map((x) => x.dataset.role)")
+    assert roles == ["user", "assistant"]
+    assert "assistant" in (page.locator("[role=tree]").text_content() or ""), "the first committed word"
+    assert not re.search(r"<\|(user|assistant)\|>", page.inner_text("body"))
+    box, chat = page.locator("textarea"), page.get_by_label("chat message")
+    page.goto(f"{fake_app}/?prompt=%3C%7Cuser%7C%3EWhat+is+2%3F%3C%7Cassistant%7C%3E")
+    page.wait_for_selector(READY)
+    assert (box.input_value(), chat.is_checked()) == ("What is 2?", True), "a link from before opens as a message"
+    chat.uncheck()
+    box.fill("Once")
+    page.click("[data-press=run]")
+    page.wait_for_selector(".wb-prompt:has-text('Once')")
+    assert "prompt=Once" in page.url
+    assert page.locator(".wb-prompt .wb-role").count() == 0

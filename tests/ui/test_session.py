@@ -14,6 +14,7 @@ import pytest
 from ui.fake_client import FakeWorkbench
 
 from workbench.client.follow import follow
+from workbench.core.errors import PromptError
 from workbench.ui.hosting import as_text, safely
 from workbench.ui.session import BASELINE, DEFAULT_METHOD, Session
 
@@ -231,3 +232,37 @@ def test_what_a_place_cannot_do_and_what_a_run_costs_reach_the_page() -> None:
     assert session.catalogue({})["barred"] == {"pause": "not here"}
     assert session.estimate({"max_new_tokens": 8}) == {"text": "8 s"}
     assert Session(FakeWorkbench()).catalogue({})["barred"] == {}
+
+
+class Elsewhere(FakeWorkbench):
+    """A client whose target came from elsewhere, with a chat format of its own or with none."""
+
+    ids: list[int] | None = None
+
+    def targets(self) -> list[dict[str, Any]]:
+        return [entry | {"kind": "hub"} for entry in super().targets()]
+
+    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
+        assert (messages, target) == ([{"role": "user", "content": "Hi <b>"}], "synthetic-target")
+        if self.ids is None:
+            raise PromptError("This target has no chat format.", "Give a plain prompt instead.")
+        return self.ids
+
+
+def asked(client: FakeWorkbench, prompt: str | list[int]) -> Any:
+    return Session(client)._options(request(prompt=prompt, target="synthetic-target"))["prompt"]
+
+
+def test_a_message_is_put_into_the_format_of_a_target_from_elsewhere() -> None:
+    client, message = Elsewhere(), "<|user|>Hi <b><|assistant|>"
+    assert asked(client, message) == "Hi <b>", "no format: the words alone, without markers that it does not know"
+    client.ids = [5, 6]
+    assert asked(client, message) == [5, 6]
+    assert asked(client, "Hi <b>") == "Hi <b>", "what is no message stays text"
+    assert asked(client, [7, 8]) == [7, 8]
+
+
+def test_a_message_to_a_bundled_target_goes_as_it_is_and_an_empty_one_is_refused(client: FakeWorkbench) -> None:
+    assert asked(client, "<|user|>Hi <b><|assistant|>") == "<|user|>Hi <b><|assistant|>"
+    with pytest.raises(PromptError, match="empty"):
+        asked(client, "<|user|> <|assistant|>")

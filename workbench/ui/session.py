@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 from workbench.client import wire
 from workbench.client.follow import follow
-from workbench.core.errors import ModelError, WorkbenchError
+from workbench.core.errors import ModelError, PromptError, WorkbenchError
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
@@ -28,6 +29,7 @@ again. A page that was closed frees its row after that time, and the trace says 
 MOST_PAIRS, MOST_RATIO = 64, 1e6
 MOST_OTHERS = 3
 """Runs that another one is compared with at once."""
+_MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 
 class Session:
@@ -201,7 +203,25 @@ class Session:
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keywords of `Workbench.start`."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        return wire.start_options(self.client, asked)
+        return self._formatted(wire.start_options(self.client, asked))
+
+    def _formatted(self, options: dict[str, Any]) -> dict[str, Any]:
+        """A message in the target's own chat format, its words alone where it has none.
+
+        A page writes a message with the bundled models' markers. Their tokenizer reads these as they stand; any other
+        would take them for text.
+        """
+        found = _MESSAGE.fullmatch(options["prompt"]) if isinstance(options["prompt"], str) else None
+        if found and not found[1].strip():
+            raise PromptError("The prompt is empty.", "Write what the model should answer, or choose a preset.")
+        target = next((t for t in self._targets() if t["name"] == options["target"]), None)
+        if found is None or target is None or target.get("kind", "bundled") == "bundled":
+            return options
+        try:
+            prompt = self.client.chat_prompt([{"role": "user", "content": found[1]}], target["name"])
+        except PromptError:
+            prompt = found[1]
+        return options | {"prompt": prompt}
 
     def _run(self, request: dict[str, Any]) -> Any:
         return self.client.run(wire.text("run", request.get("run")))

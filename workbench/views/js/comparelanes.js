@@ -21,7 +21,7 @@ export function render(el, data, m) {
   catalogue.presets.forEach((preset, i) => {
     const chip = ui.presets.children[i];
     chip.dataset.preset = preset.name;
-    chip.title = preset.prompt;
+    chip.title = m.roles.split(preset.prompt).words;
     kit.write(chip, preset.title);
     chip.setAttribute("aria-pressed", String(choice.presets.includes(preset.name)));
   });

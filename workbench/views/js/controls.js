@@ -34,7 +34,7 @@ export const PROMISES = {
 };
 
 /** Draw into `el`.
- *  @param {{catalogue: object, choice: object, form: {value: object}, run: object, note: string, pace: number, paces: object[], theme: string,
+ *  @param {{catalogue: object, choice: object, form: {value: object}, run: object, note: string, pace: number, paces: object[], theme: string, roles?: object,
  *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
 export function render(el, data) {
   const ui = (el._controls ??= build(el));
@@ -57,7 +57,11 @@ export function render(el, data) {
   write(ui.moreNote, changed(more, choice.params));
   field(ui.max, choice.max_new_tokens);
   field(ui.seed, choice.seed);
-  field(ui.prompt, choice.prompt);
+  const asked = data.roles?.split(choice.prompt) ?? { words: choice.prompt, chat: false };
+  ui.chat.parentElement.hidden = !data.roles; // a view that has none asks in messages alone
+  ui.chat.checked = asked.chat;
+  ui.written = (words, chat = asked.chat) => data.roles?.join(words, chat) ?? words;
+  field(ui.prompt, asked.words);
   chips(ui.presets, catalogue.presets, choice.preset);
   ui.branch.hidden = !data.branch;
   write(ui.branchWords, data.branch);
@@ -104,12 +108,14 @@ function build(el) {
     onchange: (event) => tell("wb:choose", { what, value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))) }),
   });
   const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);
-  const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: choose("prompt") });
+  const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: (event) => tell("wb:choose", { what: "prompt", value: ui.written(event.target.value) }) });
+  const chat = h("input", { type: "checkbox", id: `${uid}-chat`, onchange: () => tell("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }) });
+  const asMessage = h("label", { className: "wb-toggle wb-chat", title: "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with." }, chat, "chat message");
   const presets = h("div", { className: "wb-chips", onclick: (event) => event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }) });
   const pace = h("select", { id: `${uid}-pace`, onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }) });
   pace.title = "Holds rounds back, so that you can follow, pause and change them. Times stay the engine's own; Baseline, Compare and Sweep are never held back.";
   const ui = {
-    pace, target, method, drafter, max, seed, prompt, presets, targetNote: note(), drafterNote: note(),
+    pace, target, method, drafter, max, seed, prompt, chat, presets, targetNote: note(), drafterNote: note(),
     promise: h("small", { className: "wb-promise" }), teaches: h("p", { className: "wb-teaches" }), source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
     branchWords: h("span"), estimate: h("p", { className: "wb-estimate" }), barred: h("p", { className: "wb-estimate" }),
     params: h("div", { className: "wb-form" }), sampling: h("div", { className: "wb-form" }), sampling2: h("div", { className: "wb-form" }),
@@ -133,7 +139,7 @@ function build(el) {
     h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
     h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
   el.append(
-    h("div", { className: "wb-ask" }, h("label", { htmlFor: prompt.id }, "Prompt"), presets, prompt, ui.branch),
+    h("div", { className: "wb-ask" }, h("div", { className: "wb-asks" }, h("label", { htmlFor: prompt.id }, "Prompt"), asMessage), presets, prompt, ui.branch),
     settings,
     h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""),
       h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace), ui.barred, ui.note));

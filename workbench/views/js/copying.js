@@ -21,7 +21,7 @@ export function listen(el) {
   el.addEventListener("copy", (event) => {
     const marked = getSelection(), range = marked.rangeCount ? marked.getRangeAt(0) : null;
     if (!range || marked.isCollapsed || event.target.closest?.("input, textarea")) return;
-    const pieces = [...el.querySelectorAll(".wb-token, .wb-prompt")].filter((e) => range.intersectsNode(e)).map((e) => piece(e, range));
+    const pieces = [...el.querySelectorAll(".wb-token, .wb-prompt > span")].filter((e) => range.intersectsNode(e)).map((e) => piece(e, range));
     if (!pieces.length) return;
     event.clipboardData.setData("text/plain", joined(pieces));
     event.preventDefault();

@@ -157,7 +157,7 @@ function draw(page, all = false) {
   m.stage.draw(page.parts, m, { ...page.view, all: all || !page.view.active });
   if (page.stepping) announce(page, false);
   if (!page.catalogue) return;
-  const panel = m.view.panel(page, page.view);
+  const panel = { ...m.view.panel(page, page.view), roles: m.roles };
   m.controls.render(page.parts.side, panel);
   m.bar.render(page.parts.bar, panel, m);
   m.opening.saySoon(page);

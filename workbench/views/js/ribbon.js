@@ -84,7 +84,7 @@ export function chunkEnds(size, broke) {
 
 /** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
  *  sight; a new `data.key` starts over.
- *  @param {{key: string, prompt: string[], rounds: object[], shown: {round: number, token: number|null, scroll: boolean}|null,
+ *  @param {{key: string, prompt: {role: string|null, text: string}[], rounds: object[], shown: {round: number, token: number|null, scroll: boolean}|null,
  *           ghosts: boolean, follow: boolean, arriving?: object|null}} data  `arriving`: the round that is being judged */
 export function render(el, data, kit) {
   const state = (el._ribbon ??= begin(el, kit));
@@ -92,10 +92,10 @@ export function render(el, data, kit) {
     state.inner.replaceChildren();
     Object.assign(state, { key: data.key, drawn: 0, groups: [], lit: [], prompt: null, chunk: null, size: 0, broke: false, held: false });
   }
-  const text = readable(data.prompt.join(""));
+  const text = JSON.stringify(data.prompt);
   if (state.prompt !== text) {
     const first = state.inner.querySelector(".wb-prompt") ?? state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
-    first.textContent = text;
+    first.replaceChildren(...data.prompt.flatMap((turn) => said(turn, kit)));
     state.prompt = text;
   }
   el.classList.toggle("no-ghosts", !data.ghosts);
@@ -105,6 +105,13 @@ export function render(el, data, kit) {
   for (; state.drawn < data.rounds.length; state.drawn += 1) append(state, data.rounds[state.drawn], kit);
   if (data.arriving) come(state, data.arriving, kit);
   light(el, state, data.shown, data.follow);
+}
+
+/** One turn of the prompt. The role is drawn by the stylesheet: it is no text that could be copied with the words. */
+function said({ role, text }, kit) {
+  const chip = kit.h("span", { className: "wb-role" });
+  chip.dataset.role = role;
+  return [...(role === null ? [] : [chip]), ...(text === "" ? [] : [kit.h("span", {}, readable(text))])];
 }
 
 /** True when the visitor scrolled back and the newest text is out of sight. */

@@ -84,7 +84,7 @@ export function draw(parts, m, view) {
   m.keyfigures.render(parts.figures, { items: m.keyfigures.items(figures, view.plainFigures, view.definitions, view.speed) }, kit);
   m.repeats.render(parts, view.pairs, kit);
   m.ribbon.render(parts.ribbon, {
-    key: run?.channel ?? "", prompt: run?.header?.prompt_text ?? [], rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
+    key: run?.channel ?? "", prompt: m.roles.turns(run?.header?.prompt_text ?? []), rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   }, kit);
   parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
@@ -118,7 +118,7 @@ function tree(parts, m, view, round) {
   parts.tree.hidden = !drawn;
   for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
-  const root = rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null));
+  const root = m.roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null)));
   const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: m.ribbon.tokenText, threshold: view.threshold };
   const awaited = drawn ? null : m.treemodel.awaited(round, reveal);
   if (drawn) m.tree.render(parts.tree, { round, ...made, node, reveal, mode: view.mode === "levels" ? "levels" : "spine", empty: "The draft tree of the selected round" }, m);

@@ -87,7 +87,7 @@ function build(el, m) {
   const second = h("div", { className: "wb-pick" }, h("label", { htmlFor: beside.id }, "Second drafter, beside it"), beside, h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Its draft model"), besideModel), besideNote);
   el.querySelector(".wb-ask").before(box);
   el.querySelector(".wb-form").before(second);
-  el.querySelector(".wb-ask > label").textContent = "Question";
+  el.querySelector(".wb-ask label").textContent = "Question";
   el.append(pad);
   return { box, scenes, sources, alt, tools, scopes, unpaint, beside, besideModel, besideNote, note, hint: hinted, pad };
 }
