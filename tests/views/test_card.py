@@ -131,21 +131,23 @@ def excess(r: dict[int, float], q: dict[int, float]) -> dict[int, float]:
     return {t: w / total for t, w in left.items()} if total > 1e-12 else r
 
 
-def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[float, dict[int, float]]:
-    """(acceptance, what a rejection leaves) of a node at another temperature or threshold, from the laws alone."""
+def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[float, dict[int, float], float]:
+    """(acceptance, what a rejection leaves, how often drafts like it are kept) of a node at another temperature or
+    threshold, from the laws alone."""
     of, before = trace.rounds[r], trace.rounds[r].params["temperature"]
     nodes, place, token = of.nodes, of.nodes.parents[node] + 1, of.nodes.tokens[node]
     p = dict(zip(of.top_p[place].tokens, of.top_p[place].prob, strict=True))
     to = move["temperature"]
     if to == 0:
         best = max(p, key=lambda t: p[t])
-        return float(token == best), {t: float(t == best) for t in p}
+        return float(token == best), {t: float(t == best) for t in p}, float(token == best)
     p = heated(p, (before or 1) / to)
     elders = [i for i in range(node) if nodes.parents[i] == nodes.parents[node]]
     if nodes.rule[node] == "typical":
         values = {**of.params, **move.get("params", {})}
         entropy = -math.fsum(x * math.log(x) for x in p.values() if x > 0)
-        return float(p[token] > min(values["epsilon"], values["delta"] * math.exp(-entropy))), p
+        passed = float(p[token] > min(values["epsilon"], values["delta"] * math.exp(-entropy)))
+        return passed, p, passed
     law = of.top_q[place] if of.top_q else None
     if law is None:
         held = {nodes.tokens[i] for i in elders}
@@ -153,13 +155,13 @@ def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[flo
         share = left[token] / math.fsum(left.values())
         after = {t: 0.0 if t == token else w for t, w in left.items()}
         total = math.fsum(after.values())
-        return share, {t: w / total for t, w in after.items()}
+        return share, {t: w / total for t, w in after.items()}, share
     q = heated(dict(zip(law.tokens, law.prob, strict=True)), before / to)
     for elder in elders:
         p = excess(p, q)
         rest = {t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()}
         q = {t: w / math.fsum(rest.values()) for t, w in rest.items()}
-    return min(1.0, p[token] / q[token]), excess(p, q)
+    return min(1.0, p[token] / q[token]), excess(p, q), math.fsum(min(p[t], q[t]) for t in p)
 
 
 @needs_node
@@ -167,14 +169,14 @@ def test_what_one_plays_with_is_what_python_computes(cards: list[dict[str, Any]]
     for card in cards:
         trace, node = traces[card["t"]], card["node"]
         for move, seen in zip(MOVES, card["play"], strict=True):
-            accept, left = expected(trace, card["r"], node, move)
+            accept, left, rate = expected(trace, card["r"], node, move)
             assert seen["accept"] == pytest.approx(accept, rel=1e-6, abs=1e-9), (trace.header.method, move)
             u, kept = trace.rounds[card["r"]].nodes.u[node], seen["kept"]
             assert kept == (bool(accept) if seen["compares"] else None if u is None else u < seen["accept"])
             found = {row["token"]: row["left"] for row in seen["rows"]}
             assert found == pytest.approx(left, rel=1e-6, abs=1e-9), (trace.header.method, move)
             assert seen["mass"]["p"] == pytest.approx(1)
-            assert seen["expected"] == pytest.approx(sum(accept**i for i in range(4)))
+            assert seen["expected"] == pytest.approx(sum(rate**i for i in range(4)))
             assert math.isclose(sum(found.values()) + seen["rest"]["left"], 1, abs_tol=1e-6)
 
 

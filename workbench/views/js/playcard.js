@@ -38,12 +38,19 @@ function draw(ui, m) {
     if (!row.hidden) fill(row, rows[i], m);
   });
   write(ui.keyP, seen.rule.leaves !== "all" && m.ruling.elders(round, node).length ? "left by its elders" : "p");
-  const a = f.digits(seen.accept, 3), K = moved.K, tokens = `${seen.expected.toFixed(2)} tokens a round`;
-  write(ui.expected, seen.accept >= 1 ? `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round` : `K = ${K} drafts, each kept with a = ${a}: (1 − aᴷ⁺¹)/(1 − a) = ${tokens}`);
+  write(ui.expected, outlook(seen, moved.K, f));
   write(ui.known, coverage(seen, moved, start));
 }
 
 const same = (a, b) => a.temperature === b.temperature && a.K === b.K && Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
+
+/** How many tokens K drafts like this one give; where drafts are drawn from q, the unrecorded tokens can only add. Pure. */
+export function outlook({ rate, drawn, expected, mass, rest }, K, f) {
+  if (rate >= 1) return `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round`;
+  const sign = drawn && Math.min(1 - mass.p, 1 - mass.q, rest.p, rest.q) > 5e-4 ? "≥" : "=";
+  const a = drawn ? `a = Σ min(p, q) ${sign} ${f.digits(rate, 3)}` : `a = ${f.digits(rate, 3)}`;
+  return `K = ${K} drafts${drawn ? " from laws like these" : ""}, each kept with ${a}: (1 − aᴷ⁺¹)/(1 − a) ${sign} ${expected.toFixed(2)} tokens a round`;
+}
 
 /** What decides, with numbers that make it true. Pure but for names. */
 function sentence(seen, { u }, f, name) {

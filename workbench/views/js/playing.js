@@ -63,7 +63,9 @@ export function recorded(round, node, rule) {
  *  @param {{formula: object, ruling: object}} m
  *  @returns {{rule: object, values: Record<string, number>, accept: number, compares: boolean, kept: boolean|null,
  *            rows: {token: number, text: string, p: number|null, q: number|null, left: number|null, own: boolean}[],
- *            rest: {p: number, q: number, left: number}, mass: {p: number, q: number|null}, expected: number, asRecorded: boolean}|null}
+ *            rest: {p: number, q: number, left: number}, mass: {p: number, q: number|null}, rate: number, drawn: boolean, expected: number,
+ *            asRecorded: boolean}|null}
+ *           `rate`: how often drafts like it are kept; `drawn`: they are drawn from q, and `rate` is Σ min(p, q) over the recorded tokens
  *           `rows`: the laws the node is judged against (what its elders left), and what its rejection would leave */
 export function judge(round, node, rules, moved, { formula: f, ruling }) {
   const told = ruling.ruleOf(round, node, rules);
@@ -94,12 +96,14 @@ export function judge(round, node, rules, moved, { formula: f, ruling }) {
   const value = (where) => (Object.hasOwn(moved.params, where) ? moved.params[where] : (same ? undefined : anew[where]) ?? ruling.valueAt(round, node, where));
   const values = Object.fromEntries(Object.entries(rule.places).map(([symbol, where]) => [symbol, value(where)]));
   if (!settled) for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = f.evaluate(why, values);
+  // the next draft is drawn anew where q is a law: not this token's chance, but Σ min(p, q) says how often one is kept
+  const drawn = rule.leaves === "excess" && rows[own].q !== null, overlap = rows.reduce((sum, row) => sum + Math.min(row.r ?? 0, row.q ?? 0), 0);
   const exact = f.evaluate(rule.formula, values), accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact));
   const compares = /[=<>]/.test(rule.formula), after = left(rows, rest, rule.leaves, own);
   return {
     rule, values, accept, compares, kept: compares ? accept === 1 : moved.u === null ? null : moved.u < accept,
     rows: known.rows.map((row, i) => ({ token: row.token, text: row.text, p: rows[i].r, q: rows[i].q, left: after.rows[i], own: i === own })),
-    rest: { p: rest.r, q: rest.q, left: after.rest }, mass: known.mass, expected: expected(accept, moved.K), asRecorded: settled && moved.u === start.u && moved.K === start.K,
+    rest: { p: rest.r, q: rest.q, left: after.rest }, mass: known.mass, rate: drawn ? Math.min(1, overlap) : accept, drawn, expected: expected(drawn ? Math.min(1, overlap) : accept, moved.K), asRecorded: settled && moved.u === start.u && moved.K === start.K,
   };
 }
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import formula from "./formula.js";
 import playing from "./playing.js";
-import { coverage, sliders } from "./playcard.js";
+import { coverage, outlook, sliders } from "./playcard.js";
 import ruling from "./ruling.js";
 
 const RATIO = { name: "ratio", title: "p over q", formula: "min(1, p / q)", places: { p: "p", q: "q" }, because: {}, says: "why", leaves: "excess" };
@@ -41,7 +41,9 @@ test("a trace whose rule does not give what it records gets no equation", () => 
 test("unmoved sliders judge as was recorded; the rest of the law is named, with the side on which it errs", () => {
   const r = round("ratio"), start = playing.recorded(r, 0, RATIO), seen = playing.judge(r, 0, { ratio: RATIO }, start, m);
   assert.deepEqual([seen.accept, seen.kept, seen.asRecorded, seen.mass.p.toFixed(2), seen.mass.q.toFixed(2)], [0.4, true, true, "0.90", "0.80"]);
-  assert.equal(seen.expected.toFixed(4), ((1 - 0.4 ** 5) / 0.6).toFixed(4));
+  assert.equal(seen.expected.toFixed(4), ((1 - 0.5 ** 5) / 0.5).toFixed(4), "K drafts are drawn from q: Σ min(p, q) = .2 + .3 are kept, not this token's .4");
+  assert.equal(outlook(seen, 4, formula), "K = 4 drafts from laws like these, each kept with a = Σ min(p, q) ≥ 0.5: (1 − aᴷ⁺¹)/(1 − a) ≥ 1.94 tokens a round");
+  assert.equal(outlook({ ...seen, rate: 0.4, drawn: false, expected: playing.expected(0.4, 4) }, 4, formula), "K = 4 drafts, each kept with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens a round");
   assert.match(coverage(seen, start, start), /2 that hold 90.0 % of p, 2 that hold 80.0 % of q\.$/);
   const cold = { ...start, temperature: 0.5 }, hot = { ...start, temperature: 1.5 };
   assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, cold, m), cold, start), /at most that\.$/);
