@@ -122,7 +122,12 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     word, at = ghost.inner_text().strip(), int(ghost.get_attribute("data-round") or 0)
     ghost.click()
     before = page.evaluate(TEXT)
-    page.click(".wb-bar.is-own .wb-from")
+    go_on = page.locator(".wb-bar.is-own .wb-from")
+    assert go_on.inner_text() == "continue", "a word, not a sign"
+    assert "continue from here" in (go_on.get_attribute("title") or "")
+    size = go_on.bounding_box() or {}
+    assert min(size["width"], size["height"]) >= 24
+    go_on.click()
     says(page, ".wb-origin", f"branch at round {at + 1}")
     state(page, "finished")
     assert word in page.inner_text(".wb-origin")

@@ -1,6 +1,8 @@
 /** One node, or one round when no node is chosen: probabilities, the test that was made, what came of it. */
 
 const ROWS = 5;
+/** What the button beside a token says; the whole of it is its name and its tooltip. */
+export const FROM = "continue";
 
 /** The likeliest tokens at the place a node was drafted for, target and drafter side by side. Pure.
  *  A probability that was not recorded is null: it is unknown, not zero.
@@ -148,7 +150,7 @@ function build(el, kit) {
 
 function bar(el, kit) {
   const row = kit.h("div", { className: "wb-bar" }, ...["code", "i", "i", "span", "span"].map((tag) => kit.h(tag)));
-  row.append(kit.h("button", { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) }, "↳"));
+  row.append(kit.h("button", { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) }, FROM));
   ["", "is-q", "is-p", "is-q", "is-p"].forEach((name, i) => (row.children[i].className = name));
   return row;
 }

@@ -17,7 +17,8 @@ export function squares(xs, y, cell) {
 }
 
 /** Draw into `el`; hovering or choosing a row marks it and its ancestors.
- *  @param {{round: object, node: number|string|null, awaited?: Set<number>, label: (text: string, chars: number) => string}} data
+ *  @param {{round: object, node: number|string|null, awaited?: Set<number>, label: (text: string, chars: number) => string,
+ *         words?: string[]}} data
  *    `awaited`: what was not judged yet */
 export function render(el, data, kit) {
   const { nodes } = data.round, seen = rows(nodes.parents), n = seen.length;
@@ -37,7 +38,7 @@ export function render(el, data, kit) {
     kit.set(hit, { class: "wb-hit", x: 0, y: 0, width, height: cell });
     kit.set(path, { transform: `translate(${left} 0)`, d: squares([0, ...ancestors.map((a) => a + 1)], 0, cell) });
     kit.set(text, { class: "wb-code", x: 0, y: cell - 3, display: named ? "inline" : "none", style: `font-size: ${Math.min(12, cell - 1)}px` });
-    kit.write(text, data.label(nodes.text[i], 11));
+    kit.write(text, data.label((data.words ?? nodes.text)[i], 11));
   });
 }
 

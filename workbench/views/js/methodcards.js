@@ -113,7 +113,7 @@ async function picture(method, { m, host, main }) {
   const box = [...main.querySelectorAll(".wb-method")].find((x) => x.dataset.method === method.name), figure = box.querySelector("figure");
   box.querySelector(".wb-actions a:last-child").hidden = figure.hidden = false;
   const before = trace.rounds[round.index - 1]?.emitted.at(-1)?.text ?? trace.header.prompt_text.at(-1) ?? "";
-  m.tree.render(figure.firstChild, { round, root: m.roles.word(before), node: null, empty: "", height: 300, textOf: m.ribbon.tokenText }, m);
+  m.tree.render(figure.firstChild, { round, root: m.roles.word(before), node: null, empty: "", height: 300, textOf: m.ribbon.tokenText, wordsOf: (nodes) => m.ribbon.words(nodes, m.roles.word) }, m);
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   figure.lastChild.textContent = round.nodes.status.length
     ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`

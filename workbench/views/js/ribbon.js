@@ -4,6 +4,7 @@ const CHUNK = { least: 24, most: 64 };
 const MAX_GHOSTS = 5;
 const GHOST_CHARS = 20;
 const BYTES = /^(?:‹[0-9A-F]{2}›)+$/;
+const HEX = /(?:‹[0-9A-F]{2}›)+/g, OPEN = /(?:‹[0-9A-F]{2}›)+$/;
 
 /** Cut a round into runs of tokens that end at a line break, so that code and lists keep their shape.
  *  @returns {{tokens: {k: number, text: string, kind: string, node: number|null}[], breaks: number,
@@ -24,7 +25,7 @@ export function segments(round) {
 
 /** Drafts that did not make it: rejected ones first, then discarded, in the order of the draft. */
 export function ghosts(round) {
-  const { status, text } = round.nodes;
+  const { status } = round.nodes, text = words(round.nodes);
   const lost = [];
   for (const wanted of ["rejected", "discarded"]) {
     status.forEach((s, node) => s === wanted && lost.push({ node, text: ghostText(text[node]), status: s }));
@@ -53,6 +54,18 @@ export function readable(text) {
     } catch {
       return run;
     }
+  });
+}
+
+/** The texts of drafted tokens as people read them: a token that holds some bytes of a character shows it where the drafts
+ *  before it on its way hold the others, and a dot where they do not; a marker of a chat is a role. Pure.
+ *  @param {{text: string[], parents: number[]}} nodes  @param {(text: string) => string} role  */
+export function words({ text, parents }, role = (one) => one) {
+  const open = []; // bytes that wait for the rest of their character
+  return text.map((own, i) => {
+    const seen = readable((open[parents[i]] ?? "") + own);
+    open[i] = OPEN.exec(seen)?.[0] ?? "";
+    return role(seen.replace(HEX, "·"));
   });
 }
 
@@ -150,7 +163,7 @@ function scrollTo(el, state, top) {
 
 /** What was drafted last, with the verdicts that are out, where its tokens will stand. Pure. */
 export function draftWords({ round, judged, line }) {
-  const { text, status } = round.nodes;
+  const { status } = round.nodes, text = words(round.nodes);
   return line.map(({ node, test }) => ({ text: visibleText(text[node]), kind: test < judged ? status[node] : "pending" }));
 }
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { describe, ghosts, segments, visibleText, readable } from "./ribbon.js";
+import { describe, ghosts, segments, visibleText, readable, words } from "./ribbon.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../tests/fixtures/wire/tree.json", import.meta.url)));
 const made = (texts) => ({ index: 0, path: [], bonus_kind: "bonus", nodes: { status: [], text: [] }, emitted: texts.map((text) => ({ text, kind: "bonus", node: null })) });
@@ -44,4 +44,12 @@ test("the sentence for a screen reader says how the round ended", () => {
 test("a prompt in another script is readable: bytes that make one character together are shown as it", () => {
   assert.equal(readable("‹D7›‹A9›‹D7›‹9C› ok ‹F0›‹9F›‹90›‹B1›"), "\u05e9\u05dc ok \u{1f431}");
   assert.equal(readable("half ‹D7›"), "half ‹D7›");
+});
+
+test("drafted bytes are the character that they complete on their way, else a dot, never hexadecimal", () => {
+  const nodes = { text: [" ok", "‹D7›", "‹A9›", "‹D7›‹9C›", "a‹F0›", "‹9C›", "b"], parents: [-1, 0, 1, 2, 0, 1, 1] };
+  assert.deepEqual(words(nodes), [" ok", "·", "\u05e9", "\u05dc", "a·", "\u05dc", "·b"]);
+  const round = { ...made(["x"]), nodes: { ...nodes, status: nodes.text.map(() => "rejected") } };
+  assert.ok(!JSON.stringify(ghosts(round)).includes("‹"));
+  assert.equal(words({ text: ["<|user|>"], parents: [-1] }, () => "user")[0], "user");
 });

@@ -119,10 +119,10 @@ function tree(parts, m, view, round) {
   for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   kit.write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = m.roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null)));
-  const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: m.ribbon.tokenText, threshold: view.threshold };
+  const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: m.ribbon.tokenText, wordsOf: (nodes) => m.ribbon.words(nodes, m.roles.word), threshold: view.threshold };
   const awaited = drawn ? null : m.treemodel.awaited(round, reveal);
   if (drawn) m.tree.render(parts.tree, { round, ...made, node, reveal, mode: view.mode === "levels" ? "levels" : "spine", empty: "The draft tree of the selected round" }, m);
-  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node, awaited, label: m.treetext.label }, kit);
+  else if (view.mode === "mask") m.mask.render(parts.mask, { round, node, awaited, label: m.treetext.label, words: m.ribbon.words(round.nodes, m.roles.word) }, kit);
   else m.treelist.render(parts.treeList, { tree: m.treemodel.model(round, made), node, awaited, words: m.treetext.sentence }, kit);
   m.treebar.render(parts, drawn && round !== null, m);
   kit.write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");

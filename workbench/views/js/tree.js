@@ -30,7 +30,7 @@ export function render(el, data, m) {
 /** Unfold what hides the node that is chosen now; what was tested is never hidden. */
 function reach(view, data, m) {
   if (data.round.nodes.status[data.node] !== "discarded") return;
-  const tree = m.treemodel.model(data.round, { keep: data.node, textOf: data.textOf }), drawn = view.round === data.round && view.drawn;
+  const tree = m.treemodel.model(data.round, { keep: data.node, textOf: data.textOf, wordsOf: data.wordsOf }), drawn = view.round === data.round && view.drawn;
   if (!tree.nodes.has(data.node) || (drawn && drawn.has(data.node))) return;
   const { drawn: now } = place({ ...view, data, memo: null, node: data.node }, view.size ?? { width: 640, height: 300 }, 1, m);
   if (!now.has(data.node)) for (const id of m.treemodel.wayTo(tree, data.node)) if (!now.has(id) || !now.get(id).children.includes(data.node)) folds(view, data).set(id, true);
@@ -48,7 +48,7 @@ function place(view, size, scale, { treemodel, treeplaces, treetext }) {
   const keep = typeof data.node === "number" ? data.node : null;
   const key = [data.round, mode, threshold, threshold ? keep : null, root, width, height, said, said.size, view.turn];
   if (view.memo && view.memo.key.every((v, i) => v === key[i])) return view.memo;
-  const tree = treemodel.model(data.round, { threshold, keep, root, textOf: data.textOf });
+  const tree = treemodel.model(data.round, { threshold, keep, root, textOf: data.textOf, wordsOf: data.wordsOf });
   let drawn;
   const unfold = (column, room) => (drawn = treemodel.unfold(tree, (id) => said.get(id) ?? said.get("all"), mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree)));
   const placed = treeplaces[mode](tree, unfold, { width, height, pitch: view.pitch, measure: view.measure, whole: said.has("all") }, treetext);

@@ -16,15 +16,16 @@ const FEW = 16;
 
 /** The tree of a round.
  *  @param {object} round
- *  @param {{threshold?: number, keep?: number|string|null, root?: string, textOf?: (round: object, emitted: object) => string}} given
+ *  @param {{threshold?: number, keep?: number|string|null, root?: string, textOf?: (round: object, emitted: object) => string,
+ *          wordsOf?: (nodes: object) => string[]}} given
  *    `threshold`: untested nodes whose way the drafter gave less are left out, except those that lead to `keep`
  *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested: number}}
  *    `spine`: the root, what was accepted, the target's own token; `hidden`: nodes left out by the threshold */
-export function model(round, { threshold = 0, keep = null, root = "", textOf = (_, emitted) => emitted.text } = {}) {
+export function model(round, { threshold = 0, keep = null, root = "", textOf = (_, emitted) => emitted.text, wordsOf = (nodes) => nodes.text } = {}) {
   const { nodes: given, path } = round, onPath = new Set(path), made = new Map();
   const blank = { q: null, p: null, u: null, accept: null, rule: null, inputs: {}, tested: false, onPath: true, likely: 1, under: 0 };
   made.set(ROOT, { ...blank, id: ROOT, kind: "root", parent: null, depth: 0, text: root, children: [] });
-  const line = new Set();
+  const line = new Set(), texts = wordsOf(given);
   for (let i = typeof keep === "number" ? keep : -1; i >= 0 && i < given.parents.length; i = given.parents[i]) line.add(i);
   const likely = [];
   given.parents.forEach((parent, i) => {
@@ -32,7 +33,7 @@ export function model(round, { threshold = 0, keep = null, root = "", textOf = (
     likely.push(above * (given.q[i] ?? 0.5));
     if (!made.has(parent) || (!tested && likely[i] < threshold && !line.has(i))) return;
     made.set(i, {
-      ...blank, id: i, kind: given.status[i], parent, depth: made.get(parent).depth + 1, text: given.text[i], children: [],
+      ...blank, id: i, kind: given.status[i], parent, depth: made.get(parent).depth + 1, text: texts[i], children: [],
       q: given.q[i] ?? null, p: given.p[i] ?? null, u: given.u?.[i] ?? null, accept: given.accept?.[i] ?? null,
       rule: ruleOf(round, i), inputs: inputsOf(given.inputs, i), tested, onPath: onPath.has(i), likely: likely[i],
     });

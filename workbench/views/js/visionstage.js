@@ -25,7 +25,7 @@ export function build(el, m) {
   };
   const ways = (name, title) => modes(`${name}Mode`, `${title}: what to show`, [["sees", "sees"], ["leans", "leans on"]]);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
-  const key = m.panel.legend(kit, [["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"], ["is-rejected", "rejected"], ["is-grounded", "word of the picture"]]);
+  const key = m.panel.legend(kit, [["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"], ["is-plain", "plain"], ["is-rejected", "rejected"], ["is-grounded", "word of the picture"]]);
   const caption = (name, label) => m.panel.region(kit, parts, name, "wb-ribbon wb-caption", { role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
   el.append(header(part, kit),
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }, part("controls", "div", { className: "wb-controls" })),
