@@ -290,6 +290,15 @@ def test_typical_acceptance_golden_numbers() -> None:
     assert 0.3 * math.exp(float((sure * sure.log()).sum())) > 0.09
 
 
+def test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for() -> None:
+    """The target hesitates at the root (θ = 0.022) and is sure behind each draft (θ = ε = 0.09): 0.04 passes."""
+    root = torch.tensor([0.5, 0.04] + [0.46 / 48] * 48, dtype=torch.float64)
+    sure = torch.tensor([0.95] + [0.05 / 49] * 49, dtype=torch.float64)
+    places, u = torch.stack([root, sure, sure]), torch.zeros(3, dtype=torch.float64)
+    tree = siblings((0, 1), None, FIXED)
+    assert TypicalAcceptance().rule(tree, places.log(), places, SamplingParams(1.0), u).accept.tolist() == [1, 1]
+
+
 def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() -> None:
     walk_ = TypicalAcceptance().walk
     #         0 ─ 2      1 ─ 3 ─ 4 (rejected)

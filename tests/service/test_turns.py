@@ -48,6 +48,19 @@ def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     assert turns.take()
 
 
+def test_work_that_waited_is_not_overtaken_by_the_next_timed_run() -> None:
+    """Not even by one that asks in the moment in which the device is let go, before the work has woken up."""
+    turns, leave = Turns(), threading.Event()
+    assert turns.take()
+    late = entered(turns, leave)
+    until(lambda: turns._waiting == 1)
+    with turns._changed:  # until its end nobody else gets on
+        turns.let_go()
+        assert not turns.take()
+    assert late.wait(10)
+    leave.set()
+
+
 @pytest.fixture
 def bench(backend: Callable[..., Backend]) -> Backend:
     made = backend()
