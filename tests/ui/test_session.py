@@ -16,7 +16,7 @@ from ui.fake_client import FakeWorkbench
 from workbench.client.follow import follow
 from workbench.core.errors import PromptError
 from workbench.ui.hosting import as_text, safely
-from workbench.ui.session import BASELINE, DEFAULT_METHOD, Session
+from workbench.ui.session import BASELINE, DEFAULT_METHOD, GRACE_S, Session
 
 
 @pytest.fixture
@@ -92,6 +92,7 @@ def test_a_closed_page_frees_its_run_after_a_grace_and_the_trace_says_why(client
 
 def test_a_page_that_comes_back_in_time_goes_on_with_its_run(session: Session, client: FakeWorkbench) -> None:
     run = client.run(wait(leave(session)))
+    assert run.lease_s == GRACE_S >= 5, "a reload takes some seconds"
     had = session.fetch_trace({"run": run.id, "from": 0})
     assert had["state"] != "cancelled"
 
