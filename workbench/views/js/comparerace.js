@@ -36,15 +36,15 @@ export function length(lanes, prompt) {
 export function replay(lanes, prompt, repeats, name) {
   const repeat = lanes.find((lane) => lane.race?.[prompt])?.race[prompt].repeat ?? null;
   if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 does not say which
-  return repeats > 1 ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to its estimate` : `replayed: the one run on ${name}`;
+  return repeats > 1 ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to what all repeats of it give` : `replayed: the one run on ${name}`;
 }
 
 /** What a lane's row says at its end: the table's estimate, and the replayed run's own ratio named as such. Pure.
  *  @returns {{estimate: string, own: string}} */
 export function ratio(lane, prompt) {
-  const found = lane.figures?.speedup ?? null, own = lane.race?.[prompt]?.speedup ?? null;
+  const found = lane.figures?.speedup ?? null, own = lane.race?.[prompt]?.speedup ?? null, several = (lane.race ?? []).filter(Boolean).length > 1;
   if (lane.plain) return { estimate: "1.00×", own: "reference" };
-  return { estimate: found === null ? "–" : `${found.value.toFixed(2)}×`, own: own === null ? "" : `this run ${own.toFixed(2)}×` };
+  return { estimate: found === null ? "–" : `${found.value.toFixed(2)}×`, own: own === null ? "" : `${several ? "all prompts · " : ""}this run ${own.toFixed(2)}×` };
 }
 
 /** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */

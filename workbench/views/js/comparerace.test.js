@@ -23,10 +23,11 @@ test("the race lasts as long as its slowest lane", () => assert.equal(length([pl
 test("the race shows the table's estimate, and the replayed run's own ratio under its own name", () => {
   const lane = { name: "Fast", plain: false, figures: { speedup: estimate(2.316) }, race: [{ ...fast.race[0], repeat: 1, speedup: 2.41 }] };
   assert.deepEqual(ratio(lane, 0), { estimate: "2.32×", own: "this run 2.41×" });
+  assert.equal(ratio({ ...lane, race: [lane.race[0], lane.race[0]] }, 0).own, "all prompts · this run 2.41×", "the estimate is not this prompt's alone");
   assert.equal(cells({ speedup: lane.figures.speedup, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[0].text, "2.32");
   assert.deepEqual(ratio({ ...plain, figures: { speedup: estimate(1) } }, 0), { estimate: "1.00×", own: "reference" });
   assert.deepEqual(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0), { estimate: "–", own: "" });
-  assert.equal(replay([lane], 0, 5, "story"), "replayed: repeat 2 of 5 on story, the nearest to its estimate");
+  assert.equal(replay([lane], 0, 5, "story"), "replayed: repeat 2 of 5 on story, the nearest to what all repeats of it give");
   assert.equal(replay([lane], 0, 1, "story"), "replayed: the one run on story");
 });
 
