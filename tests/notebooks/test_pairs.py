@@ -117,7 +117,7 @@ def test_the_command_checks_mends_and_knows_its_notebooks(folder: Path, capsys: 
     assert "Run `workbench notebooks`" in capsys.readouterr().err
     assert main(["notebooks", "--folder", str(folder), NAME]) == 0
     assert main(["notebooks", "--folder", str(folder), "--check"]) == 0
-    assert main(["notebooks", "--folder", str(folder), "07_nothing"]) == 1
+    assert main(["notebooks", "--folder", str(folder), "07_nothing"]) == 2
 
 
 def test_the_first_cell_does_nothing_here() -> None:

@@ -65,7 +65,7 @@ PHASES: Schema = {
 }  # fmt: skip
 """One row a stretch of wall-clock time, in seconds since the end of prefill."""
 
-LATER = ("vision", "rule", "inputs")
+LATER = ("vision", "rule", "inputs", "waited_s", "shared")
 """Columns that older schemas lack."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}

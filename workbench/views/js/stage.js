@@ -16,7 +16,7 @@ export function build(el, m) {
       part("stage", "div", { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
-        part("pairs", "div", { className: "wb-pairs", hidden: true }, part("pairsText", "span"), part("pairsGo", "button", { type: "button", className: "wb-tool" })),
+        part("pairs", "div", { className: "wb-pairs", hidden: true }, part("pairsText", "span"), part("pairsGo", "button", { type: "button", className: "wb-tool" }, "Measure more")),
         card("ribbon", "Tokens", tokens, part("origin", "div", { className: "wb-origin", hidden: true }, part("originText", "span"), part("originBack", "button", { type: "button", className: "wb-link" }, "back to where it came from")),
           part("progress", "progress", { hidden: true }),
           m.panel.region(kit, parts, "ribbon", "wb-ribbon", { role: "listbox", "aria-label": "Generated tokens", "aria-orientation": "horizontal" })),
