@@ -32,10 +32,15 @@ export function render(el, data, m) {
   });
 }
 
-/** Bring the tokens into sight where they are not: a narrow page has them below the panel. */
-export function toTokens({ ribbonCard }) {
-  const { top, bottom } = ribbonCard.getBoundingClientRect();
-  if (top >= 0 && top < innerHeight / 2 && bottom > 0) return;
+/** Whether tokens must be brought into sight: only a narrow page has them below its panel, and beside the panel what is
+ *  above them (Vision's pictures) is looked at, too. Pure. @param {{top: number, bottom: number}} card  @param {{bottom: number}} side */
+export function outOfSight(card, side, height) {
+  return side.bottom <= card.top + 1 && !(card.top >= 0 && card.top < height / 2 && card.bottom > 0);
+}
+
+/** Bring the tokens into sight where they are not. */
+export function toTokens({ ribbonCard, side }) {
+  if (!outOfSight(ribbonCard.getBoundingClientRect(), side.getBoundingClientRect(), innerHeight)) return;
   ribbonCard.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
 }
 
