@@ -24,7 +24,7 @@ def main(url: str = "http://127.0.0.1:7860") -> None:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1440, "height": 1150}, color_scheme="light")
         page.set_default_timeout(40_000)
-        page.goto(url)
+        page.goto(f"{url}/?pace=0")  # at full speed
         page.wait_for_selector(".wb[data-ready=true]")
         page.locator("[data-param=temperature] input[type=number]").fill("0.7")
         page.keyboard.press("Tab")
