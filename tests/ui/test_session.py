@@ -52,6 +52,14 @@ def run_all(session: Session, wanted: dict[str, Any]) -> list[dict[str, Any]]:
     return wait(collect())
 
 
+def test_a_target_that_is_not_there_is_named_and_judges_no_method(session: Session) -> None:
+    there, asked = session.catalogue({}), session.catalogue({"target": "nope"})
+    assert there["problem"] is None
+    assert "'nope'" in asked["problem"]["message"]
+    assert asked["chosen"] == there["chosen"]
+    assert asked["methods"] == there["methods"]
+
+
 def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -> None:
     made = session.catalogue({})
     assert {m["name"] for m in made["methods"]} >= {DEFAULT_METHOD, BASELINE, made["chosen"]["method"]}

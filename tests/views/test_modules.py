@@ -15,6 +15,7 @@ from views.synthetic import FIXTURES, trace
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.views import module_names, module_path, module_text
+from workbench.views.modules import FIRST_MODULE, OTHER_VIEWS
 
 
 def node_version() -> tuple[int, ...]:
@@ -78,3 +79,12 @@ def test_the_javascript_tests_pass() -> None:
     files = sorted(str(path) for path in Path(module_path("live")).parent.glob("*.test.js"))
     done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=120, env=ENV)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.parametrize("view", [FIRST_MODULE, *OTHER_VIEWS])
+def test_a_view_loads_every_module_that_its_modules_ask_for(view: str) -> None:
+    """A module shared by views, but named so that one of them claims it, is missing from all others."""
+    names, everything = set(module_names(view)), set(module_names())
+    handed_over = {("widget", "vision")}  # a notebook that shows pictures brings the Vision view's modules itself
+    asked = {(name, used) for name in names for used in re.findall(r"\bm\.([a-z]\w*)\b", module_text(name))}
+    assert {(name, used) for name, used in asked if used in everything - names} <= handed_over
