@@ -132,7 +132,7 @@ def test_figures_are_drawn_and_give_way_to_their_tables(tmp_path: Path) -> None:
         assert button.get_attribute("aria-expanded") == "true"
         page.select_option("#group", label="maths")
         page.wait_for_selector("#g2-0 .main-svg")
-        assert page.locator("#g2-0-text").inner_text().startswith("Fastest is autoregressive")
+        assert page.locator("#g2-0-text").inner_text().startswith("Highest is autoregressive")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert said == []
         browser.close()
