@@ -8,7 +8,7 @@ import re
 
 from security.hostile_model import PIECES
 
-from workbench.cli.stream import TokenPrinter
+from workbench.cli.stream import Marks, TokenPrinter
 from workbench.trace import export
 from workbench.trace.events import Trace
 from workbench.ui.hosting import as_text
@@ -47,12 +47,13 @@ def test_the_replay_file_holds_no_markup_of_the_models(hostile_trace: Trace) -> 
 
 
 def test_a_terminal_gets_no_control_characters_from_the_model(hostile_trace: Trace) -> None:
-    for coloured in (True, False):
+    for marks in Marks:
         screen = Terminal()
-        printer = TokenPrinter(coloured, screen)
+        printer = TokenPrinter(marks, screen)
         for record in hostile_trace.rounds:
             printer.show(record)
         printer.end()
-        left = OURS.sub("", screen.getvalue()) if coloured else screen.getvalue()
+        styled = marks.on(screen) in (Marks.colour, Marks.style)
+        left = OURS.sub("", screen.getvalue()) if styled else screen.getvalue()
         assert "a plain word" in left
-        assert not CONTROL.findall(left), f"coloured={coloured}"
+        assert not CONTROL.findall(left), marks
