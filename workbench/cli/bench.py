@@ -30,7 +30,7 @@ from workbench.cli.options import (
 )
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods import known
-from workbench.service.checks import about
+from workbench.service.checks import about, check_models
 
 
 class Against(str, Enum):
@@ -141,7 +141,7 @@ def bench(
     chosen = chosen[:limit] if limit else chosen
     asked_sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     checks.sampling(asked_sampling)
-    pair = checks.models(target, drafter, device, dtype, drafter_dtype)
+    pair = check_models(target, drafter, device, dtype, drafter_dtype)
     values = _settle(method, parse_settings(settings))
     for name in method or ():
         checks.method(name, values[name], pair)

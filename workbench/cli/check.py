@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
+from workbench.service.checks import check_models
 
 PROMPTS = ("Once upon a time there was a little", "The red ball, the blue ball, the red ball, the", "A")
 VISION_TARGET = "vision-target"
@@ -47,7 +47,7 @@ def check(
     for name in names or ():
         known.get(name)
     if not report:
-        checks.models(target, drafter, device, "float64")
+        check_models(target, drafter, device, "float64")
     from workbench.bench import board
     from workbench.bench.check import FAIL, check_method, picture_prompts
     from workbench.bench.families import FAMILIES

@@ -11,18 +11,9 @@ from workbench.cli import say
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
 from workbench.methods import known
 from workbench.service.catalogue import static_reasons
-from workbench.service.checks import about, check_method, check_model, check_models, choose_method
+from workbench.service.checks import about, check_method, check_model, choose_method
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
-
-
-def models(target: str, drafter: str, device: str, dtype: str, drafter_dtype: str = "auto") -> Pair:
-    """Names of models, device and number formats; returns the target and the draft model that are meant.
-
-    Raises:
-        WorkbenchError: `option` says which is wrong.
-    """
-    return check_models(target, drafter, device, dtype, drafter_dtype)
 
 
 def sampling(values: Mapping[str, Any]) -> None:
@@ -140,16 +131,15 @@ def file_to_write(path: Path | None, option: str) -> None:
     """
     if path is None:
         return
-    try:
-        is_new = not path.exists()
-        with path.open("ab"):
-            pass
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        problem = WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.")
-        problem.option = option
-        raise problem from None
+    with about(option):
+        try:
+            is_new = not path.exists()
+            with path.open("ab"):
+                pass
+            if is_new:
+                path.unlink()
+        except OSError as error:
+            raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 
 
 def folder_to_write(path: Path | None, option: str) -> None:
@@ -163,6 +153,5 @@ def folder_to_write(path: Path | None, option: str) -> None:
     place = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
     if not place.is_dir() or not os.access(place, os.W_OK):
         why = "it may not be written to" if place.is_dir() else f"{place} is a file"
-        problem = WorkbenchError(f"{path} cannot be used: {why}.", "Choose another folder.")
-        problem.option = option
-        raise problem
+        with about(option):
+            raise WorkbenchError(f"{path} cannot be used: {why}.", "Choose another folder.")

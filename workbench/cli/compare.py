@@ -29,6 +29,7 @@ from workbench.cli.options import (
     only_here,
 )
 from workbench.core.errors import PromptError
+from workbench.service.checks import check_models
 
 FORMATS = (".json", ".csv", ".parquet", ".md")
 
@@ -94,7 +95,7 @@ def compare(
     checks.file_to_write(out, "out")
     lanes = lane or usual
     if connect is None:
-        lanes = checks.lanes(lane, usual, checks.models(target, drafter, device, dtype))
+        lanes = checks.lanes(lane, usual, check_models(target, drafter, device, dtype))
     checks.pictures(image or (), target if connect is None else "")
     with open_workbench(connect, target, drafter, device, dtype) as bench, progress_bar() as bar:
         found = bench.compare(

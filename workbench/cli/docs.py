@@ -66,12 +66,10 @@ def docs(
 
 def pages(methods: Sequence[Known]) -> dict[str, str]:
     """Text of each page that is generated whole, by its name among the boards."""
-    promises = (
-        "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated knob; "
-        "*simulation*: uses knowledge that no real drafter has."
-    )
+    from workbench.methods.known import PROMISES
+
     return {
-        "methods.md": f"# Methods\n\n{promises}\n\n{markdown_table(methods)}\n",
+        "methods.md": f"# Methods\n\n{PROMISES}\n\n{markdown_table(methods)}\n",
         "definitions.md": f"# What the figures mean\n\n{definitions_table()}\n\n{DISCARDED}\n",
     }
 

@@ -26,7 +26,7 @@ from workbench.cli.options import (
 from workbench.cli.stream import harmless
 from workbench.cli.traces import read_trace
 from workbench.methods import known
-from workbench.service.checks import about
+from workbench.service.checks import about, check_models
 
 PROMPTS = ("Once upon a time there was a little", "Write a story about Mia and Tom.", "1, 2, 3, 4, 5, 6,")
 SIGNS = {"identical": "✓ identical", "numerics": "≈ numerics", "bug": "✕ BUG"}
@@ -62,9 +62,9 @@ def doctor(
     if trace is not None:
         with about("trace"):
             recorded = read_trace(trace)
-        checks.models(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
+        check_models(recorded.header.target, recorded.header.drafter or "none", device, recorded.header.dtype)
     else:
-        pair = checks.models(target, drafter, device, dtype)
+        pair = check_models(target, drafter, device, dtype)
         if method is not None:
             known.get(method)  # it is an argument here, not --method
         method = checks.method(method, settled, pair)

@@ -35,6 +35,7 @@ from workbench.cli.options import (
 )
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.core.errors import PromptError, WorkbenchError
+from workbench.service.checks import check_models
 from workbench.trace.events import STOPPED, Trace
 from workbench.trace.metrics import summary
 
@@ -89,7 +90,7 @@ def generate(
     checks.sampling(sampling)
     checks.request(text, max_new_tokens, stop or ())
     if connect is None:
-        pair = checks.models(target, drafter, device, dtype)
+        pair = check_models(target, drafter, device, dtype)
         method = checks.method(method, settled, pair, len(image or ()))
     checks.pictures(image or (), target if connect is None else "")
     checks.file_to_write(trace, "trace")

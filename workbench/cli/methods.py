@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks, complete
+from workbench.cli import complete
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -20,6 +20,7 @@ from workbench.cli.options import (
 )
 from workbench.cli.stream import harmless
 from workbench.core.errors import TokenizerMismatchError, UnknownNameError
+from workbench.service.checks import check_models
 
 
 def methods(
@@ -69,7 +70,7 @@ def described(target: str, drafter: str, connect: str | None) -> list[dict[str, 
     from workbench.service.catalogue import describe, static_reasons
     from workbench.service.checks import check_vocabulary
 
-    pair = checks.models(target, drafter, "auto", "auto")
+    pair = check_models(target, drafter, "auto", "auto")
     reason, mismatch = static_reasons(*pair), ""
     try:
         check_vocabulary(pair)

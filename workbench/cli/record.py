@@ -17,7 +17,7 @@ from workbench.cli.bench import progress_bar
 from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
-from workbench.service.checks import about
+from workbench.service.checks import about, check_models
 from workbench.trace.events import Trace
 
 TOKENS = 56
@@ -150,7 +150,7 @@ def record(
         for name in only or ():
             if name not in TAKES and name not in EXAMPLES:
                 known.get(name)
-    checks.models(target, DEFAULT_DRAFTER, "auto", "auto")
+    check_models(target, DEFAULT_DRAFTER, "auto", "auto")
     checks.folder_to_write(out, "out")
     from workbench.methods import registry
     from workbench.trace.metrics import summary

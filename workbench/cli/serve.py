@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli import checks, say
+from workbench.cli import say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
-from workbench.service.checks import about, check_port, choose_method
+from workbench.service.checks import about, check_models, check_port, choose_method
 from workbench.service.names import check_name
 
 
@@ -38,7 +38,7 @@ def serve(
     Example: curl localhost:8000/v1/completions -H content-type:application/json
     -d '{"model": "text-target", "prompt": "Once upon a time", "speculation": {"method": "draft-tree"}}'
     """
-    pair = checks.models(target, drafter, device, dtype)
+    pair = check_models(target, drafter, device, dtype)
     for name in allow_model or ():
         with about("allow-model"):
             check_name(name)

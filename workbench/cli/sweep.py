@@ -26,6 +26,7 @@ from workbench.cli.options import (
 )
 from workbench.core.errors import ParameterError
 from workbench.methods.choice import PREFERRED
+from workbench.service.checks import check_models
 
 FORMATS = (".json", ".csv", ".parquet")
 
@@ -84,7 +85,7 @@ def sweep(
     checks.file_to_write(export, "export")
     checks.folder_to_write(out, "out")
     if axis and connect is None:
-        pair = checks.models(target, drafter or "auto", device, dtype)
+        pair = check_models(target, drafter or "auto", device, dtype)
         if method is None and not any(a.strip().startswith(("method", "drafter", "target")) for a in axis):
             method = checks.method(None, {}, pair)
     if axis:

@@ -321,10 +321,8 @@ class Engine:
         commit = self.clock.mark()
         spans = self._take_spans(rows)
         drafted = {row: work for group in drafting for row, work in share(group.spans, group.rows).items()}
-        verified, when = (
-            share(spans, [id(row) for row in rows]),
-            {row: group for group in drafting for row in group.rows},
-        )
+        verified = share(spans, [id(row) for row in rows])
+        when = {row: group for group in drafting for row in group.rows}
         forwards_s = sum(work.part_s for work in drafted.values()) + sum(span.seconds for span in spans)
         for row, verdict in judged:
             key = id(row)

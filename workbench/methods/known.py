@@ -31,6 +31,11 @@ OWN_METHODS = "WORKBENCH_METHODS"
 """Variable of the environment: files (or names of modules) with methods of one's own, set apart as in PATH."""
 GROUP = "workbench.methods"
 """Entry-point group through which other packages add methods."""
+PROMISES = (
+    "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated knob; "
+    "*simulation*: uses knowledge that no real drafter has."
+)
+"""What the promises mean, for tables of methods."""
 _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,14 @@ def check_models(
     return Names(target, drafter, None).pair(None, drafter)
 
 
-class about:
-    """Errors that leave this block are about an option: `with about("target"):`."""
-
-    def __init__(self, option: str) -> None:
-        self.option = option
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, WorkbenchError) and not error.option:
-            error.option = self.option
+@contextmanager
+def about(option: str) -> Iterator[None]:
+    """Errors that leave the block under it are about this option."""
+    try:
+        yield
+    except WorkbenchError as error:
+        error.option = error.option or option
+        raise
 
 
 def check_model(name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from workbench.bench import board
 from workbench.engine.method import Method
 from workbench.methods import registry
+from workbench.methods.known import PROMISES
 from workbench.trace.metrics import DEFINITIONS
 
 _PROMISES = {
@@ -45,8 +46,7 @@ def _overview(methods: Sequence[Method]) -> str:
     lines = [
         "# Methods",
         "",
-        f"The {len(methods)} registered methods. *exact*: the target's own distribution, whatever the drafter; "
-        "*approximate*: deviates by a stated knob; *simulation*: uses knowledge that no real drafter has.",
+        f"The {len(methods)} registered methods. {PROMISES}",
         "",
         "| method | what it shows | promise | needs | from |",
         "|---|---|---|---|---|",

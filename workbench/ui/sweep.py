@@ -117,7 +117,8 @@ class SweepView:
 
         found = []
         for path in folder().glob("*/sweep.json"):
-            place, writing = Kept(path.parent), Kept(path.parent).is_written
+            place = Kept(path.parent)
+            writing = place.is_written
             found += [{**line, "writing": writing} for line in lines_of(place)]
         return {"kept": sorted(found, key=lambda line: line["date"], reverse=True)}
 

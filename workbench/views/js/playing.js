@@ -98,12 +98,12 @@ export function judge(round, node, rules, moved, { formula: f, ruling }) {
   if (!settled) for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = f.evaluate(why, values);
   // the next draft is drawn anew where q is a law: not this token's chance, but Σ min(p, q) says how often one is kept
   const drawn = rule.leaves === "excess" && rows[own].q !== null, overlap = rows.reduce((sum, row) => sum + Math.min(row.r ?? 0, row.q ?? 0), 0);
-  const exact = f.evaluate(rule.formula, values), accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact));
+  const exact = f.evaluate(rule.formula, values), accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact)), rate = drawn ? Math.min(1, overlap) : accept;
   const compares = /[=<>]/.test(rule.formula), after = left(rows, rest, rule.leaves, own);
   return {
     rule, values, accept, compares, kept: compares ? accept === 1 : moved.u === null ? null : moved.u < accept,
     rows: known.rows.map((row, i) => ({ token: row.token, text: row.text, p: rows[i].r, q: rows[i].q, left: after.rows[i], own: i === own })),
-    rest: { p: rest.r, q: rest.q, left: after.rest }, mass: known.mass, rate: drawn ? Math.min(1, overlap) : accept, drawn, expected: expected(drawn ? Math.min(1, overlap) : accept, moved.K), asRecorded: settled && moved.u === start.u && moved.K === start.K,
+    rest: { p: rest.r, q: rest.q, left: after.rest }, mass: known.mass, rate, drawn, expected: expected(rate, moved.K), asRecorded: settled && moved.u === start.u && moved.K === start.K,
   };
 }
 
