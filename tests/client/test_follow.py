@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ def test_a_fast_run_is_shown_ten_times_a_second_or_more(monkeypatch: pytest.Monk
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(following.asyncio, "sleep", sleep)
+    # This module's `asyncio` alone: other tests' servers sleep in this process too.
+    monkeypatch.setattr(following, "asyncio", SimpleNamespace(sleep=sleep))
 
     async def told_in_a_second() -> int:
         told = 0
