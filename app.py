@@ -20,6 +20,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto", help="auto, float64, float32, bfloat16 or float16")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     parser.add_argument("--public", action="store_true", help="strangers may reach it: see workbench/ui/space.py")
+    parser.add_argument(
+        "--trusted-proxy", action="append", metavar="ADDRESS", help="a proxy that may say who asks; repeatable"
+    )
     args = parser.parse_args()
     refuse(parser, args)
     return args
@@ -28,9 +31,12 @@ def arguments() -> argparse.Namespace:
 def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """End with a line where a name is wrong or the port is taken: before anything is imported or served."""
     from workbench.core.errors import WorkbenchError
+    from workbench.server import callers
     from workbench.service.checks import check_models, check_port
 
+    args.trusted_proxy = args.trusted_proxy or callers.from_environment()
     try:
+        callers.networks(args.trusted_proxy)
         check_models(args.target, args.drafter, args.device, args.dtype)
         check_port(args.host, args.port)
     except WorkbenchError as error:
@@ -53,7 +59,9 @@ def main() -> None:
             if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
                 client.make(lambda: space.client(place, **models))
             demo = build(client, keeps=not place.public)
-            demo.launch(server_name=args.host, server_port=args.port, **space.launch_options(client))
+            demo.launch(
+                server_name=args.host, server_port=args.port, **space.launch_options(client, args.trusted_proxy)
+            )
             if not client.ready:
                 client.make(lambda: space.client(place, **models))
         demo.block_thread()

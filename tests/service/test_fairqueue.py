@@ -59,3 +59,35 @@ def test_nobody_is_served_twice_before_everybody_was_served_once(users: list[str
         served[user] += 1
         waiting[user] -= 1
         assert all(served[user] - served[other] <= 1 for other in waiting if waiting[other])
+
+
+NAMED = st.tuples(st.sampled_from("ab"), st.sampled_from("123")).map(".".join)
+
+
+def test_an_address_waits_for_one_of_each_other_address_however_many_names_these_make_up() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for i in range(40):
+        queue.put(f"a.{i}", f"a{i}")
+    queue.put("b.me", "b0")
+    queue.put("b.me", "b1")
+    assert (queue.place("b0"), queue.place("b1")) == ((2, 42), (4, 42))
+    assert [queue.pop() for _ in range(5)] == ["a0", "b0", "a1", "b1", "a2"]
+
+
+@given(st.lists(NAMED, max_size=30), st.data())
+def test_on_both_levels_order_is_what_pops_give(users: list[str], data: st.DataObject) -> None:
+    queue: FairQueue[tuple[str, int]] = FairQueue()
+    items = [(user, i) for i, user in enumerate(users)]
+    for item in items:
+        queue.put(item[0], item)
+    gone = data.draw(st.sets(st.sampled_from(items))) if items else set()
+    assert all(queue.remove(item) for item in gone)
+    promised, served = queue.order(), []
+    while len(queue):
+        assert queue.head() == promised[len(served)]
+        served.append(queue.pop())
+    assert served == promised
+    for address in "ab":
+        turns = Counter(user for user, _ in served[: len(served) // 2] if user.startswith(address))
+        waiting = {user for user, _ in served[len(served) // 2 :] if user.startswith(address)}
+        assert all(turns[user] <= turns[other] + 1 for user in turns for other in waiting)

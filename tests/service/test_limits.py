@@ -62,6 +62,9 @@ def test_who_takes_new_names_meets_the_limit_of_the_address() -> None:
     with pytest.raises(CapacityError, match="address"):
         limits.check_room(names[3], names[:3])
     limits.check_room(user_key("1.2.3.5", "a"), names[:3])
+    same = [user_key(f"2001:db8::{i}", name) for i, name in enumerate("abc")]
+    with pytest.raises(CapacityError, match="address"):
+        limits.check_room(user_key("2001:db8:0:0:ffff::1", "d"), same)
     Limits(runs_per_user=2, runs=9).check_room(names[3], names[:3])
 
 

@@ -10,6 +10,7 @@ import typer
 
 from workbench.cli import say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
+from workbench.server import callers
 from workbench.service.checks import about, check_models, check_port, choose_method
 from workbench.service.names import check_name
 
@@ -31,6 +32,9 @@ def serve(
     allow_model: Annotated[
         list[str] | None, typer.Option(help="A model that may be asked for besides the target; repeatable.")
     ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(help="A proxy that may say who asks (X-Forwarded-For); repeatable.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
@@ -42,6 +46,8 @@ def serve(
     for name in allow_model or ():
         with about("allow-model"):
             check_name(name)
+    proxies = trusted_proxy or callers.from_environment()
+    callers.networks(proxies)
     check_port(host, port)
     from workbench.cli.loading import Waiting, quiet, sizes
     from workbench.client import Workbench
@@ -53,6 +59,7 @@ def serve(
         Limits(),
         runs=limit_runs,
         runs_per_user=limit_runs_per_user or limit_runs,
+        runs_per_address=limit_runs_per_user or limit_runs,
         max_new_tokens=limit_new_tokens,
         prompt_tokens=limit_prompt_tokens,
     )
@@ -63,4 +70,4 @@ def serve(
         if not say.is_quiet():
             usual = choose_method(pair)[0]
             print(f"Serving {target} on http://{host}:{port}/v1; by default with {usual}", file=sys.stderr, flush=True)
-        run(bench, host, port)
+        run(bench, host, port, proxies)

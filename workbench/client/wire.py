@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,32 @@ _SECRET = re.compile(r"\b(?:hf|sk)[_-][A-Za-z0-9_-]{8,}")
 
 
 def user_key(address: str = "", *who: str | None) -> str:
-    """Who asks as an opaque key, useless outside this process: a part for the address, one for the session at it."""
+    """Who asks as an opaque key, useless outside this process: a part for the address, one for the session at it.
+
+    Only the former is known, by the connection; the latter is what the caller says. A network of IPv6 addresses counts
+    as one: whoever has one of 2^64 has all of them.
+    """
+    address = network_of(address)
     parts = [address], [address, *map(str, who)]
     return ".".join(hashlib.sha256(" ".join([_SALT, *part]).encode()).hexdigest()[:16] for part in parts)
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: an IPv4 address, or the first 64 bits of an IPv6 one; anything else as it stands.
+
+    Example:
+        >>> network_of("2001:db8:1:2:3:4:5:6"), network_of("::ffff:1.2.3.4"), network_of("1.2.3.4")
+        ('2001:db8:1:2::', '1.2.3.4', '1.2.3.4')
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> 64 << 64))
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------

@@ -1,63 +1,73 @@
-"""Who is next: users take turns, and each user's own requests keep their order."""
+"""Who is next: addresses take turns, users at one address take turns, and a user's own requests keep their order."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import Generic, TypeVar
+
+from workbench.service.limits import address_of
 
 T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue over users, round-robin. Thread-safe.
+    """A queue over addresses and the users at each, round-robin. Thread-safe.
 
-    A user with one request waits for one request of every other user at most, however many these have put in.
+    An address with one request waits for one request of every other address at most, however many these have put in,
+    and however many users they say they are: what a user calls themselves is for turns among those at their address.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[T]] = {}  # insertion order is the order of turns
+        self._lines: dict[str, dict[str, deque[T]]] = {}  # insertion order is the order of turns, on both levels
         self._lock = threading.Lock()
 
     def put(self, user: str, item: T) -> None:
         """Queue an item behind the user's others."""
         with self._lock:
-            self._lines.setdefault(user, deque()).append(item)
+            self._lines.setdefault(address_of(user), {}).setdefault(user, deque()).append(item)
 
     def head(self) -> T | None:
         """The next item; it stays."""
         with self._lock:
-            return next((line[0] for line in self._lines.values()), None)
+            return next((line[0] for users in self._lines.values() for line in users.values()), None)
 
     def pop(self) -> T | None:
-        """Take the next item; its user goes to the end of the turns."""
+        """Take the next item; its user goes to the end of the turns there, and its address to the end of all."""
         with self._lock:
             if not self._lines:
                 return None
-            user = next(iter(self._lines))
-            line = self._lines.pop(user)
+            address = next(iter(self._lines))
+            users = self._lines.pop(address)
+            user = next(iter(users))
+            line = users.pop(user)
             item = line.popleft()
             if line:
-                self._lines[user] = line
+                users[user] = line
+            if users:
+                self._lines[address] = users
             return item
 
     def remove(self, item: T) -> bool:
         """Take an item out, wherever it is; False when it is not here."""
         with self._lock:
-            for user, line in self._lines.items():
-                if item in line:
-                    line.remove(item)
-                    if not line:
-                        del self._lines[user]
-                    return True
+            for address, users in self._lines.items():
+                for user, line in users.items():
+                    if item in line:
+                        line.remove(item)
+                        if not line:
+                            del users[user]
+                        if not users:
+                            del self._lines[address]
+                        return True
             return False
 
     def order(self) -> list[T]:
         """All items as they will come, if nobody joins or leaves."""
         with self._lock:
-            turns = itertools.zip_longest(*self._lines.values(), fillvalue=_NOBODY)
-            return [item for turn in turns for item in turn if item is not _NOBODY]  # type: ignore[misc]
+            return _turns([_turns(users.values()) for users in self._lines.values()])
 
     def place(self, item: T) -> tuple[int, int] | None:
         """(position, of) of an item, from 1; None when it is not here."""
@@ -66,7 +76,13 @@ class FairQueue(Generic[T]):
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(map(len, self._lines.values()))
+            return sum(len(line) for users in self._lines.values() for line in users.values())
 
 
 _NOBODY = object()
+
+
+def _turns(lines: Iterable[Iterable[T]]) -> list[T]:
+    """The first of each, then the second of each, and so on."""
+    turns = itertools.zip_longest(*lines, fillvalue=_NOBODY)
+    return [item for turn in turns for item in turn if item is not _NOBODY]  # type: ignore[misc]

@@ -13,14 +13,18 @@ STOPS, STOP_CHARS = 16, 256
 """Stop strings in one request, and characters in each."""
 
 
+def address_of(user: str) -> str:
+    """The part of a user's key that stands for the address: what they say of themselves is behind the dot."""
+    return user.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds that keep one user from taking the machine away from the others.
 
     Attributes:
         runs_per_user: runs of one user that run or wait at once.
-        runs_per_address: of all users at one address, whatever they call themselves; None where all visitors have one
-            address, as behind a proxy.
+        runs_per_address: of all users at one address, whatever they call themselves; None: as many as of all.
         max_new_tokens: of one run.
         prompt_tokens: of one prompt, once the target's tokenizer has seen it.
         prompt_chars: of one prompt, before that.
@@ -103,7 +107,7 @@ class Limits:
         """Refuse one run more than allowed.
 
         Args:
-            user: key as `workbench.client.wire.user_key` makes it: what stands before the dot is the address.
+            user: key as `workbench.client.wire.user_key` makes it; see `address_of`.
             active: the users of all runs that run or wait.
 
         Raises:
@@ -114,9 +118,8 @@ class Limits:
             raise CapacityError(
                 f"You have {mine} runs running or waiting, which is the limit.", "Wait for one to end, or stop one."
             )
-        address, dot, _ = user.partition(".")
-        there = sum(other.partition(".")[0] == address for other in active)
-        if dot and self.runs_per_address is not None and there >= self.runs_per_address:
+        there = sum(address_of(other) == address_of(user) for other in active)
+        if user != LOCAL and self.runs_per_address is not None and there >= self.runs_per_address:
             raise CapacityError(
                 f"{there} runs come from your address, which is the limit.", "Wait for one to end, or stop one."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,6 +16,7 @@ LISTED = "WORKBENCH_ALLOW_MODELS"
 """Environment variable with the Hub models that a public app may use besides the bundled ones, commas between them."""
 STRANGERS: dict[str, Any] = {
     "runs_per_user": 2,
+    "runs_per_address": 8,
     "max_new_tokens": 1024,
     "prompt_tokens": 2048,
     "prompt_chars": 20_000,
@@ -25,8 +26,6 @@ STRANGERS: dict[str, Any] = {
     "trace_bytes": 256 << 20,
 }
 """Limits of a public app; see `workbench.service.limits.Limits`."""
-PER_ADDRESS = 8
-"""Runs of all users at one address of a public app."""
 _TRUE = ("1", "t", "true")  # what the `spaces` package takes for true
 
 
@@ -101,8 +100,7 @@ def client(place: Place, target: str, drafter: str, device: str, dtype: str) -> 
     limits = Limits()
     if place.public:
         write_json_logs()
-        here = place.mode is Mode.LOCAL  # on a Space, all visitors come from its proxy
-        limits = Limits(**STRANGERS, runs_per_address=PER_ADDRESS if here else None)
+        limits = Limits(**STRANGERS)
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits, allow_models=place.allow_models
     )
@@ -110,16 +108,21 @@ def client(place: Place, target: str, drafter: str, device: str, dtype: str) -> 
     return workbench
 
 
-def launch_options(client: Any) -> dict[str, Any]:
+def launch_options(client: Any, trusted: Sequence[str] = ()) -> dict[str, Any]:
     """How the app is launched: `LAUNCH`, no uploads, and the HTTP API on the same port.
 
-    The API's routes are given when Gradio's app is made, so that they come before Gradio's own; the guard stands in
-    front of all.
+    The API's routes are given when Gradio's app is made, so that they come before Gradio's own; in front of all stand
+    the guard, and who finds out whom a request comes from.
+
+    Args:
+        client: what the routes ask.
+        trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
     """
     from starlette.middleware import Middleware
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
+    from workbench.server.callers import UVICORNS, Callers
     from workbench.server.guard import Guard
     from workbench.server.routes import router
     from workbench.ui import LAUNCH
@@ -128,5 +131,7 @@ def launch_options(client: Any) -> dict[str, Any]:
         return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
 
     routes = [Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes]
-    first = {"routes": routes, "middleware": [Middleware(Guard), *LAUNCH["app_kwargs"]["middleware"]]}
+    os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would believe whoever connects from this machine
+    front = [Middleware(Callers, trusted=trusted), Middleware(Guard)]
+    first = {"routes": routes, "middleware": [*front, *LAUNCH["app_kwargs"]["middleware"]]}
     return {**LAUNCH, "max_file_size": MAX_FILE_SIZE, "app_kwargs": first, "prevent_thread_lock": True}

@@ -1,0 +1,118 @@
+"""Whom a request comes from: what a connection and trusted proxies say counts, what a caller says does not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.core.errors import CapacityError, ParameterError
+from workbench.server.app import make
+from workbench.server.callers import PRIVATE, VARIABLE, address_of, from_environment, networks
+from workbench.service.fairqueue import FairQueue
+from workbench.service.limits import Limits
+from workbench.ui.space import STRANGERS
+
+NEAR = networks(["10.0.0.0/8", "::1"])
+PROXY, ONE, OTHER = "10.16.3.80", "203.0.113.7", "198.51.100.9"
+
+
+@given(st.lists(st.one_of(st.ip_addresses().map(str), st.text("0123456789.,:[] x", max_size=12)), max_size=6))
+def test_nothing_a_visitor_writes_changes_their_address(claims: list[str]) -> None:
+    assert address_of(ONE, claims, NEAR) == ONE  # straight from the visitor
+    assert address_of(PROXY, [", ".join([*claims, ONE])], NEAR) == ONE  # the proxy appends whom it heard
+    assert address_of(PROXY, [*claims, ONE], NEAR) == ONE  # or adds a header of its own
+
+
+@pytest.mark.parametrize(("peer", "said", "address"), [
+    (PROXY, [], PROXY),
+    (PROXY, [f"6.6.6.6, {ONE}, 10.0.0.2"], ONE),  # two trusted proxies
+    (PROXY, ["10.0.0.3, 10.0.0.2"], "10.0.0.3"),  # a visitor inside the trusted network
+    (PROXY, [f"{ONE}:4711"], ONE),
+    (PROXY, ["[2001:db8::1]:4711"], "2001:db8::1"),
+    (PROXY, ["unknown"], PROXY),
+    ("::ffff:10.0.0.1", [ONE], ONE),
+    ("::1", [ONE], ONE),
+    ("testclient", [ONE], "testclient"),
+])  # fmt: skip
+def test_the_address_is_the_last_one_that_somebody_trusted_has_seen(peer: str, said: list[str], address: str) -> None:
+    assert address_of(peer, said, NEAR) == address
+
+
+def test_proxies_are_named_by_option_or_environment_and_known_on_a_space() -> None:
+    assert from_environment({}) == ()
+    assert from_environment({VARIABLE: " 10.1.0.1, 10.2.0.0/16,"}) == ("10.1.0.1", "10.2.0.0/16")
+    assert from_environment({"SPACE_ID": "me/it"}) == PRIVATE
+    with pytest.raises(ParameterError, match=r"'nginx' is not an address") as refused:
+        networks(["nginx"])
+    assert refused.value.option == "trusted-proxy"
+
+
+class Crowded:
+    """A client whose runs never end: it counts the places that users have."""
+
+    def __init__(self) -> None:
+        self.limits = Limits(**STRANGERS)
+        self.users: list[str] = []
+        self.queue: FairQueue[str] = FairQueue()
+
+    def targets(self) -> list[dict[str, Any]]:
+        return [{"name": "text-target", "kind": "bundled"}]
+
+    drafters = targets
+
+    def start(self, *_: Any, user: str, **__: Any) -> Any:
+        self.limits.check_room(user, self.users)
+        self.users.append(user)
+        self.queue.put(user, user)
+        raise RuntimeError("never answered")
+
+
+def ask(client: Any, address: str, n: int, **headers: str) -> list[int]:
+    """The statuses of `n` requests through a proxy, each under another name."""
+
+    async def all_of_them() -> list[int]:
+        door = httpx.ASGITransport(make(client, PRIVATE), client=(PROXY, 1))
+        async with httpx.AsyncClient(transport=door, base_url="http://x") as http:
+            found = []
+            for i in range(n):
+                said = {
+                    "authorization": f"Bearer {i}",
+                    "x-workbench-user": f"u{i}",
+                    "x-forwarded-for": f"6.6.6.{i}, {address}",
+                }
+                body = {"model": "text-target", "prompt": "x", "speculation": {"method": "autoregressive"}}
+                answer = await http.post("/v1/completions", json=body, headers=said | headers)
+                found.append(answer.status_code)
+            return found
+
+    return asyncio.run(all_of_them())
+
+
+def test_forty_made_up_names_at_one_address_lock_nobody_out() -> None:
+    client = Crowded()
+    statuses = ask(client, ONE, 40)
+    most = STRANGERS["runs_per_address"]
+    assert statuses == [500] * most + [429] * (40 - most)
+    assert len(set(client.users)) == most  # each has a name of its own
+    assert ask(client, OTHER, 1) == [500]  # there is a place
+    assert client.queue.place(client.users[-1]) == (2, most + 1)  # and it is the next but one
+
+
+def test_an_ipv6_network_of_one_visitor_is_one_address() -> None:
+    client = Crowded()
+    statuses = [ask(client, f"2001:db8:1:2::{i:x}", 1, authorization=f"{i}")[0] for i in range(12)]
+    assert statuses.count(429) == 12 - STRANGERS["runs_per_address"]
+    assert ask(client, "2001:db8:1:3::1", 1) == [500]
+
+
+def test_a_public_app_has_limits_for_an_address_wherever_it_runs() -> None:
+    limits = Limits(**STRANGERS)
+    assert limits.runs_per_address is not None
+    assert limits.runs_per_address < limits.runs / 2
+    with pytest.raises(CapacityError, match="address"):
+        limits.check_room("a.9", [f"a.{i}" for i in range(limits.runs_per_address)])
