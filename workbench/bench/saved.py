@@ -11,6 +11,7 @@ import polars as pl
 
 from workbench.bench.report import BASELINE, ESTIMATES, SAVED, SCHEMA_VERSION, BenchReport, BenchRow
 from workbench.core.errors import WorkbenchError
+from workbench.core.panics import PanicError, no_panic
 from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
 
 _METADATA = "workbench.report"
@@ -51,8 +52,9 @@ def read_report(path: Path) -> BenchReport:
         raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", _REMEDY) from None
     try:
         if data.startswith(b"PAR1"):
-            wire = json.loads(pl.read_parquet_metadata(io.BytesIO(data))[_METADATA])
-            wire["runs"] = pl.read_parquet(io.BytesIO(data)).to_dicts()
+            with no_panic():
+                wire = json.loads(pl.read_parquet_metadata(io.BytesIO(data))[_METADATA])
+                wire["runs"] = pl.read_parquet(io.BytesIO(data)).to_dicts()
         else:
             wire = json.loads(data)
         version = wire.pop("schema")
@@ -65,7 +67,7 @@ def read_report(path: Path) -> BenchReport:
         wire["rows"] = [_row(row) for row in wire["rows"]]
         wire["groups"] = {name: [_row(row) for row in rows] for name, rows in wire["groups"].items()}
         return BenchReport(**wire)
-    except (ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, PanicError, pl.exceptions.PolarsError) as error:
         raise WorkbenchError(f"{path} is no saved report: {type(error).__name__}.", _REMEDY) from None
 
 

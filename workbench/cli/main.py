@@ -31,6 +31,7 @@ from workbench.cli.sweep import sweep
 from workbench.cli.train import train
 from workbench.cli.whatif import whatif
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
+from workbench.core.panics import no_panic
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
@@ -99,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug, as_json = "--debug" in args, "--json" in args
     say.reset()
     try:
-        status = app(args=args, prog_name="workbench", standalone_mode=False, default_map=_own_defaults(args))
+        with no_panic():
+            status = app(args=args, prog_name="workbench", standalone_mode=False, default_map=_own_defaults(args))
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort, common.InterruptError):
         return _report(common.InterruptError("Interrupted."), INTERRUPTED, False, as_json)

@@ -365,7 +365,7 @@ class RemoteRun:
                     break
         except (WorkbenchError, httpx.HTTPError) as error:
             problem = _unreachable(self._remote.url, error)
-        except Exception as error:
+        except BaseException as error:  # this thread's end would leave those who wait for it waiting
             problem = WorkbenchError(f"The server's answer was not understood: {type(error).__name__}.")
         finally:
             with contextlib.suppress(Exception):

@@ -25,12 +25,13 @@ from workbench.core.errors import (
     WorkbenchError,
     is_out_of_memory,
 )
+from workbench.core.panics import no_panic
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.clock import Clock, Span
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.method import Configured
-from workbench.engine.models import Models
+from workbench.engine.models import Models, encode
 from workbench.engine.parts import Outcome, Plan, to_host
 from workbench.engine.pictures import check_end, check_text, shown, tokens_of
 from workbench.engine.recording import Judged, record_round
@@ -127,7 +128,7 @@ class Engine:
         if request.images is not None:
             prompt = request.images["input_ids"][0].tolist()
         elif isinstance(request.prompt, str):
-            prompt = self.models.tokenizer.encode(request.prompt)
+            prompt = encode(self.models.tokenizer, request.prompt)
         else:
             prompt = [int(t) for t in request.prompt]
         context, vocabulary = self.models.target.context, self.models.target.vocab_size
@@ -196,7 +197,8 @@ class Engine:
     def _guard(self, row: Row, act: object, *args: object) -> bool:
         """Run something for one row; an error ends that row and no other."""
         try:
-            act(*args)  # type: ignore[operator]
+            with no_panic():
+                act(*args)  # type: ignore[operator]
         except WorkbenchError as error:
             self._fail(row, error, error)
         except Exception as error:  # a bug in one method must not stop the others
@@ -357,7 +359,8 @@ class Engine:
             self._guard(group[0], lambda: trees.__setitem__(id(group[0]), group[0].drafter.propose(group)[0]))
             return trees
         try:
-            return dict(zip(map(id, group), group[0].drafter.propose(group), strict=True))
+            with no_panic():
+                return dict(zip(map(id, group), group[0].drafter.propose(group), strict=True))
         except Exception:  # find the row that fails; keep the others
             for row in group:
                 self._guard(row, lambda r=row: trees.__setitem__(id(r), self._propose_again(r)))
@@ -512,7 +515,11 @@ class Engine:
         footer = row.trace.footer if row.trace is not None else Footer()
         footer.reason = reason
         if row.detokeniser is not None:
-            row.detokeniser.flush()
+            try:
+                with no_panic():
+                    row.detokeniser.flush()
+            except Exception:  # what failed may be the tokenizer itself: the text so far stays
+                log.exception("the end of a text could not be read")
             footer.text = row.detokeniser.text
             if row.cut_text_at is not None:
                 footer.text = footer.text[: row.cut_text_at]

@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 
-from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchError, WorkbenchError, is_out_of_memory
+from workbench.core.errors import (
+    CapacityError,
+    ModelError,
+    PromptError,
+    TokenizerMismatchError,
+    WorkbenchError,
+    is_out_of_memory,
+)
+from workbench.core.panics import no_panic
 from workbench.engine import devices
 from workbench.engine.bundle import DEFAULT_TARGET, bundled, locate, own_drafter
 from workbench.engine.bundle import bundled_folder as bundled_folder  # where notebooks ask for it
@@ -76,7 +84,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
             from transformers import AutoModelForImageTextToText as Auto
         else:
             Auto = AutoModelForCausalLM
-        model = Auto.from_pretrained(place, **options)
+        with no_panic():
+            model = Auto.from_pretrained(place, **options)
     except WorkbenchError:
         raise
     except Exception as error:  # transformers and safetensors raise many kinds
@@ -99,10 +108,27 @@ def load_tokenizer(name: str) -> Any:
     """
     place = locate(name)
     try:
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        with no_panic():
+            return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
             f"The tokenizer of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)
+        ) from error
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a prompt.
+
+    Raises:
+        PromptError: the tokenizer fails on it.
+    """
+    try:
+        with no_panic():
+            return tokenizer.encode(text)
+    except Exception as error:  # tokenizers raise many kinds
+        raise PromptError(
+            f"The target's tokenizer cannot read this prompt: {_first_line(error)}",
+            "Try other words, or another target.",
         ) from error
 
 
@@ -116,7 +142,8 @@ def load_processor(name: str, model: PreTrainedModel) -> Any:
         return None
     place = locate(name)
     try:
-        processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
+        with no_panic():
+            processor = AutoProcessor.from_pretrained(place, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
             f"The processor of {name} cannot be loaded: {_first_line(error)}", _remedy(name, place)

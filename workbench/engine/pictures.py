@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from workbench.core.errors import ModelError, ParameterError, PromptError
+from workbench.core.panics import no_panic
 from workbench.trace.events import PNG_URL, Picture
 
 if TYPE_CHECKING:
@@ -242,9 +243,10 @@ def process(processor: Any, prompt: str | Sequence[int], pictures: Sequence[Imag
         PromptError: the processor refuses, a picture of one pixel for a model that crops, say.
     """
     try:
-        if isinstance(prompt, str):
-            return dict(processor(text=[prompt], images=[list(pictures)], return_tensors="pt"))
-        return _spliced(processor, list(prompt), pictures)
+        with no_panic():
+            if isinstance(prompt, str):
+                return dict(processor(text=[prompt], images=[list(pictures)], return_tensors="pt"))
+            return _spliced(processor, list(prompt), pictures)
     except Exception as error:  # processors raise many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise PromptError(f"The model's processor refuses the pictures: {reason}", "Try another picture.") from error

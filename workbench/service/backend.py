@@ -21,7 +21,7 @@ from workbench.engine import Models, Request
 from workbench.engine.attribution import explain
 from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.method import Configured
-from workbench.engine.models import resolve_device, resolve_dtype
+from workbench.engine.models import encode, resolve_device, resolve_dtype
 from workbench.engine.pictures import read, swapped
 from workbench.engine.request import BOTH, ERROR, PAUSED, PREFILL, QUEUED, RUNNING, Row
 from workbench.methods import registry
@@ -184,7 +184,7 @@ class Backend:
         except WorkbenchError as error:
             self._telemetry.error(error)
             raise
-        except Exception as error:
+        except BaseException as error:  # whatever ends this thread leaves those who wait for it waiting
             log.exception("loading failed")
             self._telemetry.error(error)
             raise ModelError(
@@ -267,7 +267,7 @@ class Backend:
                 return run
             try:
                 self._queue(run, request, models)
-            except Exception:
+            except BaseException:
                 self._book.remove(run)
                 raise
             return run
@@ -342,7 +342,7 @@ class Backend:
             elif not run.ended:
                 try:
                     self._queue(run, request, models)
-                except Exception as error:
+                except BaseException as error:
                     self._telemetry.error(error)
                     said = f"The run could not be started ({type(error).__name__})."
                     run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(said))
@@ -356,7 +356,7 @@ class Backend:
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
-        n_prompt = len(models.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        n_prompt = len(encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt)
         self.limits.check_prompt_tokens(n_prompt)
         desk = self._shelf.desk(models.target_name)
         assert desk is not None, "the run holds its models"

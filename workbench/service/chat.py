@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.core.errors import PromptError
+from workbench.core.panics import no_panic
 from workbench.service.limits import Limits
 
 _PARTS = ("text", "image")
@@ -33,7 +34,8 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, Any]], limits: Limits) -> 
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError("This target has no chat format.", "Give a plain prompt instead.")
     try:
-        ids = _formatted(tokenizer, messages)
+        with no_panic():
+            ids = _formatted(tokenizer, messages)
     except Exception as error:  # templates raise what they like
         reason = str(error).strip().splitlines()
         raise PromptError(

@@ -116,7 +116,7 @@ class Rounds:
             self._wake.clear()
             try:
                 worked = self._turn()
-            except Exception:  # whatever it was, the thread serves the other runs
+            except BaseException:  # whatever it was, a panic even, the thread serves the other runs
                 log.exception("a turn of the engine's thread failed")
                 worked = False
             if not worked:
@@ -181,8 +181,11 @@ class Rounds:
                 continue
             try:
                 row = desk.engine.submit(waiting.request)
-            except WorkbenchError as error:
-                waiting.run.end(ERROR, error)
+            except BaseException as error:  # it has left the queue: nobody else would end it
+                if not isinstance(error, WorkbenchError):
+                    log.exception("a run could not be started")
+                said = f"The run could not be started ({type(error).__name__})."
+                waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(said))
                 continue
             desk.runs.append(waiting.run)
             waiting.run.started(row)
@@ -235,7 +238,7 @@ class Rounds:
             if worked:
                 self.failures = 0
             return worked
-        except Exception as error:
+        except BaseException as error:
             log.exception("an engine failed; its runs are ended")
             self.failures += 1
             for row in [*desk.engine.rows, *desk.engine.waiting]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError, is_out_of_memory
+from workbench.core.panics import no_panic
 from workbench.engine import Engine, Models, Runner, load_models
 from workbench.engine.models import find_heads, resolve_device, resolve_dtype
 from workbench.engine.runner import SCRATCH
@@ -281,7 +282,8 @@ class Shelf:
 
     def _need(self, name: str, folder: str, dtype: torch.dtype) -> Need:
         try:
-            return Need.of(folder, dtype, self.device)
+            with no_panic():
+                return Need.of(folder, dtype, self.device)
         except Exception as error:  # transformers and safetensors raise many kinds
             raise ModelError(
                 f"{name} cannot be loaded: its configuration or weights cannot be read ({type(error).__name__}).",

@@ -374,7 +374,7 @@ class ZeroClient:
                     if run.ended:
                         return
                     self._hear(run, job, message)
-        except Exception as error:  # the package raises what it likes: no quota, no GPU, a process that died
+        except BaseException as error:  # the package raises what it likes: no quota, no GPU, a process that died
             log.warning("a run on ZeroGPU failed: %s", error, exc_info=True)
             said = f"The GPU's process failed ({type(error).__name__})."
             if getattr(error, "title", ""):  # one of the package's own errors, which are made for visitors

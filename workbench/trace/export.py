@@ -20,6 +20,7 @@ from typing import Any
 import polars as pl
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.panics import no_panic
 from workbench.core.rules import Rule
 from workbench.trace import frames, metrics
 from workbench.trace.events import (
@@ -98,8 +99,9 @@ def read_parquet(data: bytes) -> Trace:
         WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
     """
     try:
-        known = pl.read_parquet_metadata(io.BytesIO(data))
-        nested = pl.read_parquet(io.BytesIO(data))
+        with no_panic():
+            known = pl.read_parquet_metadata(io.BytesIO(data))
+            nested = pl.read_parquet(io.BytesIO(data))
     except Exception as error:  # polars raises several kinds, and panics on some files
         raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.", _REMEDY) from None
     if _METADATA not in known:

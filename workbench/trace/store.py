@@ -28,6 +28,7 @@ from typing import Any, Literal
 import polars as pl
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.panics import no_panic
 from workbench.trace import export
 from workbench.trace.events import Trace
 from workbench.trace.files import PART, write_whole
@@ -380,7 +381,8 @@ class RunStore:
 
     def _read_state(self) -> dict[str, Any]:
         try:
-            state = json.loads(pl.read_parquet_metadata(self._index_file)[_STAMP])
+            with no_panic():
+                state = json.loads(pl.read_parquet_metadata(self._index_file)[_STAMP])
         except Exception:  # missing, or no index: it is made from the runs (polars raises several kinds)
             return {}
         if state.get("version", 0) > VERSION:
@@ -448,7 +450,8 @@ def _entry_of(file: Path) -> dict[str, Any] | None:
     if file.suffix != ".parquet":
         return None
     try:
-        entry = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
+        with no_panic():
+            entry = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
     except FileNotFoundError:
         raise
     except Exception as error:  # polars raises several kinds, and panics on some files

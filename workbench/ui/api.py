@@ -24,6 +24,7 @@ from gradio.context import Context
 from workbench.client import wire
 from workbench.client.follow import SIGN_OF_LIFE_S, UPDATES_PER_SECOND, follow
 from workbench.core.errors import WorkbenchError
+from workbench.core.panics import no_panic
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 from workbench.ui.jobs import end
@@ -70,7 +71,8 @@ def answered(function: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[...
     @functools.wraps(function)
     async def wrapped(*args: Any, **named: Any) -> dict[str, Any]:
         try:
-            return await function(*args, **named)
+            with no_panic():
+                return await function(*args, **named)
         except Exception as problem:
             return {"error": wire.error_to_wire(problem)}
 

@@ -11,6 +11,7 @@ import orjson
 
 from workbench import views
 from workbench.client import wire
+from workbench.core.panics import no_panic
 from workbench.ui.api import user_key
 from workbench.views import modules
 
@@ -86,7 +87,8 @@ def safely(answer: Answer) -> Answer:
 
     def call(request: dict[str, Any]) -> Any:
         try:
-            return answer(request)
+            with no_panic():
+                return answer(request)
         except Exception as problem:
             return {"error": wire.error_to_wire(problem)}
 

@@ -12,14 +12,14 @@ class Later:
 
     def __init__(self) -> None:
         self._made: Any = None
-        self._failed: Exception | None = None
+        self._failed: BaseException | None = None
         self._done = threading.Event()
 
     def make(self, factory: Callable[[], Any]) -> None:
         """Run `factory` in this thread and let those who wait go on. Raises what it raises."""
         try:
             self._made = factory()
-        except Exception as problem:
+        except BaseException as problem:  # those who wait for it must hear of it, whatever it was
             self._failed = problem
             raise
         finally:

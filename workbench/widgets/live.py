@@ -12,6 +12,7 @@ import traitlets
 from workbench.client import RunHandle, wire
 from workbench.client.follow import follow
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.panics import no_panic
 from workbench.ui.session import Session
 from workbench.widgets import snapshot
 from workbench.widgets.view import View
@@ -125,7 +126,8 @@ class Calls(Session):
 def safely(answer: Callable[[], Any]) -> Any:
     """An answer, or what was wrong and what to do."""
     try:
-        return answer()
+        with no_panic():
+            return answer()
     except Exception as problem:
         return {"error": wire.error_to_wire(problem)}
 

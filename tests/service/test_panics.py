@@ -1,0 +1,154 @@
+"""A library written in Rust panics: pyo3's exception passes by `except Exception`, and must not end a thread."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from workbench.core.errors import ModelError, PromptError, WorkbenchError
+from workbench.core.panics import PanicError, is_panic, no_panic
+from workbench.engine.detokenise import Detokeniser
+from workbench.engine.loop import Engine
+from workbench.service import Backend
+from workbench.trace import export
+from workbench.ui.later import Later
+
+from .conftest import PROMPT, until
+
+BAD_NORMALIZER = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+def panic(*_: Any, **__: Any) -> Any:
+    """What tokenizers does with a damaged character map: a real panic, not one made here."""
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "normalizer": BAD_NORMALIZER, "model": model}))
+
+
+def nobody_is_left(bench: Backend) -> bool:
+    return not bench._book.active() and bench.health()["rows"] == 0
+
+
+def test_a_panic_becomes_an_ordinary_error_and_what_ends_a_thread_on_purpose_does_not() -> None:
+    with pytest.raises(BaseException, match="charsmap") as raised:
+        panic()
+    assert is_panic(raised.value)
+    assert not isinstance(raised.value, Exception), "the library has learnt better: this module can go"
+    with pytest.raises(PanicError, match="charsmap"), no_panic():
+        panic()
+    for ends in (KeyboardInterrupt, SystemExit, GeneratorExit):
+        with pytest.raises(ends), no_panic():
+            raise ends
+
+
+def test_a_tokenizer_that_panics_while_it_is_read_ends_all_who_wait_for_it(
+    backend: Callable[..., Backend], folders: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(folders[0], folder)
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": BAD_NORMALIZER}))
+    bench = backend()
+    runs = [bench.start(PROMPT, "autoregressive", target=str(folder), drafter="none") for _ in range(3)]
+    until(lambda: all(run.ended for run in runs))
+    for run in runs:
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            run.wait(1)
+    assert nobody_is_left(bench)
+    assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids, "the loaders work as before"
+
+
+def test_whatever_ends_a_loader_its_runs_hear_of_it(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend()
+    monkeypatch.setattr(bench._shelf, "load", panic)
+    run = bench.start(PROMPT, "autoregressive")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        run.wait(30)
+    assert nobody_is_left(bench)
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "loading"])
+def test_a_tokenizer_that_panics_on_a_prompt_refuses_it_and_keeps_no_place(
+    loaded: bool, backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend()
+    models = bench.load()
+    monkeypatch.setattr(type(models.tokenizer), "encode", panic)
+    if not loaded:
+        bench.unload()
+    with pytest.raises(PromptError, match="tokenizer cannot read this prompt"):
+        bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(30)
+    assert nobody_is_left(bench)
+    assert bench.start([1, 2, 3], "autoregressive", max_new_tokens=2).wait(60).token_ids
+
+
+def test_a_panic_on_a_token_ends_its_run_and_no_other(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend()
+    bench.load()
+    good = bench.start(PROMPT, "autoregressive", max_new_tokens=40, paused=True)
+    until(lambda: good.state == "paused")
+    monkeypatch.setattr("workbench.engine.loop.detokeniser", lambda *_: Panicking())
+    bad = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
+    with pytest.raises(WorkbenchError, match="charsmap"):
+        bad.wait(30)
+    good.resume()
+    assert len(good.wait(60).token_ids) == 40
+    assert nobody_is_left(bench)
+
+
+class Panicking(Detokeniser):
+    """Panics on every token, at the end of the text too."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    add = flush = panic
+
+
+def test_a_run_that_cannot_be_given_its_row_ends(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend()
+    bench.load()
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "_header", panic)
+        run = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
+        with pytest.raises(WorkbenchError, match="could not be started"):
+            run.wait(30)
+    assert nobody_is_left(bench)
+    assert bench.health()["status"] == "ok"
+    assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids
+
+
+def test_an_engine_that_panics_is_replaced(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = backend()
+    bench.load()
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", panic)
+        with pytest.raises(WorkbenchError, match="engine failed"):
+            bench.start(PROMPT, "autoregressive", max_new_tokens=4).wait(30)
+    assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids
+
+
+def test_a_client_whose_making_panics_is_not_waited_for() -> None:
+    later = Later()
+    with pytest.raises(BaseException, match="charsmap"):
+        later.make(panic)
+    assert later.ready
+    with pytest.raises(RuntimeError, match="could not be started"):
+        later.targets()
+
+
+def test_a_parquet_file_that_makes_its_reader_panic_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polars.read_parquet_metadata", panic)
+    with pytest.raises(WorkbenchError, match="no Parquet file that can be read"):
+        export.read(b"PAR1")
