@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
@@ -21,8 +22,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     parser.add_argument("--public", action="store_true", help="strangers may reach it: see workbench/ui/space.py")
     parser.add_argument(
-        "--trusted-proxy", action="append", metavar="ADDRESS", help="a proxy that may say who asks; repeatable"
+        "--trusted-proxy", action="append", default=[], metavar="ADDRESS", help="it may say who asks; repeatable"
     )
+    parser.add_argument("--api-key", metavar="KEY", help="ask everybody for it; better set as WORKBENCH_API_KEY")
+    parser.add_argument("--allowed-host", metavar="NAME", action="append", default=[],
+                        help="a further name this server is reached by, or *.example.org; repeatable")  # fmt: skip
+    parser.add_argument("--allowed-origin", metavar="ORIGIN", action="append", default=[],
+                        help="pages of it may ask too, as https://example.org; repeatable")  # fmt: skip
+    parser.add_argument("--ssl-certfile", metavar="FILE", help="serve https with this certificate (PEM)")
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help="the certificate's key, where it is another file")
     args = parser.parse_args()
     refuse(parser, args)
     return args
@@ -31,13 +39,16 @@ def arguments() -> argparse.Namespace:
 def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """End with a line where a name is wrong or the port is taken: before anything is imported or served."""
     from workbench.core.errors import WorkbenchError
-    from workbench.server import callers
+    from workbench.server.door import door
+    from workbench.server.tls import certificate
     from workbench.service.checks import check_models, check_port
 
-    args.trusted_proxy = args.trusted_proxy or callers.from_environment()
     try:
-        callers.networks(args.trusted_proxy)
         check_models(args.target, args.drafter, args.device, args.dtype)
+        args.https = certificate(args.ssl_certfile, args.ssl_keyfile)
+        args.door = door(
+            args.host, args.allowed_host, args.allowed_origin, args.api_key, args.trusted_proxy, public=args.public
+        )
         check_port(args.host, args.port)
     except WorkbenchError as error:
         parser.exit(2, f"error: --{error.option}: {error}\n")
@@ -51,6 +62,8 @@ def main() -> None:
     from workbench.ui.start import uncollected
 
     place = space.detect(public=args.public)
+    for warning in args.door.warnings(args.host):
+        sys.stderr.write(f"warning: {warning}\n")
     models = {"target": args.target, "drafter": args.drafter, "device": args.device, "dtype": args.dtype}
     client, demo = Later(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends it as Ctrl-C does
@@ -59,9 +72,9 @@ def main() -> None:
             if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
                 client.make(lambda: space.client(place, **models))
             demo = build(client, keeps=not place.public)
-            demo.launch(
-                server_name=args.host, server_port=args.port, **space.launch_options(client, args.trusted_proxy)
-            )
+            behind = space.launch_options(client, args.door)
+            # Gradio asks itself once, under a name that no certificate needs to have
+            demo.launch(server_name=args.host, server_port=args.port, ssl_verify=False, **args.https, **behind)
             if not client.ready:
                 client.make(lambda: space.client(place, **models))
         demo.block_thread()

@@ -61,7 +61,7 @@ class Starting:
 
 def ask(app: Any, verb: str, place: str, **more: Any) -> httpx.Response:
     async def once() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             return await http.request(verb, place, **more)
 
     return asyncio.run(once())

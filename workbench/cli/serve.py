@@ -10,7 +10,6 @@ import typer
 
 from workbench.cli import say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
-from workbench.server import callers
 from workbench.service.checks import about, check_models, check_port, choose_method
 from workbench.service.names import check_name
 
@@ -35,6 +34,20 @@ def serve(
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(help="A proxy that may say who asks (X-Forwarded-For); repeatable.")
     ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WORKBENCH_API_KEY", show_envvar=True, help="Ask everybody for this key; better set there."
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A further name this server is reached by; repeatable.")
+    ] = None,
+    allowed_origin: Annotated[
+        list[str] | None, typer.Option(help="Pages of it may ask, as https://example.org; repeatable.")
+    ] = None,
+    ssl_certfile: Annotated[str | None, typer.Option(help="Serve https with this certificate, in PEM.")] = None,
+    ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key, where it is another file.")] = None,
     debug: Debug = False,
 ) -> None:
     """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
@@ -46,8 +59,11 @@ def serve(
     for name in allow_model or ():
         with about("allow-model"):
             check_name(name)
-    proxies = trusted_proxy or callers.from_environment()
-    callers.networks(proxies)
+    from workbench.server.door import door  # Starlette, which no other command needs
+    from workbench.server.tls import certificate
+
+    https = certificate(ssl_certfile, ssl_keyfile)
+    opened = door(host, allowed_host or (), allowed_origin or (), api_key, trusted_proxy or ())
     check_port(host, port)
     from workbench.cli.loading import Waiting, quiet, sizes
     from workbench.client import Workbench
@@ -64,10 +80,13 @@ def serve(
         prompt_tokens=limit_prompt_tokens,
     )
     options = {"max_rows": max_rows, "limits": limits, "allow_models": tuple(allow_model or ())}
+    for warning in opened.warnings(host):
+        print(f"warning: {warning}", file=sys.stderr)
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
         with Waiting(sizes(target, drafter)):
             bench.load()
         if not say.is_quiet():
             usual = choose_method(pair)[0]
-            print(f"Serving {target} on http://{host}:{port}/v1; by default with {usual}", file=sys.stderr, flush=True)
-        run(bench, host, port, proxies)
+            url = f"{'https' if https else 'http'}://{host}:{port}/v1"
+            print(f"Serving {target} on {url}; by default with {usual}", file=sys.stderr, flush=True)
+        run(bench, host, port, opened, **https)

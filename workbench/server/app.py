@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,20 +10,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 import workbench
-from workbench.server.callers import Callers
+from workbench.server.door import Door
 from workbench.server.guard import Guard
 from workbench.server.routes import router
 
 
-def make(client: Any, trusted: Sequence[str] = ()) -> FastAPI:
-    """The ASGI application over a `Workbench`.
-
-    Args:
-        client: the workbench.
-        trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
-    """
-    front = [Middleware(Callers, trusted=trusted), Middleware(Guard)]
-    app = FastAPI(title="Speculative Decoding Workbench", version=workbench.__version__, middleware=front)
+def make(client: Any, door: Door | None = None) -> FastAPI:
+    """The ASGI application over a `Workbench`, behind a door; by default one that this machine finds open."""
+    app = FastAPI(
+        title="Speculative Decoding Workbench",
+        version=workbench.__version__,
+        middleware=[Middleware((door or Door()).before), Middleware(Guard)],
+        docs_url=None,  # FastAPI's pages load scripts from a CDN
+        redoc_url=None,
+    )
     app.include_router(router(client))
 
     @app.exception_handler(HTTPException)
@@ -36,11 +35,11 @@ def make(client: Any, trusted: Sequence[str] = ()) -> FastAPI:
     return app
 
 
-def serve(client: Any, host: str, port: int, trusted: Sequence[str] = ()) -> None:
-    """Serve until interrupted."""
+def serve(client: Any, host: str, port: int, door: Door | None = None, **https: Any) -> None:
+    """Serve until interrupted. `https`: see `workbench.server.tls.certificate`."""
     import uvicorn
 
     uvicorn.run(
-        make(client, trusted), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5,
-        proxy_headers=False,
+        make(client, door), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5,
+        proxy_headers=False, **https,
     )  # fmt: skip

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.server.door import Door
 
 MAX_FILE_SIZE = 1
 """Bytes that Gradio's own upload code takes, should a request get past `no_uploads`: the pages read files in the
@@ -108,30 +111,42 @@ def client(place: Place, target: str, drafter: str, device: str, dtype: str) -> 
     return workbench
 
 
-def launch_options(client: Any, trusted: Sequence[str] = ()) -> dict[str, Any]:
-    """How the app is launched: `LAUNCH`, no uploads, and the HTTP API on the same port.
+def launch_options(client: Any, door: Door | None = None) -> dict[str, Any]:
+    """How the app is launched: `LAUNCH`, no uploads, the HTTP API on the same port, and all of it behind a door.
 
-    The API's routes are given when Gradio's app is made, so that they come before Gradio's own; in front of all stand
-    the guard, and who finds out whom a request comes from.
+    The API's routes are given when Gradio's app is made, so that they come before Gradio's own; the guard stands in
+    front of all routes, and the door in front of Gradio's own middleware too, which would let other origins read.
 
     Args:
-        client: what the routes ask.
-        trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
+        client: a `workbench.client.Workbench`, or anything with the same methods.
+        door: by default one that this machine's own pages and programs find open.
     """
+    from gradio.routes import App, ORJSONResponse
     from starlette.middleware import Middleware
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from workbench.server.callers import UVICORNS, Callers
+    from workbench.server.callers import UVICORNS
+    from workbench.server.door import Door
     from workbench.server.guard import Guard
     from workbench.server.routes import router
     from workbench.ui import LAUNCH
 
+    front = door or Door()
+
+    class Behind(App):
+        """Gradio's app behind the door."""
+
+        def build_middleware_stack(self) -> Any:
+            return front.before(super().build_middleware_stack())
+
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
 
-    routes = [Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes]
     os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would believe whoever connects from this machine
-    front = [Middleware(Callers, trusted=trusted), Middleware(Guard)]
-    first = {"routes": routes, "middleware": [*front, *LAUNCH["app_kwargs"]["middleware"]]}
-    return {**LAUNCH, "max_file_size": MAX_FILE_SIZE, "app_kwargs": first, "prevent_thread_lock": True}
+    app = Behind(
+        routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
+        middleware=[Middleware(Guard), *LAUNCH["app_kwargs"]["middleware"]],
+        default_response_class=ORJSONResponse,
+    )
+    return {**LAUNCH, "max_file_size": MAX_FILE_SIZE, "app_kwargs": {}, "_app": app, "prevent_thread_lock": True}

@@ -1,0 +1,191 @@
+"""Names and origins: what a page of another origin, or under a rebound name, gets from every kind of route."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from workbench.core.errors import ParameterError
+from workbench.server.door import Door
+from workbench.server.origins import Allowed, allowed
+
+HERE = "http://localhost:7860"
+JSON = {"content-type": "application/json"}
+
+
+async def secret(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("secret " + request.headers.get("origin", "none"))
+
+
+async def socket(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text("secret")
+    await socket.close()
+
+
+def behind(allow: Allowed) -> Any:
+    routes = [Route("/{path:path}", secret, methods=["GET", "POST", "DELETE"]), WebSocketRoute("/socket", socket)]
+    return Door(allow).before(Starlette(routes=routes[::-1]))
+
+
+def ask(app: Any, verb: str = "GET", path: str = "/", base: str = HERE, **headers: str) -> httpx.Response:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    async def once() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as http:
+            return await http.request(verb, path, headers=sent)
+
+    return asyncio.run(once())
+
+
+@pytest.fixture
+def local() -> Any:
+    return behind(allowed("127.0.0.1", env={}))
+
+
+@pytest.mark.parametrize("host", ["evil.test", "evil.test:7860", "localhost.evil.test", "evil.localhost", "10.0.0.1",
+                                  "127.0.0.1.nip.io", "", "localhost:x", "[::2]"])  # fmt: skip
+@pytest.mark.parametrize("verb", ["GET", "POST", "DELETE", "OPTIONS"])
+def test_a_name_that_is_not_the_servers_gets_nothing(local: Any, host: str, verb: str) -> None:
+    answer = ask(local, verb, host=host, **JSON)
+    assert (answer.status_code, "secret" in answer.text) == (403, False)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "localhost.", "127.0.0.1:1", "[::1]:7860"])
+def test_the_servers_own_names_get_in(local: Any, host: str) -> None:
+    assert ask(local, host=host).text == "secret none"
+
+
+ELSEWHERE = ["http://evil.test", "http://localhost", "http://localhost:7861", "null",
+             "http://127.0.0.1:7860", "http://localhost:7860.evil.test", "ftp://localhost:7860", "x"]  # fmt: skip
+
+
+@pytest.mark.parametrize("origin", ELSEWHERE)
+def test_a_page_of_another_origin_gets_nothing_and_may_read_nothing(local: Any, origin: str) -> None:
+    for verb in ("GET", "POST"):
+        answer = ask(local, verb, origin=origin, **JSON)
+        assert (answer.status_code, "secret" in answer.text) == (403, False)
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+    asked = ask(local, "OPTIONS", origin=origin, access_control_request_method="POST")
+    assert (asked.status_code, "access-control-allow-origin" in asked.headers) == (403, False)
+
+
+def test_the_servers_own_pages_may_ask_and_nothing_behind_decides_about_origins_again(local: Any) -> None:
+    assert ask(local, "POST", origin=HERE, **JSON).text == "secret none"
+    assert ask(behind(Allowed()), base="http://localhost", origin="http://localhost:80").text == "secret none"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
+                                  "", "text/plain; application/json"])  # fmt: skip
+def test_what_may_change_something_is_declared_as_json(local: Any, kind: str) -> None:
+    for path in ("/gradio_api/component_server", "/gradio_api/queue/join", "/gradio_api/call/start", "/v1/completions"):
+        assert ask(local, "POST", path, content_type=kind).status_code == 415
+        assert ask(local, "POST", path, content_type="Application/JSON; charset=utf-8").status_code == 200
+
+
+def test_a_form_with_files_is_taken_where_files_are_taken_and_from_own_pages_only(local: Any) -> None:
+    form = {"content_type": "multipart/form-data; boundary=x"}
+    assert ask(local, "POST", "/gradio_api/upload", origin=HERE, **form).status_code == 200
+    assert ask(local, "POST", "/gradio_api/upload", origin="http://evil.test", **form).status_code == 403
+
+
+def fetched(site: str, mode: str) -> dict[str, str]:
+    return {"sec_fetch_site": site, "sec_fetch_mode": mode}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_link_elsewhere_leads_here_but_pictures_and_scripts_elsewhere_get_nothing(local: Any, site: str) -> None:
+    assert ask(local, **fetched(site, "navigate")).status_code == 200
+    assert ask(local, **fetched(site, "no-cors")).status_code == 403
+    assert ask(local, "POST", **fetched(site, "navigate"), **JSON).status_code == 403
+    assert ask(local, **fetched("same-origin", "no-cors")).status_code == 200
+    assert ask(local, **fetched("none", "navigate")).status_code == 200
+
+
+def test_pages_of_the_internet_show_no_private_app_in_a_frame(local: Any) -> None:
+    assert "frame-ancestors 'self'" in ask(local).headers["content-security-policy"]
+    public = behind(allowed("0.0.0.0", env={}, public=True))
+    assert "content-security-policy" not in ask(public).headers
+
+
+def test_an_allowed_origin_may_ask_and_read() -> None:
+    app = behind(allowed("127.0.0.1", origins=["https://lab.example.org/"], env={}))
+    origin = "https://lab.example.org"
+    asked = ask(app, "OPTIONS", origin=origin, access_control_request_method="POST",
+                access_control_request_headers="content-type")  # fmt: skip
+    assert (asked.status_code, asked.headers["access-control-allow-headers"]) == (204, "content-type")
+    answer = ask(app, "POST", origin=origin, **JSON)
+    assert (answer.text, answer.headers.get_list("access-control-allow-origin")) == ("secret none", [origin])
+    assert "Origin" in answer.headers["vary"]
+    assert ask(app, origin="https://lab.example.org.evil.test").status_code == 403
+    everybody = ask(behind(Allowed(origins=("*",))), origin="http://evil.test")
+    assert everybody.headers["access-control-allow-origin"] == "http://evil.test"
+    assert "access-control-allow-credentials" not in everybody.headers
+
+
+def test_a_proxy_may_call_the_server_by_another_name_than_the_browser() -> None:
+    app = behind(allowed("127.0.0.1", ["bench.example.org"], env={}))
+    for host in ("127.0.0.1:7860", "bench.example.org"):
+        assert ask(app, "POST", host=host, origin="https://bench.example.org", **JSON).status_code == 200
+        assert ask(app, "POST", host=host, origin="https://bench.example.org:8443", **JSON).status_code == 403
+
+
+def test_a_socket_is_not_opened_for_pages_elsewhere(local: Any) -> None:
+    with TestClient(local, base_url=HERE) as http:
+        with http.websocket_connect("/socket", headers={"origin": HERE, "host": "localhost:7860"}) as mine:
+            assert mine.receive_text() == "secret"
+        for headers in ({"origin": "http://evil.test", "host": "localhost:7860"}, {"host": "evil.test"}):
+            with pytest.raises(WebSocketDisconnect), http.websocket_connect("/socket", headers=headers):
+                pass
+
+
+def test_on_all_addresses_any_address_is_a_name_but_no_name_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Mill")
+    app = behind(allowed("0.0.0.0", env={}))
+    for host in ("192.168.1.5:7860", "[fe80::1]:7860", "mill", "mill.local"):
+        assert ask(app, host=host).status_code == 200, host
+    for host in ("evil.test", "1.2.3.4.evil.test", "[evil]", "1.2.3"):
+        assert ask(app, host=host).status_code == 403, host
+    only = behind(allowed("192.168.1.5", env={}))
+    assert [ask(only, host=host).status_code for host in ("192.168.1.5", "192.168.1.6")] == [200, 403]
+
+
+def test_a_space_a_proxys_address_colab_and_the_environment_name_the_server() -> None:
+    space = allowed("0.0.0.0", env={"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space,bench.example.org"}, public=True)
+    assert space.host("a-b.hf.space")
+    assert space.host("bench.example.org")
+    assert not space.host("evil.test")
+    assert space.origin("https://a-b.hf.space", "10.0.0.7:7860"), "whatever its proxy calls it"
+    assert not space.origin("https://c-d.hf.space", "a-b.hf.space")
+    assert allowed("0.0.0.0", env={"SPACE_ID": "a/b"}).host("a-b.hf.space"), "an old Space does not say its name"
+    root = allowed("127.0.0.1", env={"GRADIO_ROOT_PATH": "https://example.org:8443/bench"})
+    assert root.host("example.org:8443")
+    assert root.origin("https://example.org:8443", "127.0.0.1:7860")
+    assert allowed("127.0.0.1", env={"COLAB_RELEASE_TAG": "x"}).host("a-7860-colab.googleusercontent.com")
+    given = allowed("127.0.0.1", env={"WORKBENCH_ALLOWED_HOSTS": "a.test, *.b.test", "WORKBENCH_ALLOWED_ORIGINS": "*"})
+    assert [given.host(name) for name in ("a.test", "x.b.test", "b.test", "xb.test")] == [True, True, False, False]
+    assert given.origin("http://evil.test", "localhost")
+
+
+@pytest.mark.parametrize(("option", "wrong"), [("allowed-host", "http://a.test"), ("allowed-host", "a.test:80"),
+                                               ("allowed-host", ""), ("allowed-origin", "a.test"),
+                                               ("allowed-origin", "https://a.test/page")])  # fmt: skip
+def test_what_is_no_name_and_no_origin_is_refused(option: str, wrong: str) -> None:
+    given = {"hosts" if option == "allowed-host" else "origins": [wrong]}
+    with pytest.raises(ParameterError) as caught:
+        allowed("127.0.0.1", env={}, **given)
+    assert caught.value.option == option
+
+
+def test_a_visitor_reads_in_words_why_and_a_program_reads_an_object(local: Any) -> None:
+    assert "--allowed-host evil.test." in ask(local, host="evil.test", accept="text/html").text
+    assert ask(local, host="evil.test").json()["error"]["remedy"] == "Start it with --allowed-host evil.test."

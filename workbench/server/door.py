@@ -1,0 +1,119 @@
+"""The door of a server: who asks, names it answers to, pages that may ask, a key, who is this machine's user.
+
+The app and `serve` have the same, from the same options: whatever is served stands behind `Door.before`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
+
+from workbench.core.errors import ParameterError
+from workbench.server import callers
+from workbench.server.callers import Callers
+from workbench.server.keys import KEY, SHORT, Keys
+from workbench.server.origins import Allowed, Origins, allowed, is_loopback
+from workbench.service.checks import about
+
+_USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
+
+
+def is_user() -> bool:
+    """Whether the request that is being answered may come from this machine's user; true outside of requests."""
+    return _USER.get()
+
+
+@dataclass(frozen=True)
+class Door:
+    """What stands in front of a server.
+
+    Attributes:
+        allow: names it answers to, pages that may ask.
+        key: what a request has to bring; None: nothing.
+        open: others can reach it over the network, and need no key: what belongs to this machine's user is shown to
+            requests from this machine only.
+        trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
+    """
+
+    allow: Allowed = field(default_factory=Allowed)
+    key: str | None = None
+    open: bool = False
+    trusted: tuple[str, ...] = ()
+
+    def before(self, app: Any) -> Any:
+        """The same ASGI application behind this door."""
+        app = Users(app) if self.open else app
+        app = Keys(app, self.key) if self.key else app
+        return Callers(Origins(app, self.allow, forms=self.key is not None), self.trusted)
+
+    def warnings(self, host: str) -> list[str]:
+        """What whoever starts a server should know of it."""
+        if self.key is None and not is_loopback(host):
+            return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} keeps strangers out."]
+        if self.key is not None and len(self.key) < SHORT:
+            return [f"The key has {len(self.key)} characters: it could be found by trying. Use {SHORT} or more."]
+        return []
+
+
+class Users:
+    """ASGI middleware: notes whether a request comes from this machine, and not through a proxy."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on."""
+        token = _USER.set(is_from_here(scope))
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            _USER.reset(token)
+
+
+def is_from_here(scope: Any) -> bool:
+    """Whether a request comes from the machine that serves, and not through a proxy."""
+    names = {name.lower() for name, _ in scope.get("headers", ())}
+    try:
+        address = ip_address((scope.get("client") or ("",))[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback and not names & {b"x-forwarded-for", b"forwarded"}
+
+
+def door(
+    host: str,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    key: str | None = None,
+    trusted: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    public: bool = False,
+) -> Door:
+    """The door of a server, from its options.
+
+    Args:
+        host: the address it listens on.
+        hosts: see `workbench.server.origins.allowed`, as for `origins` and `public`.
+        origins: pages of other servers that may ask.
+        key: the key; None: that of the environment, if there is one.
+        trusted: proxies that may say who asks; none: those of the environment.
+        env: the environment; by default this process's.
+        public: strangers are meant to use it.
+
+    Raises:
+        ParameterError: something is no name, no origin, no key or no address; `option` says which.
+    """
+    env = os.environ if env is None else env
+    if key is not None and not key.strip():  # as from a variable that is not set: no reason to let everybody in
+        with about("api-key"):
+            raise ParameterError("The key is empty.", "Give one, or leave the option out.")
+    key = (env.get(KEY, "") if key is None else key).strip() or None
+    proxies = tuple(trusted) or callers.from_environment(env)
+    callers.networks(proxies)
+    allow = allowed(host, hosts, origins, env, public)
+    return Door(allow, key, open=key is None and not is_loopback(host), trusted=proxies)

@@ -1,0 +1,307 @@
+"""Which names this server answers to, and which pages may ask: one allow-list, in front of the app and of `serve`.
+
+A browser sends requests for any page that is open in it. Two of its headers say what a server has to know: `Host`, the
+name that the page believes the server has (a name of somebody else's that was made to lead here, "DNS rebinding", is
+still that name), and `Origin`, the page that asks. Programs send no `Origin` and are not concerned.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from workbench.core.errors import ParameterError
+from workbench.service.checks import about
+
+ANY = "*"
+HOSTS, ORIGINS = "WORKBENCH_ALLOWED_HOSTS", "WORKBENCH_ALLOWED_ORIGINS"
+"""Environment variables with what `--allowed-host` and `--allowed-origin` would say, commas between."""
+READS = ("GET", "HEAD")
+UPLOADS = ("/gradio_api/upload",)
+"""Where a form with files is taken, from a page of this server; everything else that changes something takes JSON."""
+FORM = "application/x-www-form-urlencoded"
+PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The names that a server answers to, and the origins of other pages that may ask it.
+
+    Attributes:
+        hosts: names without ports, in lower case; `*.example.org` is any name under it, `*` any name at all.
+        origins: `scheme://name[:port]`; `*` is any. A server's own pages need none.
+        any_address: every IP address is a name of this server: it listens on all of them. A browser that has an address
+            as the server's name was led here by nobody's names.
+        frames: whether pages of other origins may show the server's pages in a frame, and so lead clicks.
+    """
+
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    origins: tuple[str, ...] = ()
+    any_address: bool = False
+    frames: bool = False
+
+    def host(self, host: str) -> bool:
+        """Whether the server answers to what a request has as `Host`."""
+        name = split(host)[0]
+        if ANY in self.hosts or name in self.hosts or (self.any_address and is_address(name)):
+            return True
+        return any(name.endswith(mine[1:]) for mine in self.hosts if mine.startswith("*."))
+
+    def origin(self, origin: str, host: str) -> bool:
+        """Whether a page of `origin` may ask a server that it calls `host`: its own pages, and those allowed."""
+        if ANY in self.origins or origin in self.origins:
+            return True
+        scheme, _, rest = origin.partition("://")
+        if scheme not in ("http", "https") or not rest:
+            return False  # "null": a file, or a frame without an origin
+        name, port = split(rest)
+        mine, mine_port = split(host)
+        default = PORTS[scheme]
+        if name == mine and (port or default) == (mine_port or default):
+            return True
+        # A proxy may call this server by another name than the browser does: the name it was given counts as well.
+        return name in self.named and port in ("", default)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Names that somebody gave this server on purpose."""
+        return tuple(name for name in self.hosts if name != "localhost" and "*" not in name and not is_address(name))
+
+
+def allowed(
+    bound: str,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    public: bool = False,
+) -> Allowed:
+    """The allow-list of a server.
+
+    This machine's own names are on it: `localhost`, the address it listens on, and its host name where others can reach
+    it. So is what a Space or a proxy says that the server is called (`SPACE_HOST`, a whole address in
+    `GRADIO_ROOT_PATH`), and Colab's proxies.
+
+    Args:
+        bound: the address it listens on.
+        hosts: further names.
+        origins: pages that may ask besides its own.
+        env: the environment; by default this process's.
+        public: strangers may reach it anyway: other pages may show it in a frame.
+
+    Raises:
+        ParameterError: something is no name or no origin; `option` says which.
+    """
+    env = os.environ if env is None else env
+    bound = bound.strip("[]").lower()
+    names = ["localhost", "127.0.0.1", "[::1]", f"[{bound}]" if ":" in bound else bound]
+    if not is_loopback(bound):
+        names += [socket.gethostname().lower(), f"{socket.gethostname().lower()}.local"]
+    space = [name.strip().lower() for name in env.get("SPACE_HOST", "").split(",") if name.strip()]
+    if env.get("SPACE_ID") and not space:
+        names.append(ANY)  # its proxy leads by names: none but the Space's own arrives here
+    if env.get("COLAB_RELEASE_TAG"):
+        names += ["*.googleusercontent.com", "*.colab.dev"]
+    root = urlsplit(env.get("GRADIO_ROOT_PATH", ""))
+    with about("allowed-host"):
+        given = [*map(_name, (*hosts, *_listed(env.get(HOSTS, "")))), *([root.hostname] if root.hostname else [])]
+    with about("allowed-origin"):
+        pages = [_origin(text) for text in (*origins, *_listed(env.get(ORIGINS, "")))]
+    pages += [f"{root.scheme}://{root.netloc}".lower()] if root.hostname else []
+    return Allowed(
+        hosts=tuple(dict.fromkeys([*names, *space, *given])),
+        origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
+        any_address=bound in ("0.0.0.0", "::", ""),
+        frames=public,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an IP address; version 6 in brackets, as in addresses of pages."""
+    if ":" in name and not name.startswith("["):
+        return False
+    try:
+        return bool(ip_address(name.strip("[]")))
+    except ValueError:
+        return False
+
+
+def split(host: str) -> tuple[str, str]:
+    """Name and port of a `Host`; the port may be empty.
+
+    Example:
+        >>> split("LocalHost.:7860"), split("[::1]:80"), split("example.org")
+        (('localhost', '7860'), ('[::1]', '80'), ('example.org', ''))
+    """
+    name, colon, port = host.lower().rpartition(":")
+    if not colon or not (port.isdigit() or port == ""):
+        name, port = host.lower(), ""
+    return name.removesuffix("."), port
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _name(text: str) -> str:
+    name, port = split(text.strip())
+    if "/" in name or not name or " " in name or port:
+        raise ParameterError(f"{text!r} is no name of a server.", "For example: example.org, without http:// and port.")
+    return name
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text.strip().rstrip("/"))
+    if text.strip() == ANY:
+        return ANY
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query:
+        raise ParameterError(f"{text!r} is no origin.", "For example: https://example.org, or http://localhost:3000.")
+    name, port = split(parts.netloc)
+    return f"{parts.scheme}://{name}" + (f":{port}" if port and port != PORTS[parts.scheme] else "")
+
+
+class Origins:
+    """ASGI middleware, in front of all others: refuses what a page elsewhere asks, or asks under another name.
+
+    Of what is let through, `Origin` is taken away: nothing behind this decides about origins once more.
+
+    Args:
+        app: what stands behind it.
+        allow: the allow-list.
+        forms: whether what stands behind takes forms, besides JSON: see `workbench.server.keys`.
+    """
+
+    def __init__(self, app: Any, allow: Allowed, forms: bool = False) -> None:
+        self.app = app
+        self.allow = allow
+        self.forms = forms
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Let a request in, or say why not."""
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        headers = _headers(scope)
+        origin = headers.get("origin", [""])[0]
+        refusal = self._refusal(scope, headers, origin)
+        if scope["type"] == "websocket":
+            if refusal is not None:
+                return await send({"type": "websocket.close", "code": 1008})
+            return await self.app(_without_origin(scope), receive, send)
+        if refusal is None and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            refusal = Response(status_code=204, headers=self._preflight(headers))
+        more = self._said(headers, origin)
+
+        async def answer(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                pairs = [(name.encode(), value.encode("latin-1")) for name, value in more.items()]
+                message = message | {"headers": [*message.get("headers", []), *pairs]}
+            await send(message)
+
+        await (refusal or self.app)(_without_origin(scope), receive, answer)
+        return None
+
+    def _refusal(self, scope: Any, headers: dict[str, list[str]], origin: str) -> Response | None:
+        """Why a request is not let in; None: it is."""
+        hosts = headers.get("host", [])
+        host = hosts[0] if len(hosts) == 1 else ""
+        if not self.allow.host(host):
+            name = split(host)[0][:100] or "no name"
+            return refused(
+                scope, 403, f"This workbench does not answer to {name}.", f"Start it with --allowed-host {name}."
+            )
+        method = scope.get("method", "GET")
+        if origin and not self.allow.origin(_tidy(origin), host):
+            return _elsewhere(scope, origin)
+        if not origin and _is_from_elsewhere(headers) and not _is_visit(headers, method):
+            return _elsewhere(scope, "another site")
+        if scope["type"] == "http" and method not in (*READS, "OPTIONS") and not self._is_declared(scope, headers):
+            return refused(scope, 415, "The request is not declared as JSON.", "Send content-type: application/json.")
+        return None
+
+    def _is_declared(self, scope: Any, headers: dict[str, list[str]]) -> bool:
+        """Whether a request that may change something says what it brings: no page elsewhere can say so unasked."""
+        kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
+        inside = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
+        if kind == "multipart/form-data":
+            return inside in UPLOADS
+        return kind == "application/json" or (kind == FORM and self.forms)
+
+    def _said(self, headers: dict[str, list[str]], origin: str) -> dict[str, str]:
+        """Headers of every answer: that an allowed page may read it, and who may show it in a frame."""
+        said = {}
+        if not self.allow.frames:
+            local = "http://localhost:* http://127.0.0.1:*"  # a notebook on this machine
+            given = "" if ANY in self.allow.origins else "".join(f" {page}" for page in self.allow.origins)
+            said["content-security-policy"] = f"frame-ancestors 'self' {local}{given}"
+        tidy = _tidy(origin)
+        if tidy in self.allow.origins:
+            said |= {"access-control-allow-credentials": "true"}
+        if origin and (tidy in self.allow.origins or ANY in self.allow.origins):
+            said |= {"access-control-allow-origin": origin, "vary": "Origin"}
+        return said
+
+    def _preflight(self, headers: dict[str, list[str]]) -> dict[str, str]:
+        """What an allowed page may send."""
+        wanted = ", ".join(headers.get("access-control-request-headers", []))
+        return {
+            "access-control-allow-methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+            "access-control-allow-headers": wanted,
+            "access-control-max-age": "600",
+        }
+
+
+def refused(
+    scope: Any, status: int, message: str, remedy: str, code: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    """An answer to what is not let in: words for who visits with a browser, else an object in the shape of errors."""
+    if "text/html" in "".join(_headers(scope).get("accept", [])):
+        return PlainTextResponse(f"{message} {remedy}\n", status, headers)
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code, "remedy": remedy}
+    return JSONResponse({"error": error, "detail": message}, status, headers)
+
+
+def _elsewhere(scope: Any, origin: str) -> Response:
+    return refused(
+        scope, 403, f"A page of {origin[:100]} may not ask this workbench.", "Start it with --allowed-origin ORIGIN."
+    )
+
+
+def _headers(scope: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return found
+
+
+def _without_origin(scope: Any) -> Any:
+    return scope | {"headers": [(name, value) for name, value in scope["headers"] if name.lower() != b"origin"]}
+
+
+def _tidy(origin: str) -> str:
+    return origin.strip().lower()
+
+
+def _is_from_elsewhere(headers: dict[str, list[str]]) -> bool:
+    """Whether a browser says that a page of another origin asks; of pictures and scripts it names no origin."""
+    return headers.get("sec-fetch-site", [""])[0] in ("cross-site", "same-site")
+
+
+def _is_visit(headers: dict[str, list[str]], method: str) -> bool:
+    """Whether somebody follows a link, or a page shows this one in a frame."""
+    return method in READS and headers.get("sec-fetch-mode", [""])[0] == "navigate"
