@@ -40,6 +40,8 @@ def test_one_method_is_shown_in_full(workbench: Command) -> None:
     shown = workbench("methods", "medusa").out
     for words in ("Cai et al. 2024", "arxiv.org", "runs on text-target", "nodes=12 (1…96)", "softmax"):
         assert words in shown
+    assert "differs from the paper" in shown
+    assert "differs from the paper" not in workbench("methods", "autoregressive").out
     assert workbench("methods", "medusa", "--json").json["name"] == "medusa"
     assert "Did you mean 'medusa'" in workbench("methods", "medus").err
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from workbench.cli import docs
 from workbench.methods import known, registry
+from workbench.site import catalogue
+from workbench.ui import methods_page
 
 from .test_registry import TEXT
 
@@ -19,6 +22,21 @@ def test_the_file_says_what_the_registry_says() -> None:
     assert known.FILE.read_text(encoding="utf-8") == known.text()
     assert [known.Known.from_wire(m.to_wire()) for m in known.methods()] == list(known.methods())
     assert set(known._written()[0]) == {method.name for method in registry.of_catalogue()}
+
+
+def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_described() -> None:
+    """Of every method with a paper; on its page of the app, on the site's, and on the board of methods."""
+    told = {method.name: method.differs for method in known.methods()}
+    assert {name for name, points in told.items() if not points} == {"autoregressive"}
+    assert all(point[0].isupper() or "=" in point.split()[0] for points in told.values() for point in points)
+    assert all(point.endswith(".") and 60 < len(point) < 500 for points in told.values() for point in points)
+    board, site = docs.pages(known.methods())["methods.md"], catalogue.pages()
+    cards = {card["name"]: card for card in methods_page.catalogue()}
+    for name, points in told.items():
+        assert cards[name]["differs"] == list(points)
+        for point in points:
+            assert f"- {point}\n" in board
+            assert f"- {point}\n" in site[f"methods/{name}.md"]
 
 
 def run(code: str, **env: str) -> str:

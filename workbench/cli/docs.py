@@ -69,9 +69,18 @@ def pages(methods: Sequence[Known]) -> dict[str, str]:
     from workbench.methods.known import PROMISES
 
     return {
-        "methods.md": f"# Methods\n\n{PROMISES}\n\n{markdown_table(methods)}\n",
+        "methods.md": f"# Methods\n\n{PROMISES}\n\n{markdown_table(methods)}\n\n{differences(methods)}\n",
         "definitions.md": f"# What the figures mean\n\n{definitions_table()}\n\n{DISCARDED}\n",
     }
+
+
+def differences(methods: Sequence[Known]) -> str:
+    """What the methods do otherwise than their papers, a list for each."""
+    lines = ["## What differs from the papers"]
+    for method in methods:
+        if method.differs:
+            lines += ["", f"### `{method.name}`", "", *(f"- {words}" for words in method.differs)]
+    return "\n".join(lines)
 
 
 def methods_by_need(methods: Sequence[Known]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from workbench.cli.options import (
 from workbench.cli.stream import harmless
 from workbench.core.errors import TokenizerMismatchError, UnknownNameError
 from workbench.service.checks import check_models
+
+if TYPE_CHECKING:
+    from workbench.methods.known import Known
 
 
 def methods(
@@ -53,7 +56,7 @@ def methods(
         print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
     elif name is not None:
         here = known.get(name) if connect is None else None
-        _print_whole(rows[0], target, here.idea if here else "", here.formula if here else "")
+        _print_whole(rows[0], target, here)
     else:
         _print_lines(rows, target)
 
@@ -117,13 +120,13 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
     print(f"\n{runs} of {len(rows)} can run on {target}. `workbench methods NAME` shows one in full.")
 
 
-def _print_whole(row: dict[str, Any], target: str, idea: str, formula: str) -> None:
+def _print_whole(row: dict[str, Any], target: str, here: Known | None) -> None:
     """One method: what it is, how it works, where it comes from, what it promises and takes, and its parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {
-        "idea": idea,
-        "rule": formula,
+        "idea": here.idea if here else "",
+        "rule": here.formula if here else "",
         "promise": row["promise"],
         "from": paper,
         "at": _link(source["url"]),
@@ -134,6 +137,10 @@ def _print_whole(row: dict[str, Any], target: str, idea: str, formula: str) -> N
     for fact, words in facts.items():
         if words:
             print(f"{fact:<8} {words}")
+    if here and here.differs:
+        print("\ndiffers from the paper")
+        for words in here.differs:
+            print(f"  · {words}")
     print("\nparameters (--set NAME=VALUE)" if row["parameters"] else "\nno parameters")
     for spec in row["parameters"]:
         print(f"  {_parameter(spec)}")

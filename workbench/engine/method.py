@@ -53,6 +53,7 @@ class Method:
         schedule: what runs when.
         idea: two sentences on how it works, for the methods page; empty: what the drafter's docstring says first.
         formula: the rule it stands on, in one line of plain text.
+        differs: what it does otherwise than the paper, a sentence or two each: what, why, and what it may change.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Method:
     schedule: Schedule = field(default_factory=Schedule)
     idea: str = ""
     formula: str = ""
+    differs: tuple[str, ...] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:

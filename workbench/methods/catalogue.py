@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue_differs import DIFFERS
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.drafters.early_exit import EarlyExit
 from workbench.methods.drafters.medusa import Medusa
@@ -71,6 +72,7 @@ register(
             "left of the target's law, which makes the output exactly the target's."
         ),
         formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
+        differs=DIFFERS["draft-model"],
         drafter=DraftModel(),
         verifier=Lossless(),
         policies=(Fixed(), Heuristic(), Confidence(), Planned()),
@@ -96,6 +98,7 @@ register(
             "the branch that holds it, so that a second guess can save the round."
         ),
         formula="score(node) = product of q along its path; the nodes with the largest scores are verified",
+        differs=DIFFERS["draft-tree"],
         drafter=TopKTree(),
         verifier=Lossless(),
         policies=(Fixed(),),
@@ -117,6 +120,7 @@ register(
             "each against what its elder siblings left of the target's law."
         ),
         formula="accept sibling i with probability min(1, pᵢ(x) / qᵢ(x)); else pᵢ₊₁ ∝ (pᵢ − qᵢ)₊, qᵢ₊₁ ∝ qᵢ without x",
+        differs=DIFFERS["draft-tree-sampled"],
         drafter=StochasticBeam(),
         verifier=Lossless(),
         policies=(Fixed(),),
@@ -137,6 +141,7 @@ register(
             "second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
         ),
         formula="draft = x(j+1) … x(j+K), where x(j−n+1) … x(j) equals the newest n tokens",
+        differs=DIFFERS["prompt-lookup"],
         drafter=NGram(),
         verifier=Lossless(),
         policies=(Fixed(depth=10),),
@@ -162,6 +167,7 @@ register(
             "target's new ranking into the table, accepted or not, so that what lost this round can win a later one."
         ),
         formula="M[x] ← the 8 largest of p( · | … x ), at every verified node x",
+        differs=DIFFERS["token-recycling"],
         drafter=TokenRecycling(),
         verifier=Lossless(),
         policies=(Fixed(depth=6),),
@@ -186,6 +192,7 @@ register(
             "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
         ),
         formula="score = (1 − w) · count in the prompt + w · count in outputs",
+        differs=DIFFERS["lookahead-trie"],
         drafter=LookaheadTrie(),
         verifier=Lossless(),
         policies=(Fixed(depth=8),),
@@ -214,6 +221,7 @@ register(
             "q = softmax( head( norm( h(E) ) ) ), with h(E) the state after layer E; accept with probability min(1, "
             "p / q)"
         ),
+        differs=DIFFERS["early-exit"],
         drafter=EarlyExit(),
         verifier=Lossless(),
         policies=(Fixed(depth=3), Confidence(depth=3)),
@@ -233,6 +241,7 @@ register(
             "how often each head was right on held-out text, and one pass of the target verifies it."
         ),
         formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
+        differs=DIFFERS["medusa"],
         drafter=Medusa(),
         verifier=Lossless(),
         policies=(Fixed(),),
@@ -252,6 +261,7 @@ register(
             "far it may go."
         ),
         formula="accept x if p(x) > min( ε, δ · exp(−H(p)) )",
+        differs=DIFFERS["medusa-typical"],
         drafter=Medusa(),
         verifier=TypicalAcceptance(),
         policies=(Fixed(),),
@@ -277,6 +287,7 @@ register(
             "drafter with eyes has to beat."
         ),
         formula="q( · | text alone ) against p( · | picture, text );  the draft is the same for every picture",
+        differs=DIFFERS["vlm-text-only"],
         drafter=BlindDraftModel(),
         verifier=Lossless(),
         policies=(Fixed(), Heuristic(), Confidence(), Planned()),
@@ -302,6 +313,7 @@ register(
             "its law is flat and goes deep where it is sure."
         ),
         formula="offer x if Π q along its path ≥ threshold, at most so many at each node",
+        differs=DIFFERS["vlm-draft"],
         drafter=SeeingDraftModel(),
         verifier=Lossless(),
         policies=(Fixed(depth=6), DynamicTree()),
@@ -327,6 +339,7 @@ register(
             "an instrument and no method: it shows what acceptance alone does to τ."
         ),
         formula="q = a · p + (1 − a) · (least likely token);  τ = (1 − aᴷ⁺¹) / (1 − a)",
+        differs=DIFFERS["oracle"],
         drafter=Oracle(),
         verifier=Lossless(),
         policies=(Fixed(),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue_differs import DIFFERS
 from workbench.methods.drafters.eagle_vlm import EagleVLM
 from workbench.methods.drafters.flash import Flash
 from workbench.methods.drafters.msd import MSD
@@ -32,6 +33,7 @@ register(
             "into tokens. Words and patches of the picture enter alike."
         ),
         formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
+        differs=DIFFERS["eagle-vlm"],
         drafter=EagleVLM(),
         verifier=Lossless(),
         policies=(Fixed(depth=5),),
@@ -56,6 +58,7 @@ register(
             "hidden state and without a next token. Training goes from text alone to pictures and text."
         ),
         formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
+        differs=DIFFERS["msd"],
         drafter=MSD(),
         verifier=Lossless(),
         policies=(Fixed(depth=5),),
@@ -75,6 +78,7 @@ register(
             "question and chooses."
         ),
         formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
+        differs=DIFFERS["specvlm"],
         drafter=SpecVLM(),
         verifier=Lossless(),
         policies=(Fixed(depth=5),),
@@ -100,6 +104,7 @@ register(
             "each other."
         ),
         formula="picture: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
+        differs=DIFFERS["flash"],
         drafter=Flash(),
         verifier=Lossless(),
         policies=(Fixed(depth=8),),

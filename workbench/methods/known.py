@@ -55,6 +55,7 @@ class Known:
         blind: whether the drafter leaves pictures out.
         idea: how it works, in a sentence or two; where the registry says nothing, the drafter's docstring does.
         formula: the rule it stands on; may be empty.
+        differs: what it does otherwise than the paper, a sentence or two each.
         params: its parameters by name.
     """
 
@@ -68,6 +69,7 @@ class Known:
     blind: bool
     idea: str
     formula: str
+    differs: tuple[str, ...]
     params: Mapping[str, ParamSpec]
 
     @classmethod
@@ -79,19 +81,21 @@ class Known:
         idea = method.idea or (inspect.getdoc(drafter) or "").split("\n\n")[0].replace("\n", " ")
         return cls(
             method.name, method.title, method.promise.value, method.teaches, source, method.needs,
-            drafter.reads_target, drafter.blind, idea, method.formula, method.params,
+            drafter.reads_target, drafter.blind, idea, method.formula, method.differs, method.params,
         )  # fmt: skip
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Known:
         """The inverse of `to_wire`."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
-        return cls(**wire | {"needs": tuple(wire["needs"]), "params": {spec.name: spec for spec in params}})
+        lists = {name: tuple(wire[name]) for name in ("needs", "differs")}
+        return cls(**wire | lists | {"params": {spec.name: spec for spec in params}})
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         wire = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return wire | {"needs": list(self.needs), "params": [spec.to_wire() for spec in self.params.values()]}
+        lists = {name: list(wire[name]) for name in ("needs", "differs")}
+        return wire | lists | {"params": [spec.to_wire() for spec in self.params.values()]}
 
     @property
     def draws_on_pictures(self) -> bool:

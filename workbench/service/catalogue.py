@@ -11,6 +11,8 @@ from typing import Any
 from workbench.engine.bundle import bundled, known_targets, own_drafter
 from workbench.methods.known import Known
 
+IN_FULL = ("idea", "formula", "differs")
+"""What only a method's own page tells: lists and the API leave it out."""
 SHOWN_PACE = 8
 """Tokens a second that people can follow: a round of three tokens takes as long as reading them."""
 
@@ -57,7 +59,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 def describe(method: Known, reason: str) -> dict[str, Any]:
     """A method with its parameters, and why it cannot run (empty when it can)."""
-    told = {name: value for name, value in method.to_wire().items() if name not in ("blind", "idea", "formula")}
+    told = {name: value for name, value in method.to_wire().items() if name not in ("blind", *IN_FULL)}
     return told | {"simulation": method.promise == "simulation", "available": not reason, "reason": reason}
 
 

@@ -80,6 +80,11 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         _row(["Drafter", _class(method.drafter)]),
         _row(["Verifier", _class(method.verifier)]),
         "",
+        *(
+            ["## What differs from the paper", "", *(f"- {words}" for words in method.differs), ""]
+            if method.differs
+            else []
+        ),
         "## Parameters",
         "",
     ]

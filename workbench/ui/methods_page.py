@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from workbench.methods import known
-from workbench.service.catalogue import describe
+from workbench.service.catalogue import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.pages import add_page
 from workbench.views import recorded
@@ -35,7 +35,7 @@ def add(demo: gr.Blocks, client: Any) -> None:
 
 def catalogue() -> list[dict[str, Any]]:
     """Every registered method as its card shows it; all of it comes from the registry."""
-    return [describe(m, "") | {"idea": m.idea, "formula": m.formula} for m in known.methods()]
+    return [describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} for m in known.methods()]
 
 
 def definitions() -> list[dict[str, str]]:

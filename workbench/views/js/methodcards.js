@@ -75,12 +75,21 @@ function card(method, { m, host }) {
   const words = h("div", {}, h("p", { className: "wb-idea" }, method.idea), h("p", { className: "wb-teaches" }, method.teaches),
     method.formula ? h("p", { className: "wb-rule" }, method.formula) : "",
     h("dl", { className: "wb-shelffacts" }, h("dt", {}, "promise"), h("dd", {}, promise, meaning ? `: ${meaning}` : ""), h("dt", {}, "needs"), h("dd", {}, needs(method)), h("dt", {}, "from"), h("dd", {}, source)),
-    h("div", { className: "wb-actions" }, run, watch));
+    differences(method, h), h("div", { className: "wb-actions" }, run, watch));
   const drawing = h("figure", { className: "wb-picture", hidden: true }, h("div", { className: "wb-tree", tabIndex: 0 }), h("figcaption", {}));
   m.kit.set(drawing.firstChild, { role: "group", "aria-label": `A draft of ${method.title}` });
   const made = h("section", { className: "wb-card wb-method", id: method.name }, h("h2", {}, method.title, " ", h("code", {}, method.name)), h("div", { className: "wb-methodbody" }, words, drawing), parameters(method.params, h));
   made.dataset.method = method.name;
   return made;
+}
+
+/** What the method does otherwise than its paper, folded behind how much that is; empty where there is nothing to say.
+ *  @param {{title: string, differs: string[]}} method */
+export function differences(method, h) {
+  if (!method.differs.length) return "";
+  const points = method.differs.length === 1 ? "one point" : `${method.differs.length} points`;
+  const words = h("summary", {}, `Differs from the paper in ${points}`);
+  return h("details", { className: "wb-differs" }, words, h("ul", {}, ...method.differs.map((each) => h("li", {}, each))));
 }
 
 /** Only addresses of the web become links. */

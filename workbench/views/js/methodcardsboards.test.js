@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { hereFigure, lawWords, paperFigure, tally } from "./methodcardsboards.js";
-import { byTarget } from "./methodcards.js";
+import { byTarget, differences } from "./methodcards.js";
 
 test("figures of paper and here in words", () => {
   assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
@@ -19,6 +19,15 @@ test("a law is said with its statistic, and with its distance only where nothing
 
 test("the tally counts every row once", () => {
   assert.equal(tally([{ v: "shown" }, { v: "broken" }, { v: "shown" }], "v"), "2 shown, 1 broken");
+});
+
+test("a card says in how many points its method differs from the paper, and each of them as text", () => {
+  const h = (tag, props, ...children) => ({ tag, children });
+  const [summary, list] = differences({ differs: ["No <b>norm</b>.", "Fewer nodes."] }, h).children;
+  assert.deepEqual(summary.children, ["Differs from the paper in 2 points"]);
+  assert.deepEqual(list.children.map((item) => item.children), [["No <b>norm</b>."], ["Fewer nodes."]]);
+  assert.deepEqual(differences({ differs: ["Fewer nodes."] }, h).children[0].children, ["Differs from the paper in one point"]);
+  assert.equal(differences({ differs: [] }, h), "");
 });
 
 test("the matrix has a column a target, and one reason where one explains all", () => {
