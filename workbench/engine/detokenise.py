@@ -3,64 +3,160 @@
 from __future__ import annotations
 
 import codecs
+import re
 from functools import lru_cache
 from typing import Any
 
 from tokenizers import decoders
 
 _INCOMPLETE = "�"
+HOLD = 8
+"""Tokens looked back at in a prompt; and that are waited for at most, where a tokenizer hides which bytes they hold."""
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokeniser:
-    """Turns tokens into text one at a time.
+    """Turns tokens into text one at a time: together, what `tokenizer.decode` makes of them behind the prompt.
 
-    Some tokens are only part of a character; others change how their neighbours read (a leading space, say). So a token
-    is decoded together with the few before it, and text is released once it no longer ends in an incomplete character.
-    A token that completes nothing yet has an empty span; the one that completes a character gets it.
+    A piece may read differently behind another than at the beginning of a text (a leading space, "##"). So the text of
+    a token is what it adds behind the token before it, which takes two short decodes, however long the text is. Tokens
+    that are single bytes ("byte fallback") are put together here. A token that completes nothing yet has an empty span;
+    the one that completes a character gets it.
+
+    Special tokens have no text, as with `skip_special_tokens=True`. A byte that is no UTF-8 gives one replacement
+    character, as in `decode`; only that `decode` then gives up the characters of the same run of byte tokens too, which
+    were released before it was known.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
         prompt: the tokens before the first one that will be added, for context.
+        pieces: of the tokenizer, where they are known already.
     """
 
-    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
-        self._tokenizer = tokenizer
-        self._special = set(tokenizer.all_special_ids)
-        self._window = [t for t in prompt[-8:] if t not in self._special]
-        self._released = len(self._decode(self._window))
-        self.text = ""
+    ERRORS = "surrogateescape"  # one character for every byte that is none
 
-    def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def __init__(self, tokenizer: Any, prompt: list[int], pieces: Pieces | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._pieces = pieces or Pieces(tokenizer)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(self.ERRORS)
+        self._before: list[int] = []  # the unit before; empty at the beginning of everything
+        self._pending: list[int] = []
+        self.text = ""
+        for token in [t for t in prompt[-2 * HOLD :] if t not in self._pieces.special][-HOLD:]:
+            self.add(token)
+        self.text = ""
 
     def add(self, token: int) -> tuple[str, int, int]:
         """Add one token; returns (text completed by it, start, end), offsets in characters of the generated text."""
         start = len(self.text)
-        if token in self._special:
+        if token in self._pieces.special:
             return "", start, start
-        self._window.append(token)
-        text = self._decode(self._window)
-        if text.endswith(_INCOMPLETE) and not self._is_real(token) and len(self._window) < 64:
-            return "", start, start
-        new = text[self._released :]
+        new = self._of(token)
         self.text += new
-        if len(self._window) > 16:
-            self._window = self._window[-6:]
-            text = self._decode(self._window)
-        self._released = len(text)
-        return new, start, len(self.text)
+        return new, start, start + len(new)
 
     def flush(self) -> str:
         """Release what an incomplete end left over; returns the text added."""
-        text = self._decode(self._window)
-        new = text[self._released :]
-        self._released = len(text)
+        new = _shown(self._utf8.decode(b"", final=True)) + (self._behind(self._pending) if self._pending else "")
+        self._pending = []
         self.text += new
         return new
 
-    def _is_real(self, token: int) -> bool:
+    def _of(self, token: int) -> str:
+        """What a token completes."""
+        byte = self._pieces.byte(token)
+        if byte is not None:
+            new = _shown(self._utf8.decode(byte))
+            if not self._before and new == " ":  # some decoders take a space from the beginning
+                new = self._decode([token])
+            self._before = [token]
+            return new
+        broken = _shown(self._utf8.decode(b"", final=True))  # no byte follows that would complete a character
+        self._pending.append(token)
+        done = len(self._pending)
+        new = self._behind(self._pending)
+        if self._pieces.hidden and new.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
+            done = len(self._pending) - 3 if len(self._pending) > HOLD else 0  # a begun character has 3 bytes at most
+            new = self._behind(self._pending[:done]) if done else ""
+        if done:
+            self._before, self._pending = self._pending[:done], self._pending[done:]
+        return broken + new
+
+    def _behind(self, unit: list[int]) -> str:
+        known = self._decode(self._before) if self._before else ""
+        return self._decode([*self._before, *unit])[len(known) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+class ByteDetokeniser(Detokeniser):
+    """The same for byte-level tokenizers: pieces of UTF-8, put together directly and faster."""
+
+    ERRORS = "replace"  # one character for every one that was begun, as their decoder has it
+
+    def _of(self, token: int) -> str:
+        return self._utf8.decode(self._pieces.level(token))
+
+
+def detokeniser(tokenizer: Any, prompt: list[int], pieces: Pieces | None = None) -> Detokeniser:
+    """The kind that fits the tokenizer."""
+    pieces = pieces or Pieces(tokenizer)
+    return (ByteDetokeniser if pieces.is_level else Detokeniser)(tokenizer, prompt, pieces)
+
+
+def _shown(text: str) -> str:
+    """Text decoded with "surrogateescape", with the replacement character for each byte that is none."""
+    return "".join(_INCOMPLETE if "\udc80" <= c <= "\udcff" else c for c in text)
+
+
+# -- the vocabulary ---------------------------------------------------------------------------------------------------
+
+
+class Pieces:
+    """What a tokenizer's entries are made of.
+
+    Attributes:
+        special: tokens without a text.
+        is_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
+        hidden: whether entries may hold parts of characters that only decoding shows.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._name, self._decode = tokenizer.convert_ids_to_tokens, tokenizer.decode
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        self.special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = getattr(backend, "decoder", None)
+        self.is_level = isinstance(decoder, decoders.ByteLevel)
+        self.hidden = backend is None or b'"ByteLevel"' in (decoder.__getstate__() if decoder else b"")
+        model = getattr(backend, "model", None)
+        # Added tokens stand for themselves, even where their letters are in the alphabet; `decode` reads bytes there.
+        self._whole = {i for i in added if model is not None and model.id_to_token(i) is None}
+        self._bytes: dict[int, bytes | None] = {}
+        self._levels: dict[int, bytes] = {}
+
+    def byte(self, token: int) -> bytes | None:
+        """The byte that a token of a byte-fallback vocabulary is; None for all others."""
+        if token not in self._bytes:
+            raw = self._name(token) or ""
+            found = _BYTE_TOKEN.fullmatch(raw)
+            self._bytes[token] = bytes.fromhex(found[1]) if found and self._decode([token]) != raw else None
+        return self._bytes[token]
+
+    def level(self, token: int) -> bytes:
+        """The bytes of a token of a byte-level vocabulary."""
+        piece = self._levels.get(token)
+        if piece is None:
+            raw, table = self._name(token) or "", _byte_of_char()
+            is_bytes = token not in self._whole and all(c in table for c in raw)
+            piece = self._levels[token] = bytes(table[c] for c in raw) if is_bytes else raw.encode()
+        return piece
+
+    def is_mark(self, token: int) -> bool:
         """Whether the token itself is the replacement character, and not half of another."""
-        return self._decode([token]).strip() == _INCOMPLETE and "ï¿½" in self._tokenizer.convert_ids_to_tokens(token)
+        raw = self._name(token) or ""
+        return _INCOMPLETE in raw or "ï¿½" in raw
 
 
 @lru_cache(maxsize=8)
@@ -76,53 +172,16 @@ def _byte_of_char() -> dict[str, int]:
     return table
 
 
-class ByteDetokeniser(Detokeniser):
-    """The same for byte-level tokenizers: pieces of UTF-8, put together directly and faster."""
-
-    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
-        self._tokenizer = tokenizer
-        self._special = set(tokenizer.all_special_ids)
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._pieces: dict[int, bytes] = {}
-        before = b"".join(self._bytes(t) for t in prompt[-8:] if t not in self._special)
-        self._utf8.decode(before.lstrip(bytes(range(0x80, 0xC0))))  # not from the middle of a character
-        self.text = ""
-
-    def add(self, token: int) -> tuple[str, int, int]:
-        start = len(self.text)
-        if token in self._special:
-            return "", start, start
-        new = self._utf8.decode(self._bytes(token))
-        self.text += new
-        return new, start, start + len(new)
-
-    def flush(self) -> str:
-        new = self._utf8.decode(b"", final=True)
-        self.text += new
-        return new
-
-    def _bytes(self, token: int) -> bytes:
-        piece = self._pieces.get(token)
-        if piece is None:
-            raw, table = self._tokenizer.convert_ids_to_tokens(token) or "", _byte_of_char()
-            # An added token stands for itself.
-            piece = bytes(table[c] for c in raw) if all(c in table for c in raw) else raw.encode()
-            self._pieces[token] = piece
-        return piece
-
-
-def detokeniser(tokenizer: Any, prompt: list[int]) -> Detokeniser:
-    """The kind that fits the tokenizer."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    direct = isinstance(getattr(backend, "decoder", None), decoders.ByteLevel)
-    return (ByteDetokeniser if direct else Detokeniser)(tokenizer, prompt)
-
-
 class TokenText:
-    """The text of single tokens for display: spaces kept, lone bytes in hexadecimal between angle quotes."""
+    """The text of single tokens for display: spaces kept, lone bytes in hexadecimal between angle quotes.
+
+    Attributes:
+        pieces: of the tokenizer.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self.pieces = Pieces(tokenizer)
         self._cache: dict[int, str] = {}
 
     def __call__(self, token: int) -> str:
@@ -133,14 +192,16 @@ class TokenText:
         return text
 
     def _make(self, token: int) -> str:
-        text = self._tokenizer.decode([token], clean_up_tokenization_spaces=False)
         raw = self._tokenizer.convert_ids_to_tokens(token)
         if raw is None:
             return f"\u2039{token}\u203a"
+        is_level = self.pieces.is_level and token not in self.pieces.special
+        data = self.pieces.level(token) if is_level else self.pieces.byte(token)
+        if data is not None:
+            text = data.decode(errors="surrogateescape")
+            return "".join(f"\u2039{ord(c) - 0xDC00:02X}\u203a" if "\udc80" <= c <= "\udcff" else c for c in text)
+        text = self._tokenizer.decode([token], clean_up_tokenization_spaces=False)
         if _INCOMPLETE in text:
-            table = _byte_of_char()
-            if all(c in table for c in raw):
-                return "".join(f"\u2039{table[c]:02X}\u203a" for c in raw)
             return raw
         if raw.startswith("▁") and not text.startswith(" "):
             return " " + text

@@ -230,7 +230,7 @@ class Engine:
 
     def _open(self, row: Row) -> None:
         row.slot = self.models.target.open(id(row))
-        row.detokeniser = detokeniser(self.models.tokenizer, row.committed)
+        row.detokeniser = detokeniser(self.models.tokenizer, row.committed, self.token_text.pieces)
         row.prefill_start = time.perf_counter()
 
     def _prefill(self, row: Row) -> None:
@@ -489,11 +489,12 @@ class Engine:
                 return i + 1, "criterion", spans
             if row.request.stop and spans[-1][0]:
                 text, begin = row.detokeniser.text, spans[-1][1]
-                for stop in row.request.stop:
-                    at = text.find(stop, max(0, begin - len(stop) + 1))
-                    if at >= 0:
-                        row.cut_text_at = at
-                        return i + 1, "stop-string", spans
+                found = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in row.request.stop]
+                row.cut_text_at = min(
+                    (at for at in found if at >= 0), default=None
+                )  # the earliest, not the first asked
+                if row.cut_text_at is not None:
+                    return i + 1, "stop-string", spans
             if row.n_new + i + 1 >= row.max_new_tokens:
                 return i + 1, "length", spans
         return len(tokens), "", spans

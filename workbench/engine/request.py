@@ -47,7 +47,7 @@ class Request:
         sampling: temperature, filters, penalties, processors.
         max_new_tokens: end after this many.
         seed: decides every random number of the run.
-        stop: strings that end the text; it is cut before them.
+        stop: strings that end the text; it is cut before the earliest of those that a token completes.
         stop_at_eos: whether the model's end-of-text token ends the text.
         stop_when: asked after every token with all tokens so far, prompt included; true ends the text there.
         images: what a processor returned for prompt and pictures (`input_ids`, `pixel_values`, …), for vision-language
