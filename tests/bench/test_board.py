@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.bench import board
-from workbench.bench.check import FAIL, MEASURED, PASS, SKIPPED, Finding
+from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
 from workbench.core.errors import WorkbenchError
 from workbench.methods import registry
 
@@ -43,6 +43,8 @@ def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("greedy-exact", [finding("greedy")], board.SHOWN),
         ("greedy-exact", [finding("greedy", FAIL)], board.BROKEN),
         ("approximate", [finding("law", MEASURED)], board.NO_PROMISE),
+        ("approximate", [finding("greedy", FAIL), finding("law", MEASURED)], board.BROKEN),
+        ("simulation", [finding("greedy"), finding("law")], board.NO_PROMISE),
         ("simulation", [], board.UNPROVEN),
     ],
 )
@@ -72,6 +74,13 @@ def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None
     text = (boards / "exactness.md").read_text()
     assert "| `prompt-lookup` | exact | **shown** | 11 / 11 | 3 · 3 | 20.5 (19), p = 0.36, n = 1000 |" in text
     assert text.count("**unproven**") == len(registry.names()) - 2
+
+
+def test_a_law_that_was_not_tested_or_in_several_settings_is_said_so() -> None:
+    row = {"promise": "exact", "findings": wire(finding("law", tests=4), finding("law", SKIPPED))}
+    row["findings"][1]["figures"] = {}
+    rows = board.exactness([("m", "M", "exact")], {"m": row})
+    assert [board.law_words(law) for law in rows[0]["laws"]] == ["20.5 (19), p = 0.36, worst of 4 settings, n = 1000"]
 
 
 def test_evidence_for_another_promise_does_not_count() -> None:

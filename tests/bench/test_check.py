@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
+import torch
 
-from workbench.bench import check
-from workbench.bench.check import FAIL, LAWS, MEASURED, PASS, SKIPPED, check_greedy, check_law, check_method, corners
+from workbench.bench import laws
+from workbench.bench.check import check_families, check_greedy, check_method
+from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, corners
+from workbench.bench.goodness import chi_square, count_firsts
+from workbench.bench.laws import LAWS, TINY_PROMPT, check_law
 from workbench.bench.worlds import tiny_models
+from workbench.core.errors import MethodUnavailableError
+from workbench.core.params import param
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Models, Promise
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import Models, Promise, Row
 from workbench.engine.models import load_tokenizer
-from workbench.engine.parts import Verifier
+from workbench.engine.parts import Drafter, Plan, Verifier
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 PROMPTS = [[3, 1, 4, 1, 5, 3, 1, 4], [2]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models as small as these only wait for each other's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +56,7 @@ def test_a_value_beyond_the_target_is_refused_not_failed(models: Models) -> None
 
 
 def test_an_exact_method_keeps_the_law(models: Models) -> None:
-    finding = check_law(registry.get("draft-model"), models, LAWS[0], runs=120)
+    finding = check_law(registry.get("draft-model"), models, LAWS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
 
 
@@ -58,12 +75,90 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     assert "total variation" in finding.detail
 
 
+@dataclasses.dataclass(frozen=True)
+class Sometimes(Drafter):
+    """Repeats the last token; with one of its five choices it says that the token was drawn from the uniform law."""
+
+    kind: str = param("a", choices=("a", "b", "c", "d", "lies"), doc="which of five")
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        last, size = row.committed[-1:], row.models.target.vocab_size
+        if self.kind != "lies":
+            return DraftTree.chain(last, source="toy")
+        q = torch.full((1, size), 1 / size, dtype=torch.float64)
+        root, q_of = torch.tensor([-1]), torch.tensor([0, -1])
+        return DraftTree(torch.tensor(last), root, q[0, last].log(), Sampling.SAMPLED, 1, q=q, q_of=q_of, source="toy")
+
+
+def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: Models) -> None:
+    toy = dataclasses.replace(registry.get("prompt-lookup"), name="toy", drafter=Sometimes())
+    finding = check_law(toy, models, LAWS[0], runs=80)
+    assert finding.verdict == FAIL
+    assert finding.detail.endswith("broken with kind=lies")
+    assert (finding.figures["tests"], finding.figures["runs"]) == (5, 80)
+    exact, pooled = laws.exact_law(models, LAWS[0], Prompt(TINY_PROMPT)), []
+    for i, configured in enumerate([toy.with_params(), *corners(toy, ("choice",))]):
+        pooled += laws.sample_many(configured, models, LAWS[0], 16, first_seed=i * 16)
+    assert chi_square(count_firsts(pooled, 2), exact).fits(laws.ALPHA), "as one test for all choices it hid"
+
+
+@dataclasses.dataclass(frozen=True)
+class Refuses(Drafter):
+    """Never runs."""
+
+    def prime(self, row: Row, models: Models) -> None:
+        raise MethodUnavailableError("No.", "Never.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent(Drafter):
+    """Runs, and has nothing to propose."""
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        return DraftTree.empty()
+
+
+@pytest.mark.parametrize("promise", list(Promise))
+def test_a_method_that_never_ran_has_not_passed(models: Models, promise: Promise) -> None:
+    toy = dataclasses.replace(registry.get("prompt-lookup"), name="toy", drafter=Refuses(), promise=promise)
+    findings = list(check_method(toy, models, PROMPTS, max_new_tokens=2, runs=10, families=["llama"]))
+    assert {f.verdict for f in findings} == {FAIL}
+    assert all("never ran" in f.detail for f in findings)
+    judged = {"greedy", "families"} | ({"law"} if promise is not Promise.GREEDY_EXACT else set())
+    assert {f.kind for f in findings} == judged
+
+
+def test_a_method_that_drafted_nothing_was_not_tested(models: Models) -> None:
+    toy = dataclasses.replace(registry.get("prompt-lookup"), name="toy", drafter=Silent())
+    for finding in (
+        check_greedy(toy, models, PROMPTS, max_new_tokens=4),
+        check_families(toy, models.tokenizer, ["llama"], max_new_tokens=4),
+    ):
+        assert finding.verdict == FAIL
+        assert "never drafted" in finding.detail
+
+
+@pytest.mark.parametrize("promise", list(Promise))
+def test_whatever_is_promised_of_the_law_greedy_text_is_the_targets(models: Models, promise: Promise) -> None:
+    broken = dataclasses.replace(registry.get("prompt-lookup"), verifier=TakesEverything(), promise=promise)
+    assert check_greedy(broken, models, PROMPTS, max_new_tokens=10).verdict == FAIL
+    kept = dataclasses.replace(registry.get("prompt-lookup"), promise=promise)
+    assert check_greedy(kept, models, PROMPTS, max_new_tokens=10).verdict == PASS
+
+
+def test_the_oracle_keeps_the_law_and_a_broken_one_is_caught(models: Models) -> None:
+    oracle = registry.get("oracle")
+    assert check_law(oracle, models, LAWS[0], runs=100).verdict == PASS
+    broken = dataclasses.replace(oracle, verifier=TakesEverything())
+    assert check_law(broken, models, LAWS[0], runs=100).verdict == FAIL
+
+
 @pytest.mark.parametrize(("sharpness", "warmest"), [(1.0, 1.0), (300.0, 16.0)])
 def test_a_sure_target_is_heated_until_its_law_has_cells(sharpness: float, warmest: float) -> None:
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
     head = made.target.model.get_output_embeddings()
     head.weight.data.mul_(sharpness)
-    chosen = check.given_law(made, PROMPTS[0], runs=300)
+    chosen = laws.given_law(made, PROMPTS[0], runs=300)
     assert 1.0 <= chosen.sampling.temperature <= warmest
     assert (chosen.sampling.temperature > 1.0) is (sharpness > 1.0)
     assert f"temperature {chosen.sampling.temperature:g}" in chosen.name
@@ -74,20 +169,23 @@ def test_a_law_of_one_outcome_is_no_proof() -> None:
     finding = check_law(
         registry.get("draft-model"),
         made,
-        check.Law("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
+        laws.Law("one outcome", SamplingParams(temperature=1.0, top_k=1), 2),
         runs=10,
     )
     assert finding.verdict == SKIPPED
     assert "no choice" in finding.detail
 
 
-def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class TakesEverything(Verifier):
-        def rule(self, tree, logits, p, sampling: SamplingParams, u_stop):
-            ruling = registry.get("draft-model").verifier.rule(tree, logits, p, sampling, u_stop)
-            return dataclasses.replace(ruling, accept=ruling.accept * 0 + 1)
+@dataclasses.dataclass(frozen=True)
+class TakesEverything(Verifier):
+    """Accepts every draft."""
 
+    def rule(self, tree, logits, p, sampling: SamplingParams, u_stop):
+        ruling = registry.get("draft-model").verifier.rule(tree, logits, p, sampling, u_stop)
+        return dataclasses.replace(ruling, accept=ruling.accept * 0 + 1)
+
+
+def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
     broken = dataclasses.replace(registry.get("prompt-lookup"), verifier=TakesEverything())
     finding = check_greedy(broken, models, PROMPTS, max_new_tokens=10)
     assert finding.verdict == FAIL
@@ -105,4 +203,4 @@ def test_corners_are_the_ends_of_every_range() -> None:
     depths = {v["depth"] for v in values}
     spec = registry.get("prompt-lookup").params["depth"]
     assert {spec.ge, spec.le} <= depths
-    assert check.ALPHA < 1e-3
+    assert laws.ALPHA < 1e-3

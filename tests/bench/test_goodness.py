@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workbench.bench.goodness import chi_square, chi_square_tail, total_variation
+from workbench.bench.goodness import chi_square, chi_square_tail, holm, total_variation
 
 LAW = {"a": 0.5, "b": 0.3, "c": 0.19, "d": 0.01}
 
@@ -47,3 +47,12 @@ def test_rare_cells_are_pooled() -> None:
 
 def test_total_variation_is_half_the_absolute_difference() -> None:
     assert total_variation({"a": 1}, {"a": 0.5, "b": 0.5}) == pytest.approx(0.5)
+
+
+def test_holm_errs_as_seldom_as_it_says_and_less_strictly_than_bonferroni() -> None:
+    p_values = np.random.default_rng(0).uniform(size=(4000, 5))
+    rejected = np.mean([min(holm(list(row))) < 0.05 for row in p_values])
+    assert rejected == pytest.approx(0.05, abs=0.0125), "3.6 standard errors"
+    assert holm([0.02, 0.02, 0.02])[2] == pytest.approx(0.06)
+    assert holm([0.001, 0.03])[1] == pytest.approx(0.03), "Bonferroni has 0.06"
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

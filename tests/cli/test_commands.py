@@ -82,6 +82,25 @@ def test_the_forced_acceptance_suite_has_its_levels(workbench: Command, tmp_path
     assert data["rows"][-1]["acceptance_rate"] == 1.0
 
 
+REFUSAL = """
+from dataclasses import dataclass
+from workbench.core.errors import MethodUnavailableError
+from workbench.engine import Method, Promise, Source
+from workbench.engine.parts import Drafter
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.registry import register
+from workbench.methods.verifiers.lossless import Lossless
+
+@dataclass(frozen=True)
+class Refuses(Drafter):
+    def prime(self, row, models):
+        raise MethodUnavailableError("No.", "Never.")
+
+register(Method("my-refusal", title="Refuses", promise=Promise.EXACT, teaches="", source=Source("", "", 2026, ""),
+                drafter=Refuses(), verifier=Lossless(), policies=(Fixed(),)))
+"""
+
+
 def test_check_prints_a_verdict_a_line(workbench: Command) -> None:
     result = workbench("check", "autoregressive", "--runs", "100", "--max-new-tokens", "3")
     assert result.status == 0, result.out
@@ -100,6 +119,26 @@ def test_check_fails_with_a_method(workbench: Command, monkeypatch: pytest.Monke
     assert result.status == 1
     assert result.json["failed"] == 1
     assert {f.name for f in dataclasses.fields(checks.Finding)} == set(result.json["findings"][0])
+
+
+def test_check_does_not_pass_for_a_method_from_outside_that_refuses_everything(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "my_refusal.py"
+    file.write_text(REFUSAL, encoding="utf-8")
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setattr(registry, "_places", dict(registry._places))
+    registry.load(file)
+    result = workbench("check", "my-refusal", "--runs", "100", "--max-new-tokens", "2")
+    assert result.status == 1
+    assert [line.split()[1] for line in result.out.splitlines()[:3]] == ["FAIL"] * 3, result.out
+    assert "never ran" in result.out
+
+
+def test_check_does_not_pass_for_a_method_named_that_cannot_run(workbench: Command) -> None:
+    result = workbench("check", "draft-model", "--drafter", "none")
+    assert result.status == 1, result.out
+    assert "Not tested, since they cannot run here: draft-model." in result.out
 
 
 def test_train_lists_its_recipes(workbench: Command) -> None:

@@ -5,107 +5,39 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from PIL import ImageDraw
-from PIL.Image import Image
 from PIL.Image import new as new_image
-from torch import Tensor
 
 from workbench.bench.families import family
+from workbench.bench.finding import (
+    FAIL,
+    NEVER_DRAFTED,
+    NEVER_RAN,
+    PASS,
+    SKIPPED,
+    Finding,
+    Prompt,
+    corners,
+    setting,
+)
 from workbench.bench.forced import noisy_copy
-from workbench.bench.goodness import MIN_EXPECTED, chi_square, count_firsts, joint_law, total_variation
+from workbench.bench.laws import LAWS, TINY_PROMPT, check_law, given_law
 from workbench.bench.worlds import tiny_models
-from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
-from workbench.core.params import ParamSpec
-from workbench.core.sampling import SamplingParams, law
-from workbench.engine import Engine, Request
-from workbench.engine.method import Configured, Method, Promise
+from workbench.core.errors import MethodUnavailableError, ParameterError
+from workbench.engine import Engine
+from workbench.engine.method import Method, Promise
 from workbench.engine.models import Models
 from workbench.engine.pictures import read
 from workbench.engine.runner import Runner
+from workbench.methods.drafters.nothing import Nothing
+from workbench.trace.metrics import drafted
 
-PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
-ALPHA = 1e-4
-"""Probability that a method that keeps its promise fails one sampling test."""
-BATCH = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """A sampling test: how to sample, and how many first tokens are compared with their exact joint law."""
-
-    name: str
-    sampling: SamplingParams
-    n_tokens: int
-
-
-LAWS = (
-    Law("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
-    Law("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
-)
-HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
-HEAD_CELLS = 8
-"""Trained heads fit their own target only, which may be sure of its first words: a law of one cell tests nothing."""
-TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 FAMILY_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 1, 4, 1)
-"""These repeat themselves, so that methods that copy have something to propose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What is continued: token ids, and for targets that read pictures what their processor made of both.
-
-    Attributes:
-        ids: token ids, vision tokens among them.
-        images: the processor's dict, or None.
-        pictures: the pictures themselves, for drafters that read them by themselves.
-        given: the prompt as it was before the pictures took their places; `ids` without pictures.
-    """
-
-    ids: Sequence[int]
-    images: dict[str, Tensor] | None = None
-    pictures: tuple[Image, ...] = ()
-    given: Sequence[int] | str = ()
-
-    def request(self, configured: Configured, sampling: SamplingParams | None = None, **options: Any) -> Request:
-        """A request that continues it."""
-        return Request(
-            self.given or list(self.ids),
-            configured,
-            sampling or SamplingParams(),
-            images=self.images,
-            pictures=self.pictures,
-            **options,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A line of the verdict.
-
-    Attributes:
-        method: registry name.
-        promise: what it promises.
-        claim: what was put to the test.
-        verdict: "pass", "fail", "measured" (no promise to keep: the figure is reported) or "skipped".
-        detail: the evidence, in a few words.
-        seconds: how long the test took.
-        kind: "greedy", "families", "law" or "availability".
-        figures: the evidence as numbers: `equal` of `tried` texts over `prompts` or `families`; or `statistic`,
-            `freedom`, `p_value`, `runs` and `total_variation` of a law.
-    """
-
-    method: str
-    promise: str
-    claim: str
-    verdict: str
-    detail: str
-    seconds: float = 0.0
-    kind: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
+"""It repeats itself, so that methods that copy have something to propose."""
 
 
 def check_method(
@@ -123,7 +55,7 @@ def check_method(
         models: target in float64, with its drafter and heads.
         prompts: token ids, or prompts with pictures; parameter corners are tried on the first.
         max_new_tokens: length of greedy texts.
-        runs: samples of each sampling test.
+        runs: samples of each setting in each sampling test; a third of them with trained heads, which are slower.
         families: tiny random models of these families are decoded greedily too, where the method needs no trained head.
     """
     reason = models.why_not(method.needs)
@@ -131,7 +63,7 @@ def check_method(
         yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason, kind="availability")
         return
     yield check_greedy(method, models, prompts, max_new_tokens)
-    bare = not set(method.needs) - {"drafter"} and _prompt(prompts[0]).images is None
+    bare = not set(method.needs) - {"drafter"} and Prompt.of(prompts[0]).images is None
     if families and bare:
         yield check_families(method, models.tokenizer, families, max_new_tokens)
     if method.promise is Promise.GREEDY_EXACT:
@@ -142,7 +74,7 @@ def check_method(
     tiny = tiny_models(models.tokenizer)
     with _one_thread():
         for which in LAWS:
-            yield check_law(method, tiny, which, runs)
+            yield check_law(method, tiny, which, runs, TINY_PROMPT)
 
 
 def picture_prompts(models: Models) -> list[Prompt]:
@@ -164,29 +96,30 @@ def picture_prompts(models: Models) -> list[Prompt]:
     return found
 
 
-def _prompt(given: Sequence[int] | Prompt) -> Prompt:
-    return given if isinstance(given, Prompt) else Prompt(given)
-
-
 def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24) -> Finding:
     """Greedy tokens against Hugging Face's, with the defaults, on a tiny random model of each family."""
     start = time.perf_counter()
-    same, wrong = [], ""
+    same, wrong, refused, n_drafted = [], "", [], 0
     with _one_thread():
         for name in names:
             target = family(name, seed=1)
             models = Models(Runner(target), tokenizer, name)
             if "drafter" in method.needs:
                 models.drafter, models.drafter_name = Runner(noisy_copy(target, 0.2)), "noisy-copy"
-            found = check_greedy(method, models, [FAMILY_PROMPT], max_new_tokens, with_corners=False)
-            if found.figures["equal"] == found.figures["tried"]:
+            found = _Greedy.of(method, models, [FAMILY_PROMPT], max_new_tokens, with_corners=False)
+            n_drafted += found.drafted
+            if not found.tried:
+                refused.append(name)
+            elif found.equal == found.tried:
                 same.append(name)
             else:
                 wrong = wrong or f"; {name}: {found.detail}"
-    figures = {"equal": len(same), "tried": len(names), "families": list(names)}
-    detail = f"{len(same)} of {len(names)} families equal{wrong}"
+    tried = len(names) - len(refused)
+    figures = {"equal": len(same), "tried": tried, "families": list(names), "drafted": n_drafted}
+    detail = f"{len(same)} of {tried} families equal{wrong}"
+    detail += f"; refused: {', '.join(refused)}" if refused else ""
     claim = "greedy text equals Hugging Face's in every family"
-    return _finding(method, claim, len(same) == len(names), detail, start, "families", figures)
+    return _judged(method, claim, len(same) == tried, detail, start, "families", figures)
 
 
 def check_greedy(
@@ -196,116 +129,75 @@ def check_greedy(
     max_new_tokens: int = 24,
     with_corners: bool = True,
 ) -> Finding:
-    """Greedy tokens against Hugging Face's `generate` on the same model, for defaults and all parameter corners."""
-    start = time.perf_counter()
-    engine = Engine(models, record=False)
-    given = [_prompt(prompt) for prompt in prompts]
-    wanted = [greedy_reference(models, prompt, max_new_tokens) for prompt in given]
-    others = corners(method) if with_corners else []
-    cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in others]
-    same, wrong, refused = 0, "", []
-    for configured, i in cases:
-        row = engine.submit(given[i].request(configured, max_new_tokens=max_new_tokens))
-        while not engine.idle:
-            engine.step()
-        got = row.trace.token_ids if row.trace else []
-        if isinstance(row.error, (ParameterError, MethodUnavailableError)):
-            refused.append(_setting(configured))
-        elif row.error is not None:
-            wrong = wrong or f"{_setting(configured)} ended with: {row.error}"
-        elif got == wanted[i]:
-            same += 1
-        elif not wrong:
-            at = next((k for k, (a, b) in enumerate(zip(got, wanted[i], strict=False)) if a != b), len(got))
-            wrong = f"prompt {i + 1} with {_setting(configured)} differs at token {at + 1}"
-    tried = len(cases) - len(refused)
-    detail = f"{same} of {tried} texts equal" + (f"; {wrong}" if wrong else "")
-    detail += f"; refused on this target: {', '.join(refused)}" if refused else ""
-    figures = {"equal": same, "tried": tried, "prompts": len(prompts), "tokens": max_new_tokens}
-    return _finding(method, "greedy text equals Hugging Face's", same == tried, detail, start, "greedy", figures)
+    """Greedy tokens against Hugging Face's `generate` on the same model, for defaults and all parameter corners.
 
-
-def check_law(
-    method: Method, models: Models, which: Law, runs: int, prompt: Sequence[int] | Prompt = TINY_PROMPT
-) -> Finding:
-    """Sampled first tokens against their exact joint law.
-
-    The runs are shared out among the defaults and every other choice of a parameter (a policy, say): all of them
-    promise the same law.
+    Whatever a method promises of its law, it promises this: an approximate rule and a simulation are greedy-exact too.
+    A method that refused every setting, or that drafted nothing in any text, has not been tested and fails.
     """
     start = time.perf_counter()
-    given = _prompt(prompt)
-    exact = _exact(models, which, given)
-    settings = [method.with_params(), *corners(method, kinds=("choice",))]
-    samples: list[list[int]] = []
-    for i, configured in enumerate(settings):
-        samples += sample_many(configured, models, which, -(-runs // len(settings)), prompt, first_seed=i * runs)
-    counts = count_firsts(samples, which.n_tokens)
-    fit = chi_square(counts, exact)
-    apart = total_variation(counts, exact)
-    distance = f"; total variation {apart:.3f}" if not _promises(method) else ""
-    detail = f"{len(samples)} runs, {fit}{distance}"
+    found = _Greedy.of(method, models, prompts, max_new_tokens, with_corners)
     figures = {
-        "statistic": fit.statistic,
-        "freedom": fit.freedom,
-        "p_value": fit.p_value,
-        "runs": len(samples),
-        "total_variation": apart,
-        "impossible": len(fit.impossible),
+        "equal": found.equal,
+        "tried": found.tried,
+        "prompts": len(prompts),
+        "tokens": max_new_tokens,
+        "drafted": found.drafted,
     }
-    claim = f"sampling law ({which.name})"
-    if fit.fits() and not fit.freedom:
-        detail = f"the target leaves no choice to draw from: {detail}"
-        return Finding(method.name, method.promise.value, claim, SKIPPED, detail, time.perf_counter() - start, "law")
-    return _finding(method, claim, fit.fits(ALPHA), detail, start, "law", figures)
+    good = found.equal == found.tried
+    return _judged(method, "greedy text equals Hugging Face's", good, found.detail, start, "greedy", figures)
 
 
-def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Law:
-    """The law that a trained head is put to: truncation makes it small, and heat gives it cells where it has too few.
+@dataclass(frozen=True, slots=True)
+class _Greedy:
+    """Texts that were equal, of those that were tried; drafted tokens in them; what went wrong first, and refusals."""
 
-    The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes are expected often
-    enough in `runs` samples to count on their own; the highest where none has.
-    """
-    for temperature in HEAD_TEMPERATURES:
-        name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
-        found = Law(name, SamplingParams(temperature=temperature, top_k=3), 3)
-        exact = _exact(models, found, _prompt(prompt))
-        if sum(runs * p >= MIN_EXPECTED for p in exact.values()) >= HEAD_CELLS:
-            break
-    return found
+    equal: int
+    tried: int
+    drafted: int
+    detail: str
+
+    @classmethod
+    def of(
+        cls, method: Method, models: Models, prompts: Sequence[Sequence[int] | Prompt], length: int, with_corners: bool
+    ) -> _Greedy:
+        engine = Engine(models, record=False)
+        given = [Prompt.of(prompt) for prompt in prompts]
+        wanted = [greedy_reference(models, prompt, length) for prompt in given]
+        others = corners(method) if with_corners else []
+        cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in others]
+        same, n_drafted, wrong, refused = 0, 0, "", []
+        for configured, i in cases:
+            row = engine.submit(given[i].request(configured, max_new_tokens=length))
+            while not engine.idle:
+                engine.step()
+            got = row.trace.token_ids if row.trace else []
+            n_drafted += drafted(row.trace.rounds) if row.trace else 0
+            if isinstance(row.error, (ParameterError, MethodUnavailableError)):
+                refused.append(setting(configured))
+            elif row.error is not None:
+                wrong = wrong or f"{setting(configured)} ended with: {row.error}"
+            elif got == wanted[i]:
+                same += 1
+            elif not wrong:
+                at = next((k for k, (a, b) in enumerate(zip(got, wanted[i], strict=False)) if a != b), len(got))
+                wrong = f"prompt {i + 1} with {setting(configured)} differs at token {at + 1}"
+        tried = len(cases) - len(refused)
+        detail = f"{same} of {tried} texts equal" + (f"; {wrong}" if wrong else "")
+        detail += f"; refused on this target: {', '.join(refused)}" if refused else ""
+        return cls(same, tried, n_drafted, detail)
 
 
-def _exact(models: Models, which: Law, prompt: Prompt) -> dict[tuple[int, ...], float]:
-    """The joint law of the first tokens after a prompt."""
-    pixels = _pixels(prompt, models)
-    return joint_law(models.target.model, prompt.ids, which.n_tokens, lambda x: law(x[None], which.sampling)[0], pixels)
-
-
-def sample_many(
-    configured: Configured,
-    models: Models,
-    which: Law,
-    runs: int,
-    prompt: Sequence[int] | Prompt = TINY_PROMPT,
-    first_seed: int = 0,
-) -> list[list[int]]:
-    """`runs` independent generations, many at once, with the seeds from `first_seed` on."""
-    engine = Engine(models, max_rows=BATCH, record=False)
-    length = which.n_tokens + 2
-    rows = [
-        engine.submit(
-            _prompt(prompt).request(
-                configured, which.sampling, max_new_tokens=length, seed=first_seed + i, stop_at_eos=False
-            )
-        )
-        for i in range(runs)
-    ]
-    while not engine.idle:
-        engine.step()
-    failed = next((row.trace.footer.error for row in rows if row.trace and row.trace.footer.error), "")
-    if failed:
-        raise WorkbenchError(failed)
-    return [row.trace.token_ids for row in rows if row.trace]
+def _judged(
+    method: Method, claim: str, good: bool, detail: str, start: float, kind: str, figures: dict[str, Any]
+) -> Finding:
+    """Pass where everything tried was right, and where something was tried: that nothing went wrong is no proof."""
+    if not figures["tried"]:
+        good, detail = False, f"{NEVER_RAN}: {detail}"
+    elif good and not figures["drafted"] and not isinstance(method.drafter, Nothing):
+        good, detail = False, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
+    seconds = time.perf_counter() - start
+    verdict = PASS if good else FAIL
+    return Finding(method.name, method.promise.value, claim, verdict, detail, seconds, kind, figures)
 
 
 @contextmanager
@@ -321,7 +213,7 @@ def _one_thread() -> Iterator[None]:
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
     """What Hugging Face's own greedy `generate` writes."""
-    given = _prompt(prompt)
+    given = Prompt.of(prompt)
     ids = torch.tensor([list(given.ids)], device=models.target.device)
     eos = sorted(models.eos)
     model: Any = models.target.model
@@ -333,49 +225,6 @@ def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tok
             do_sample=False,
             eos_token_id=eos or None,
             pad_token_id=eos[0] if eos else 0,
-            **_pixels(given, models),
+            **given.pixels(models),
         )
     return out[0, len(given.ids) :].tolist()
-
-
-def _pixels(prompt: Prompt, models: Models) -> dict[str, Tensor]:
-    """What the target's own forward takes besides token ids."""
-    given = {k: v for k, v in (prompt.images or {}).items() if k not in ("input_ids", "attention_mask")}
-    target = models.target
-    return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in given.items()}
-
-
-def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
-    """The method with each parameter in turn at each end of its range, or at each other choice."""
-    found = []
-    for name, spec in method.params.items():
-        if spec.kind in kinds:
-            found += [method.with_params(**{name: v}) for v in _ends(spec) if v != spec.default]
-    return found
-
-
-def _ends(spec: ParamSpec) -> list[Any]:
-    if spec.kind == "choice":
-        return list(spec.choices)
-    if spec.kind == "bool":
-        return [False, True]
-    cast = int if spec.kind == "int" else float
-    return [cast(v) for v in (spec.ge, spec.le) if v is not None]
-
-
-def _setting(configured: Configured) -> str:
-    changed = {k: v for k, v in configured.values.items() if v != configured.method.params[k].default}
-    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"
-
-
-def _finding(
-    method: Method, claim: str, good: bool, detail: str, start: float, kind: str, figures: dict[str, Any]
-) -> Finding:
-    verdict = MEASURED if not _promises(method) else PASS if good else FAIL
-    return Finding(
-        method.name, method.promise.value, claim, verdict, detail, time.perf_counter() - start, kind, figures
-    )
-
-
-def _promises(method: Method) -> bool:
-    return method.promise in (Promise.EXACT, Promise.GREEDY_EXACT)

@@ -90,6 +90,25 @@ def chi_square(counts: Mapping[Any, int], law: Mapping[Any, float]) -> Fit:
     return Fit(sum(parts), freedom, chi_square_tail(sum(parts), freedom), worst, impossible)
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number: rejecting those below α errs at all with probability α at most.
+
+    The smallest is multiplied by their number n, the next by n − 1, and so on, none below the one before. Nothing is
+    assumed of how the tests depend on each other.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    found, least = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))
+        found[i] = least
+    return found
+
+
 def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> float:
     """Half the sum of absolute differences between the observed frequencies and the law: 0 is equal, 1 disjoint."""
     n = max(sum(counts.values()), 1)

@@ -21,9 +21,9 @@ class Promise(str, Enum):
     GREEDY_EXACT = "greedy-exact"
     """Exact when greedy; other laws are not promised."""
     APPROXIMATE = "approximate"
-    """Deviates from the target by a stated knob."""
+    """Samples deviate from the target's law by a stated knob; greedy output is the target's all the same."""
     SIMULATION = "simulation"
-    """Uses knowledge no real drafter has: for teaching and tests."""
+    """Uses knowledge no real drafter has: for teaching and tests. Its output is as exact as any; its speed is not."""
 
 
 @dataclass(frozen=True, slots=True)

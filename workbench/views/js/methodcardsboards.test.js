@@ -14,6 +14,7 @@ test("figures of paper and here in words", () => {
 test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
   const law = { name: "two tokens", verdict: "pass", statistic: 20.51, freedom: 19, p_value: 0.364, runs: 1000, total_variation: 0.02 };
   assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees), p = 0.36, 1000 runs");
+  assert.equal(lawWords({ ...law, tests: 4 }), "two tokens: χ² 20.5 (19 degrees), p = 0.36, the worst of 4 settings, 1000 runs");
   assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
 });
 

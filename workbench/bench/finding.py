@@ -1,0 +1,111 @@
+"""What is put to the test, at which settings, and the line that comes of it: shared by greedy checks and laws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL.Image import Image
+from torch import Tensor
+
+from workbench.core.params import ParamSpec
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Request
+from workbench.engine.method import Configured, Method
+from workbench.engine.models import Models
+
+PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
+NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"
+"""Why a test that found nothing wrong has failed all the same: it tested nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is continued: token ids, and for targets that read pictures what their processor made of both.
+
+    Attributes:
+        ids: token ids, vision tokens among them.
+        images: the processor's dict, or None.
+        pictures: the pictures themselves, for drafters that read them by themselves.
+        given: the prompt as it was before the pictures took their places; `ids` without pictures.
+    """
+
+    ids: Sequence[int]
+    images: dict[str, Tensor] | None = None
+    pictures: tuple[Image, ...] = ()
+    given: Sequence[int] | str = ()
+
+    @classmethod
+    def of(cls, given: Sequence[int] | Prompt) -> Prompt:
+        """Token ids as a prompt; a prompt as it is."""
+        return given if isinstance(given, Prompt) else cls(given)
+
+    def request(self, configured: Configured, sampling: SamplingParams | None = None, **options: Any) -> Request:
+        """A request that continues it."""
+        return Request(
+            self.given or list(self.ids),
+            configured,
+            sampling or SamplingParams(),
+            images=self.images,
+            pictures=self.pictures,
+            **options,
+        )
+
+    def pixels(self, models: Models) -> dict[str, Tensor]:
+        """What the target's own forward takes besides token ids."""
+        given = {k: v for k, v in (self.images or {}).items() if k not in ("input_ids", "attention_mask")}
+        target = models.target
+        return {k: v.to(target.device, target.dtype if v.is_floating_point() else None) for k, v in given.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the verdict.
+
+    Attributes:
+        method: registry name.
+        promise: what it promises.
+        claim: what was put to the test.
+        verdict: "pass", "fail" (a test that tested nothing among them), "measured" (nothing was promised: the figure is
+            reported) or "skipped".
+        detail: the evidence, in a few words.
+        seconds: how long the test took.
+        kind: "greedy", "families", "law" or "availability".
+        figures: the evidence as numbers: `equal` of `tried` texts over `prompts` or `families`, with `drafted` tokens;
+            or of a law the `statistic`, `freedom` and `p_value` of the setting that fits worst among `tests` settings
+            of `runs` samples each, the p-value corrected for their number, and its `total_variation`.
+    """
+
+    method: str
+    promise: str
+    claim: str
+    verdict: str
+    detail: str
+    seconds: float = 0.0
+    kind: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
+    """The method with each parameter in turn at each end of its range, or at each other choice."""
+    found = []
+    for name, spec in method.params.items():
+        if spec.kind in kinds:
+            found += [method.with_params(**{name: v}) for v in _ends(spec) if v != spec.default]
+    return found
+
+
+def _ends(spec: ParamSpec) -> list[Any]:
+    if spec.kind == "choice":
+        return list(spec.choices)
+    if spec.kind == "bool":
+        return [False, True]
+    cast = int if spec.kind == "int" else float
+    return [cast(v) for v in (spec.ge, spec.le) if v is not None]
+
+
+def setting(configured: Configured) -> str:
+    """The parameters that are not at their defaults, in words."""
+    changed = {k: v for k, v in configured.values.items() if v != configured.method.params[k].default}
+    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"

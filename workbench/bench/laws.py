@@ -1,0 +1,172 @@
+"""Sampled tokens against the target's exact joint law: one test for each setting that promises the same law."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.bench.finding import FAIL, MEASURED, NEVER_RAN, PASS, SKIPPED, Finding, Prompt, corners, setting
+from workbench.bench.goodness import (
+    MIN_EXPECTED,
+    Fit,
+    chi_square,
+    count_firsts,
+    holm,
+    joint_law,
+    total_variation,
+)
+from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Engine
+from workbench.engine.method import Configured, Method, Promise
+from workbench.engine.models import Models
+
+ALPHA = 1e-4
+"""Probability that a method that keeps its promise fails one line, however many settings the line tests (Holm)."""
+BATCH = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A sampling test: how to sample, and how many first tokens are compared with their exact joint law."""
+
+    name: str
+    sampling: SamplingParams
+    n_tokens: int
+
+
+LAWS = (
+    Law("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
+    Law("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
+)
+HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
+HEAD_CELLS = 8
+"""Trained heads fit their own target only, which may be sure of its first words: a law of one cell tests nothing."""
+TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
+"""It repeats itself, so that methods that copy have something to propose."""
+
+
+def check_law(
+    method: Method, models: Models, which: Law, runs: int, prompt: Sequence[int] | Prompt = TINY_PROMPT
+) -> Finding:
+    """Sampled first tokens against their exact joint law.
+
+    The defaults and every other choice of a parameter (a policy, say) promise the same law and are tested each on its
+    own: in one test for all, a choice that breaks the law hides behind those that keep it. The p-values are corrected
+    for their number (Holm), so that the whole line fails wrongly with probability `ALPHA`.
+
+    Args:
+        method: from the registry. An approximate one is measured, since it promises no law; any other is judged.
+        models: what it runs on.
+        which: the law.
+        runs: samples of each setting.
+        prompt: token ids, or a prompt with pictures.
+    """
+    start = time.perf_counter()
+    given, claim = Prompt.of(prompt), f"sampling law ({which.name})"
+    exact = exact_law(models, which, given)
+    fits: dict[str, Fit] = {}
+    apart: dict[str, float] = {}
+    refused: list[str] = []
+    for i, configured in enumerate([method.with_params(), *corners(method, kinds=("choice",))]):
+        try:
+            samples = sample_many(configured, models, which, runs, given, first_seed=i * runs)
+        except (ParameterError, MethodUnavailableError) as error:
+            refused.append(f"{setting(configured)} ({error})")
+            continue
+        counts = count_firsts(samples, which.n_tokens)
+        fits[setting(configured)] = chi_square(counts, exact)
+        apart[setting(configured)] = total_variation(counts, exact)
+
+    def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
+        said = f"{detail}; refused: {', '.join(refused)}" if refused else detail
+        seconds = time.perf_counter() - start
+        return Finding(method.name, method.promise.value, claim, verdict, said, seconds, "law", figures)
+
+    if not fits:
+        return found(FAIL, NEVER_RAN, {})
+    adjusted = dict(zip(fits, holm([0.0 if fit.impossible else fit.p_value for fit in fits.values()]), strict=True))
+    worst = min(adjusted, key=lambda name: (not fits[name].impossible, adjusted[name]))
+    broken = [name for name, p in adjusted.items() if fits[name].impossible or p < ALPHA]
+    fit = fits[worst]
+    figures = {
+        "statistic": fit.statistic,
+        "freedom": fit.freedom,
+        "p_value": fit.p_value if fit.impossible else adjusted[worst],
+        "runs": runs,
+        "tests": len(fits),
+        "setting": worst,
+        "total_variation": apart[worst],
+        "impossible": len(fit.impossible),
+        "settings": {name: {"p_value": fits[name].p_value, "adjusted": adjusted[name]} for name in fits},
+    }
+    detail = f"{runs} runs{_among(len(fits), worst, adjusted[worst])}, {fit}"
+    if all(not own.freedom and not own.impossible for own in fits.values()):
+        return found(SKIPPED, f"the target leaves no choice to draw from: {detail}", {})
+    if method.promise is Promise.APPROXIMATE:
+        return found(MEASURED, f"{detail}; total variation {apart[worst]:.3f}", figures)
+    if broken:
+        return found(FAIL, detail + (f"; broken with {', '.join(broken)}" if len(fits) > 1 else ""), figures)
+    return found(PASS, detail, figures)
+
+
+def _among(tests: int, worst: str, p: float) -> str:
+    """Which setting's figures follow, where there are several."""
+    return "" if tests == 1 else f" of each of {tests} settings, the worst fit {worst} (p = {p:.2g} by Holm)"
+
+
+def given_law(models: Models, prompt: Sequence[int] | Prompt, runs: int) -> Law:
+    """The law that a trained head is put to: truncation makes it small, and heat gives it cells where it has too few.
+
+    The temperature is the lowest of `HEAD_TEMPERATURES` at which at least `HEAD_CELLS` outcomes are expected often
+    enough in `runs` samples to count on their own; the highest where none has.
+    """
+    for temperature in HEAD_TEMPERATURES:
+        name = f"given target, temperature {temperature:g}, top-k 3, first 3 tokens"
+        found = Law(name, SamplingParams(temperature=temperature, top_k=3), 3)
+        exact = exact_law(models, found, Prompt.of(prompt))
+        if sum(runs * p >= MIN_EXPECTED for p in exact.values()) >= HEAD_CELLS:
+            break
+    return found
+
+
+def exact_law(models: Models, which: Law, prompt: Prompt) -> dict[tuple[int, ...], float]:
+    """The joint law of the first tokens after a prompt."""
+    pixels = prompt.pixels(models)
+    return joint_law(models.target.model, prompt.ids, which.n_tokens, lambda x: law(x[None], which.sampling)[0], pixels)
+
+
+def sample_many(
+    configured: Configured,
+    models: Models,
+    which: Law,
+    runs: int,
+    prompt: Sequence[int] | Prompt = TINY_PROMPT,
+    first_seed: int = 0,
+) -> list[list[int]]:
+    """`runs` independent generations, many at once, with the seeds from `first_seed` on.
+
+    Raises:
+        ParameterError: the target refuses the setting.
+        MethodUnavailableError: the method cannot run on it.
+        WorkbenchError: a run failed.
+    """
+    engine = Engine(models, max_rows=BATCH, record=False)
+    length = which.n_tokens + 2
+    rows = [
+        engine.submit(
+            Prompt.of(prompt).request(
+                configured, which.sampling, max_new_tokens=length, seed=first_seed + i, stop_at_eos=False
+            )
+        )
+        for i in range(runs)
+    ]
+    while not engine.idle:
+        engine.step()
+    failed = next((row for row in rows if row.trace and row.trace.footer.error), None)
+    if failed is not None and failed.trace is not None:
+        if isinstance(failed.error, (ParameterError, MethodUnavailableError)):
+            raise failed.error
+        raise WorkbenchError(failed.trace.footer.error)
+    return [row.trace.token_ids for row in rows if row.trace]
