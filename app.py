@@ -10,6 +10,15 @@ import sys
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 
+LIMITS = (
+    ("--limit-runs-per-address", "runs_per_address", int, "runs of one address that run or wait"),
+    ("--limit-requests-per-minute", "requests_per_minute", int, "requests of one address"),
+    ("--limit-tokens-per-minute", "tokens_per_minute", int, "tokens of one address, of prompts and new"),
+    ("--request-timeout", "run_s", float, "seconds after which a run is ended"),
+)
+"""Options that are fields of `workbench.service.limits.Limits`."""
+
+
 def arguments() -> argparse.Namespace:
     """What the command line says; Gradio's variables, which a Space sets, are the defaults of host and port."""
     parser = argparse.ArgumentParser(description="Speculative Decoding Workbench: the live page.")
@@ -31,6 +40,8 @@ def arguments() -> argparse.Namespace:
                         help="pages of it may ask too, as https://example.org; repeatable")  # fmt: skip
     parser.add_argument("--ssl-certfile", metavar="FILE", help="serve https with this certificate (PEM)")
     parser.add_argument("--ssl-keyfile", metavar="FILE", help="the certificate's key, where it is another file")
+    for option, name, kind, text in LIMITS:
+        parser.add_argument(option, dest=name, type=kind, metavar="N", help=text)
     args = parser.parse_args()
     refuse(parser, args)
     return args
@@ -43,6 +54,9 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     from workbench.server.tls import certificate
     from workbench.service.checks import check_models, check_port
 
+    for option, name, _, _ in LIMITS:
+        if (value := getattr(args, name)) is not None and not value > 0:
+            parser.exit(2, f"error: {option}: {value} is not more than 0.\n")
     try:
         check_models(args.target, args.drafter, args.device, args.dtype)
         args.https = certificate(args.ssl_certfile, args.ssl_keyfile)
@@ -65,18 +79,19 @@ def main() -> None:
     for warning in args.door.warnings(args.host):
         sys.stderr.write(f"warning: {warning}\n")
     models = {"target": args.target, "drafter": args.drafter, "device": args.device, "dtype": args.dtype}
+    limits = {name: getattr(args, name) for _, name, _, _ in LIMITS}
     client, demo = Later(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends it as Ctrl-C does
     try:
         with uncollected():
             if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
-                client.make(lambda: space.client(place, **models))
+                client.make(lambda: space.client(place, **models, limits=limits))
             demo = build(client, keeps=not place.public)
             behind = space.launch_options(client, args.door)
             # Gradio asks itself once, under a name that no certificate needs to have
             demo.launch(server_name=args.host, server_port=args.port, ssl_verify=False, **args.https, **behind)
             if not client.ready:
-                client.make(lambda: space.client(place, **models))
+                client.make(lambda: space.client(place, **models, limits=limits))
         demo.block_thread()
     except KeyboardInterrupt:
         if demo is not None:

@@ -101,6 +101,8 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         ("sweep", "--axis", "depth=1", "--method", "medus"): "Did you mean 'medusa'",
         ("sweep", "--axis", "depth=1", "--dtype", "int3"): "--dtype",
         ("sweep", "--axis", "depth=1", "--out", str(files["text.txt"])): "is a file",
+        ("serve", "--trusted-proxy", "nginx"): "--trusted-proxy: 'nginx' is not an address. For example: 127.0.0.1",
+        ("serve", "--request-timeout", "0"): "--request-timeout",
         ("bench", "--group", "opera"): "--group: There is no group of prompts 'opera'",
         ("bench", "--method", "medus"): "--method: There is no method 'medus'",
         ("bench", "--method", "flash"): "There are no flash heads",

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from workbench.core.errors import CapacityError
 from workbench.server.app import make
 from workbench.server.guard import Guard
 
@@ -70,6 +72,43 @@ def ask(app: Any, verb: str, place: str, **more: Any) -> httpx.Response:
 def test_health_says_so_while_the_backend_starts() -> None:
     answer = ask(make(Starting()), "GET", "/health")
     assert (answer.status_code, answer.json()["status"]) == (503, "starting")
+
+
+class Limited:
+    """A client that lets nobody in, or whose runs have been ended by a limit."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.problem = problem
+
+    def targets(self) -> list[dict[str, Any]]:
+        return [{"name": "text-target", "kind": "bundled"}]
+
+    drafters = targets
+
+    def start(self, *_: Any, **__: Any) -> Any:
+        if self.problem is not None:
+            raise self.problem
+        ended = SimpleNamespace(footer=SimpleNamespace(reason="limit"))
+        said = "It took longer than 5 s, which is the limit here."
+        return SimpleNamespace(ended=True, message=said, wait=lambda timeout: ended, cancel=lambda: None)
+
+
+ORDINARY = {"model": "text-target", "prompt": "x", "speculation": {"method": "autoregressive"}}
+
+
+def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+    answer = ask(
+        make(Limited(CapacityError("Too many.", "Try again in 7 s.", 7))), "POST", "/v1/completions", json=ORDINARY
+    )
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    answer = ask(make(Limited(CapacityError("It never fits."))), "POST", "/v1/completions", json=ORDINARY)
+    assert "retry-after" not in answer.headers
+
+
+def test_a_run_that_took_too_long_is_answered_with_the_reason() -> None:
+    answer = ask(make(Limited()), "POST", "/v1/completions", json=ORDINARY)
+    assert answer.status_code == 504
+    assert "longer than 5 s" in answer.json()["error"]["message"]
 
 
 @pytest.fixture

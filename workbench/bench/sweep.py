@@ -20,7 +20,7 @@ from workbench.bench.conditions import Conditions, canonical
 from workbench.bench.estimates import METRICS, estimates
 from workbench.bench.grid import Axis, Cell, Host, Sweep
 from workbench.bench.kept import DONE, FAILED, RUNNING, WAITING, Kept, Result, otherwise
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.trace.events import Trace
 
 __all__ = ["DONE", "FAILED", "RUNNING", "WAITING", "Axis", "Cell", "Crew", "Kept", "Result", "Sweep", "here", "run"]
@@ -77,7 +77,10 @@ def measure_cell(
     begun, made, figures = time.monotonic(), None, {}
     yield BEGIN, cell, ""
     try:
-        for step in cell.measured(host, user, stopped):
+        for step in _let_in(host, cell, stopped, user):
+            if isinstance(step, str):
+                yield STEP, cell, Result(cell.id, RUNNING, step, figures)
+                continue
             if step.comparison is not None:
                 made = step.comparison
                 figures = so_far(cell, made)
@@ -88,6 +91,26 @@ def measure_cell(
         return
     if made is not None and made.complete:
         yield END, cell, result_of(cell, made, time.monotonic() - begun, worker)
+
+
+def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
+    """The steps of a measurement. Where its user has to wait for the next minute: what is said meanwhile.
+
+    Raises:
+        WorkbenchError: it cannot be measured.
+    """
+    while True:
+        try:
+            steps = cell.measured(host, user, stopped)
+            break
+        except CapacityError as error:
+            if error.retry_after_s is None:
+                raise
+            yield f"waits: {error.message}"
+            if stopped():
+                return
+            time.sleep(POLL_S)
+    yield from steps
 
 
 def here(host: Host, user: str = "local") -> Crew:

@@ -28,6 +28,11 @@ def serve(
     ] = None,
     limit_new_tokens: Annotated[int, typer.Option(min=1, help="New tokens of one run.")] = 4096,
     limit_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one prompt.")] = 4096,
+    limit_requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests of one address.")] = None,
+    limit_tokens_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one address, of prompts and new.")
+    ] = None,
+    request_timeout: Annotated[float | None, typer.Option(min=0.1, help="Seconds after which a run is ended.")] = None,
     allow_model: Annotated[
         list[str] | None, typer.Option(help="A model that may be asked for besides the target; repeatable.")
     ] = None,
@@ -78,6 +83,9 @@ def serve(
         runs_per_address=limit_runs_per_user or limit_runs,
         max_new_tokens=limit_new_tokens,
         prompt_tokens=limit_prompt_tokens,
+        requests_per_minute=limit_requests_per_minute,
+        tokens_per_minute=limit_tokens_per_minute,
+        run_s=request_timeout,
     )
     options = {"max_rows": max_rows, "limits": limits, "allow_models": tuple(allow_model or ())}
     for warning in opened.warnings(host):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core import errors
-from workbench.core.errors import ModelError, ParameterError, PromptError, WorkbenchError
+from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
 from workbench.methods.choice import choose
 
 logger = logging.getLogger("workbench.wire")
@@ -405,15 +405,20 @@ def scrub(message: str) -> str:
     return clean if len(clean) <= MESSAGE_CHARS else clean[:MESSAGE_CHARS] + "…"
 
 
-def error_to_wire(problem: BaseException) -> dict[str, str]:
-    """An error as plain data: kind, message, remedy. What nobody foresaw goes to the log and is not told."""
+def error_to_wire(problem: BaseException) -> dict[str, Any]:
+    """An error as plain data: kind, message, remedy, and in how many seconds to ask again, where that is known.
+
+    What nobody foresaw goes to the log and is not told.
+    """
     if isinstance(problem, WorkbenchError):
         kind = type(problem).__name__
-        return {
+        found: dict[str, Any] = {
             "kind": kind if kind in _KINDS else "WorkbenchError",
             "message": scrub(problem.message),
             "remedy": scrub(problem.remedy),
         }
+        later = getattr(problem, "retry_after_s", None)
+        return found if later is None else found | {"retry_after_s": later}
     logger.error("unexpected error", exc_info=problem)
     return {
         "kind": "WorkbenchError",
@@ -425,7 +430,10 @@ def error_to_wire(problem: BaseException) -> dict[str, str]:
 def error_from_wire(data: dict[str, Any]) -> WorkbenchError:
     """The inverse of `error_to_wire`."""
     kind = _KINDS.get(str(data.get("kind")), WorkbenchError)
-    return kind(str(data.get("message", "")), str(data.get("remedy", "")))
+    problem, later = kind(str(data.get("message", "")), str(data.get("remedy", ""))), data.get("retry_after_s")
+    if isinstance(problem, CapacityError) and type(later) is int:
+        problem.retry_after_s = later
+    return problem
 
 
 def news(since: dict[str, Any]) -> dict[str, Any]:

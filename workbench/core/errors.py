@@ -26,7 +26,18 @@ class PromptError(WorkbenchError):
 
 
 class CapacityError(WorkbenchError):
-    """The run does not fit the cache or the memory that is left."""
+    """The run does not fit the cache or the memory that is left, or its user has all that one may have.
+
+    `retry_after_s`: whole seconds after which the same may be asked again, where that is known.
+    """
+
+    def __init__(self, message: str, remedy: str = "", retry_after_s: int | None = None) -> None:
+        super().__init__(message, remedy)
+        self.retry_after_s = retry_after_s
+
+
+class OverdueError(WorkbenchError):
+    """The run took longer than the server lets one take."""
 
 
 class UnknownNameError(WorkbenchError):

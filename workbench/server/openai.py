@@ -16,6 +16,7 @@ from workbench.client import wire
 from workbench.core.errors import (
     CapacityError,
     ModelError,
+    OverdueError,
     ParameterError,
     TokenizerMismatchError,
     WorkbenchError,
@@ -198,6 +199,8 @@ def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
     status, kind = 400, "invalid_request_error"
     if isinstance(problem, CapacityError):
         status, kind = 429, "rate_limit_error"
+    elif isinstance(problem, OverdueError):
+        status, kind = 504, "timeout_error"
     elif isinstance(problem, TooLargeError):
         status = 413
     elif isinstance(problem, ModelError) and not isinstance(problem, TokenizerMismatchError):

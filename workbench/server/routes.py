@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 import workbench
 from workbench.client import wire
-from workbench.core.errors import ModelError, ParameterError, WorkbenchError
+from workbench.core.errors import ModelError, OverdueError, ParameterError, WorkbenchError
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
 from workbench.trace.events import STOPPED, Trace
@@ -85,7 +85,8 @@ def _answered(work: Callable[[], Any]) -> Response:
 
 def _refused(problem: BaseException) -> Response:
     status, body = openai.error(problem)
-    return JSONResponse(body, status)
+    later = getattr(problem, "retry_after_s", None)
+    return JSONResponse(body, status, None if later is None else {"retry-after": str(later)})
 
 
 async def _complete(client: Any, request: Request, chat: bool) -> Response:
@@ -140,6 +141,8 @@ def _begin(client: Any, body: Any, chat: bool, user: str) -> tuple[openai.Wanted
 def _finished(run: Any) -> Trace:
     """The trace of a run that ended well."""
     trace = run.wait(timeout=10)
+    if trace.footer.reason == "limit":
+        raise OverdueError(run.message, "Ask for fewer tokens, or for a faster method.")
     if trace.footer.reason in STOPPED:
         raise WorkbenchError("The run was cancelled by the server.", "Try again.")
     return trace

@@ -260,7 +260,7 @@ class Backend:
             )  # fmt: skip
             run.request = request
             run.trace_bytes += picture_bytes(pictures)
-            self._book.add(run)
+            self._book.add(run, max_new_tokens)
             models = self._shelf.get(pair)  # once the run is in the book, nobody gives up what it holds
             if models is None:
                 self._queue_once_loaded(run, request, pair)
@@ -284,6 +284,7 @@ class Backend:
         """Compare lanes, each alone on the device; see `workbench.bench.compare.measure`."""
         from workbench.bench.compare import measure  # statistics, which few visits need
 
+        self._book.meter.let_in(options.get("user", LOCAL))
         return measure(self, prompts, lanes, **options)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
@@ -306,6 +307,7 @@ class Backend:
         """Measure a speed-up pair by pair in the background; see `workbench.bench.pairing.measure_pairs`."""
         from workbench.bench.pairing import measure_pairs  # statistics, which few visits need
 
+        self._book.meter.let_in(options.get("user", LOCAL))
         return measure_pairs(self, prompt, method, params, **options)
 
     def others_run(self, besides: Run | None = None) -> bool:
@@ -358,6 +360,7 @@ class Backend:
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
         n_prompt = len(encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt)
         self.limits.check_prompt_tokens(n_prompt)
+        self._book.charge(run, n_prompt)
         desk = self._shelf.desk(models.target_name)
         assert desk is not None, "the run holds its models"
         desk.check_fit(n_prompt, request.max_new_tokens)
@@ -453,6 +456,7 @@ class Backend:
     def ended(self, run: Run) -> None:
         """A run has ended."""
         self._telemetry.ended(run)
+        self._book.settle(run)
         self._rounds.wake()
         for pair in run.holds:
             self._shelf.get(pair)  # used until now

@@ -7,6 +7,7 @@ import time
 
 from workbench.core.errors import UnknownNameError
 from workbench.service.limits import Limits
+from workbench.service.meter import Meter
 from workbench.service.run import Run
 from workbench.trace.events import Round, pictures_of
 
@@ -22,27 +23,49 @@ def round_bytes(record: Round) -> int:
 
 
 class Book:
-    """Runs by id. Thread-safe. Nobody can list the ids of others."""
+    """Runs by id. Thread-safe. Nobody can list the ids of others.
+
+    Attributes:
+        meter: what addresses use in a minute.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.meter = Meter(limits)
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
 
-    def add(self, run: Run) -> None:
-        """Take a run in.
+    def add(self, run: Run, max_new_tokens: int) -> None:
+        """Take a run in, and charge its user for it. One of many that are timed is no request of its own.
 
         Raises:
-            CapacityError: its user, or all users together, have as many as allowed.
+            CapacityError: its user, or all users together, have as many as allowed, or more in a minute.
         """
         with self._lock:
             self._limits.check_room(run.user, [r.user for r in self._runs.values() if not r.ended])
+            if not run.alone:
+                self.meter.let_in(run.user)
             self._runs[run.id] = run
+        self.charge(run, max_new_tokens)
+
+    def charge(self, run: Run, tokens: int) -> None:
+        """Count tokens that a run asks for."""
+        run.charged += tokens
+        self.meter.charge(run.user, tokens)
+
+    def settle(self, run: Run) -> None:
+        """Give back what an ended run was charged for and has not used; a prompt counts once it was read."""
+        trace = run.trace
+        used = len(trace.header.prompt_tokens) + sum(len(r.emitted) for r in trace.rounds) if trace is not None else 0
+        unused, run.charged = max(0, run.charged - used), 0
+        self.meter.charge(run.user, -unused)
 
     def remove(self, run: Run) -> None:
         """Forget a run."""
         with self._lock:
             self._runs.pop(run.id, None)
+        if not run.ended:
+            self.settle(run)
 
     def get(self, run_id: str) -> Run:
         """A run by its id.

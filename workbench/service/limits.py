@@ -9,6 +9,8 @@ from workbench.core.errors import CapacityError, ParameterError, PromptError
 
 LOCAL = "local"
 """The user of a private backend, who has no limit of runs."""
+SOON_S = 1
+"""Seconds after which to ask again for a place: any run may end at any time."""
 STOPS, STOP_CHARS = 16, 256
 """Stop strings in one request, and characters in each."""
 
@@ -29,6 +31,10 @@ class Limits:
         prompt_tokens: of one prompt, once the target's tokenizer has seen it.
         prompt_chars: of one prompt, before that.
         runs: runs of all users that run or wait at once.
+        requests_per_minute: of one address: runs, comparisons and what else is computed for it; None: not counted.
+        tokens_per_minute: of one address, prompts and new tokens; None: not counted.
+        run_s: seconds a run may take from the request on, those left out in which it stands still for a comparison;
+            then it is ended. None: as long as it takes.
         paused_s: seconds a run may stay paused, which keeps its row from others; then it is cancelled.
         kept_s: seconds an ended run can still be fetched.
         kept_runs: ended runs that are kept; the oldest go first.
@@ -41,6 +47,9 @@ class Limits:
     prompt_tokens: int = 4096
     prompt_chars: int = 200_000
     runs: int = 64
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    run_s: float | None = None
     paused_s: float = 900.0
     kept_s: float = 900.0
     kept_runs: int = 256
@@ -116,12 +125,16 @@ class Limits:
         mine = sum(other == user for other in active)
         if user != LOCAL and mine >= self.runs_per_user:
             raise CapacityError(
-                f"You have {mine} runs running or waiting, which is the limit.", "Wait for one to end, or stop one."
+                f"You have {mine} runs running or waiting, which is the limit.",
+                "Wait for one to end, or stop one.",
+                SOON_S,
             )
         there = sum(address_of(other) == address_of(user) for other in active)
         if user != LOCAL and self.runs_per_address is not None and there >= self.runs_per_address:
             raise CapacityError(
-                f"{there} runs come from your address, which is the limit.", "Wait for one to end, or stop one."
+                f"{there} runs come from your address, which is the limit.",
+                "Wait for one to end, or stop one.",
+                SOON_S,
             )
         if len(active) >= self.runs:
-            raise CapacityError(f"All {self.runs} places are taken.", "Try again in a moment.")
+            raise CapacityError(f"All {self.runs} places are taken.", "Try again in a moment.", SOON_S)

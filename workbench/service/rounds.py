@@ -157,6 +157,8 @@ class Rounds:
                 paused[run.id] = self._paused_since.get(run.id, now)
                 if now - paused[run.id] > self._limits.paused_s:
                     run.cancel(f"It was paused for {self._limits.paused_s:.0f} s, which others waited for.", "limit")
+            if self._limits.run_s is not None and now - run.created - run.still_s > self._limits.run_s:
+                run.cancel(f"It took longer than {self._limits.run_s:g} s, which is the limit here.", "limit")
         self._paused_since = paused
         for desk in self._shelf.desks():
             for waiting in desk.queue.order():

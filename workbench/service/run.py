@@ -70,6 +70,7 @@ class Run:
         alone: it has the device to itself while it runs, because it is timed.
         explained: share of its explanation that is done, while one is under way; None: none is.
         background: it is one of many that measure a speed-up, and makes room for whoever else comes.
+        charged: tokens that its user was charged for and may get back; see `workbench.service.meter`.
         still_s: seconds it stood still because another run had the device to itself.
         pace: tokens a second at which its rounds are held back so that people can follow; 0: they are not.
     """
@@ -83,7 +84,7 @@ class Run:
         self.holds: set[tuple[str, str | None]] = set()
         self.planned: Any = None
         self.request: Any = None
-        self.trace_bytes = 0
+        self.trace_bytes = self.charged = 0
         self.alone, self.still_s = False, 0.0
         self.explained: float | None = None
         self.pace, self.background = 0.0, False

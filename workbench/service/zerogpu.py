@@ -323,7 +323,7 @@ class ZeroClient:
                 raise MethodUnavailableError("The run cannot be held back.", REASON)
             job = self._checked(prompt, method, params or {}, target, drafter, max_new_tokens, seed, stop, images)
             run = ZeroRun(self, user, method, lease_s)
-            self._book.add(run)
+            self._book.add(run, max_new_tokens)
         except WorkbenchError as error:
             self._telemetry.error(error)
             raise
@@ -526,6 +526,7 @@ class ZeroClient:
             trace.footer.text = "".join(e.text for r in trace.rounds for e in r.emitted)
             trace.footer.error = run.message if run.state == ERROR else ""
         self._telemetry.ended(run)
+        self._book.settle(run)
         self._book.tidy()
 
     # -- how it is doing -----------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.server.door import Door
 
+from workbench.service.limits import Limits
+
 MAX_FILE_SIZE = 1
 """Bytes that Gradio's own upload code takes, should a request get past `no_uploads`: the pages read files in the
 browser, and no call of the API takes one."""
@@ -22,6 +24,9 @@ STRANGERS: dict[str, Any] = {
     "runs_per_address": 8,
     "max_new_tokens": 1024,
     "prompt_tokens": 2048,
+    "requests_per_minute": 120,
+    "tokens_per_minute": 30_000,
+    "run_s": 900.0,
     "prompt_chars": 20_000,
     "runs": 32,
     "paused_s": 120.0,
@@ -80,8 +85,29 @@ def _has_gpu(env: Mapping[str, str]) -> bool:
     return accelerator not in ("", "none", "cpu") or Path("/proc/driver/nvidia/gpus").is_dir()
 
 
-def client(place: Place, target: str, drafter: str, device: str, dtype: str) -> Any:
+def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
+    """What visitors of a place may ask for.
+
+    Args:
+        place: where the app runs.
+        asked: other values than the place's own, by the name of the limit; None: its own.
+    """
+    named = {name: value for name, value in (asked or {}).items() if value is not None}
+    return Limits(**((STRANGERS if place.public else {}) | named))
+
+
+def client(
+    place: Place, target: str, drafter: str, device: str, dtype: str, limits: Mapping[str, Any] | None = None
+) -> Any:
     """The client for a place, with its models loaded (ZeroGPU) or on their way. Imports PyTorch.
+
+    Args:
+        place: where the app runs.
+        target: bundled name, local folder or Hub id.
+        drafter: the same; "auto": the one that belongs to the target.
+        device: auto, cpu, cuda, …
+        dtype: auto, float64, …
+        limits: see `limits_of`.
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
@@ -90,23 +116,20 @@ def client(place: Place, target: str, drafter: str, device: str, dtype: str) -> 
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are forked from here on
         import spaces  # before PyTorch: it changes what PyTorch says about CUDA
 
-        from workbench.service.limits import Limits
         from workbench.service.zerogpu import ZeroClient
 
         names = dict.fromkeys([*(place.allow_models or ()), target])
-        return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=Limits(**STRANGERS))
+        return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=limits_of(place, limits))
 
     from workbench.client import Workbench
-    from workbench.service.limits import Limits
     from workbench.service.logs import write_json_logs
 
-    limits = Limits()
     if place.public:
         write_json_logs()
-        limits = Limits(**STRANGERS)
     workbench = Workbench(
-        target=target, drafter=drafter, device=device, dtype=dtype, limits=limits, allow_models=place.allow_models
-    )
+        target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
+        allow_models=place.allow_models,
+    )  # fmt: skip
     workbench.preload()
     return workbench
 

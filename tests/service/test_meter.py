@@ -1,0 +1,136 @@
+"""What addresses use in a minute, by a clock of the test's own; and what becomes of runs that take too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workbench.bench.grid import Sweep
+from workbench.bench.sweep import END, measure_cell
+from workbench.client.wire import error_from_wire, error_to_wire, user_key
+from workbench.core.errors import CapacityError
+from workbench.service import Backend, Limits
+from workbench.service.limits import LOCAL
+from workbench.service.meter import MANY, Meter
+
+from .conftest import PROMPT, until
+
+ONE, OTHER = "203.0.113.7", "198.51.100.9"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def let_in(meter: Meter, address: str, n: int) -> int:
+    """How many of `n` requests, each under another name, are let in."""
+    count = 0
+    for i in range(n):
+        try:
+            meter.let_in(user_key(address, f"made up {i}"))
+        except CapacityError:
+            continue
+        count += 1
+    return count
+
+
+def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -> None:
+    clock = Clock()
+    meter = Meter(Limits(requests_per_minute=30), clock)
+    assert let_in(meter, ONE, 40) == 30
+    assert let_in(meter, OTHER, 1) == 1
+    with pytest.raises(CapacityError, match=r"30 requests a minute.* Try again in 2 s") as refused:
+        meter.let_in(user_key(ONE))
+    assert refused.value.retry_after_s == 2
+    clock.now = 2.0
+    assert let_in(meter, ONE, 40) == 1  # and it told the truth
+    clock.now = 1000.0
+    assert let_in(meter, ONE, 40) == 30  # no more than a minute's worth is saved up
+    assert sum(meter.let_in(LOCAL) is None for _ in range(99)) == 99
+
+
+def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
+    clock = Clock()
+    meter = Meter(Limits(tokens_per_minute=60), clock)
+    meter.let_in(ONE)
+    meter.charge(ONE, 100)  # one request may be larger than a minute's worth
+    with pytest.raises(CapacityError, match="60 tokens a minute") as refused:
+        meter.let_in(ONE)
+    assert refused.value.retry_after_s == 40
+    meter.charge(ONE, -70)
+    meter.let_in(ONE)
+
+
+def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
+    clock = Clock()
+    meter = Meter(Limits(requests_per_minute=60, tokens_per_minute=60), clock)
+    for i in range(3 * MANY):
+        clock.now += 0.01
+        meter.let_in(f"address{i}")
+    assert len(meter._buckets) <= MANY + 2
+    meter = Meter(Limits(requests_per_minute=1), clock)
+    for i in range(MANY + 2):
+        meter.let_in(f"address{i}")
+    with pytest.raises(CapacityError):  # it is not: there is no way around the limit
+        meter.let_in("address0")
+
+
+def test_when_to_come_again_crosses_the_wire() -> None:
+    error = error_from_wire(error_to_wire(CapacityError("Too many.", "Later.", 7)))
+    assert isinstance(error, CapacityError)
+    assert (error.retry_after_s, str(error)) == (7, "Too many. Later.")
+    assert "retry_after_s" not in error_to_wire(CapacityError("Too many."))
+
+
+def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(tokens_per_minute=100))
+    bench.load()
+    level = lambda: bench._book.meter._bucket("a", "tokens").level  # type: ignore[union-attr]  # noqa: E731
+    bench._book.meter._clock = Clock()
+    bench._book.meter.charge("a", 0)
+    run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=90, paused=True)
+    assert level() == 100 - 90 - len(PROMPT)
+    run.step()
+    until(lambda: run.trace is not None and len(run.trace.rounds) == 1)
+    run.cancel()
+    until(lambda: run.ended and not run.charged)
+    assert level() == 100 - len(PROMPT) - len(run.trace.token_ids)  # type: ignore[union-attr]
+    with pytest.raises(Exception, match=r"."):
+        bench.start("", "autoregressive", user="a")
+    assert bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=99).wait(30).footer.reason == "length"
+    with pytest.raises(CapacityError, match="tokens a minute"):
+        bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=1)
+    assert bench.start(PROMPT, "autoregressive", user="b", max_new_tokens=2).wait(30)
+
+
+def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(requests_per_minute=1))
+    clock = bench._book.meter._clock = Clock()
+    cells = Sweep.of(
+        {"method": ["prompt-lookup", "early-exit"]}, prompts=(PROMPT,), max_new_tokens=4, repeats=1
+    ).cells()
+    events: list[Any] = []
+    for cell in cells[:2]:
+        for event in measure_cell(bench, cell, lambda: False, "a"):
+            events.append(event)
+            if "requests a minute" in getattr(event[2], "text", ""):
+                clock.now += 60
+    ends = [event[2][0] for event in events if event[0] == END]
+    assert [end.state for end in ends] == ["done", "done"]
+    assert any("waits" in getattr(event[2], "text", "") for event in events)
+
+
+def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(run_s=0.3))
+    run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=4, paused=True)
+    until(lambda: run.ended)
+    assert run.trace is not None
+    assert (run.state, run.trace.footer.reason) == ("cancelled", "limit")
+    assert "longer than 0.3 s" in run.message
