@@ -16,8 +16,9 @@ class Workbench:
 
     Args:
         url: address of a running app ("http://localhost:7860") or name of a Space ("owner/space"); None: a private
-            backend in this process. A private Space takes the token of the environment (`HF_TOKEN`). The other
-            arguments belong to a private backend.
+            backend in this process. A private Space takes the token of the environment (`HF_TOKEN`).
+        key: what the app at `url` asks everybody for; None: `WORKBENCH_API_KEY`. The other arguments belong to a
+            private backend.
         target: default target: bundled name, local folder or Hub id.
         drafter: default draft model; "auto" is the bundled one for the bundled target.
         device: "auto", "cpu", "cuda", ….
@@ -38,6 +39,7 @@ class Workbench:
         self,
         url: str | None = None,
         *,
+        key: str | None = None,
         target: str = "text-target",
         drafter: str | None = "auto",
         device: str = "auto",
@@ -47,7 +49,7 @@ class Workbench:
     ) -> None:
         self._backend: Any
         if url is not None:
-            self._backend = Remote(url)
+            self._backend = Remote(url, key)
         else:
             from workbench.service import Backend
 

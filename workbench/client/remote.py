@@ -20,6 +20,8 @@ from workbench.client import wire
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
 
+KEY = "WORKBENCH_API_KEY"
+"""Environment variable with the key of a server that asks for one."""
 SILENCE_S = 30.0
 """A stream that is silent for so long is lost; a living server says something twice a second."""
 
@@ -29,18 +31,21 @@ class Remote:
 
     Args:
         url: address of the app, or name of a Space.
+        key: the key that it asks for; None: that of the environment. A Space is sent none but one that is given here.
 
     Raises:
         WorkbenchError: nobody answers there, or it is something else than a workbench.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # gradio_client reports to its makers otherwise
         from gradio_client import Client
 
         self.url = url
         is_hub = "://" not in url or httpx.URL(url).host.endswith(".hf.space")
         user = {"x-workbench-user": uuid.uuid4().hex}  # several streams, one user
+        key = key or (None if is_hub else os.environ.get(KEY))
+        user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
         try:
             # The token of the environment is for Spaces: no other server gets to see it.
             token = None if is_hub else False
@@ -424,5 +429,7 @@ def _unreachable(url: str, problem: BaseException) -> WorkbenchError:
         )
     if isinstance(problem, httpx.HTTPStatusError):
         return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
+    if type(problem).__name__ == "AuthenticationError":  # gradio_client's
+        return WorkbenchError(f"{url} needs a key, and this is not it.", f"Set {KEY}, or give Workbench(url, key=…).")
     reason = " ".join(str(problem).split())[:200] or type(problem).__name__
     return WorkbenchError(f"{url} cannot be used: {reason}", "Check the address; a private Space needs HF_TOKEN.")

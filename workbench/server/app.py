@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 import workbench
 from workbench.server.door import Door
 from workbench.server.guard import Guard
+from workbench.server.reference import page
 from workbench.server.routes import router
 
 
@@ -21,16 +22,21 @@ def make(client: Any, door: Door | None = None) -> FastAPI:
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
         middleware=[Middleware((door or Door()).before), Middleware(Guard)],
-        docs_url=None,  # FastAPI's pages load scripts from a CDN
+        docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,
     )
     app.include_router(router(client))
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        """The routes, to be read."""
+        return HTMLResponse(page(app.openapi()))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, problem: HTTPException) -> JSONResponse:
         """What no route took, in the shape of all other errors."""
         body = {"message": str(problem.detail), "type": "invalid_request_error", "param": None, "code": None}
-        return JSONResponse({"error": body | {"remedy": "GET /openapi.json lists the routes."}}, problem.status_code)
+        return JSONResponse({"error": body | {"remedy": "GET /docs lists the routes."}}, problem.status_code)
 
     return app
 

@@ -1,4 +1,4 @@
-"""Routes for programs: `/health`, `/metrics` and OpenAI's `/v1`."""
+"""Routes for programs: `/health`, `/ready`, `/metrics` and OpenAI's `/v1`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from workbench.client import wire
 from workbench.core.errors import ModelError, OverdueError, ParameterError, WorkbenchError
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
+from workbench.server.keys import STRANGER
 from workbench.trace.events import STOPPED, Trace
 
 POLL_S = 0.01
@@ -29,13 +30,24 @@ def router(client: Any) -> APIRouter:
     """The routes over a `workbench.client.Workbench` (or anything with the same methods)."""
     routes = APIRouter()
 
+    def doing() -> dict[str, Any]:
+        made = getattr(client, "ready", True)
+        return (client.health() if made else {"status": "starting", "models": 0}) | {"version": workbench.__version__}
+
     @routes.get("/health")
-    def health() -> Response:
+    def health(request: Request) -> Response:
         """Whether the backend works, and how busy it is; 503 while it starts or when it does not work."""
-        if not getattr(client, "ready", True):
-            return JSONResponse({"status": "starting", "version": workbench.__version__}, 503)
-        found = client.health()
-        return JSONResponse(found | {"version": workbench.__version__}, 200 if found["status"] == "ok" else 503)
+        found = doing()
+        return JSONResponse(_without_figures(request, found), 200 if found["status"] == "ok" else 503)
+
+    @routes.get("/ready")
+    def ready(request: Request) -> Response:
+        """Whether a request would be answered now: a model is in memory and the engine works; 503 until then."""
+        found = doing()
+        why = f"the backend is {found['status']}" if found["status"] != "ok" else "no model is loaded"
+        is_ready = found["status"] == "ok" and found["models"] > 0
+        told = {"ready": is_ready, "reason": "" if is_ready else why}
+        return JSONResponse(told | _without_figures(request, found), 200 if is_ready else 503)
 
     @routes.get("/metrics")
     def metrics() -> Response:
@@ -70,6 +82,11 @@ def router(client: Any) -> APIRouter:
         return await _complete(client, request, chat=True)
 
     return routes
+
+
+def _without_figures(request: Request, found: dict[str, Any]) -> dict[str, Any]:
+    """What is told of the backend; to who has not sent the key, its status only."""
+    return {"status": found["status"]} if request.scope.get(STRANGER) else found
 
 
 def _model(entry: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.server.door import is_user
 from workbench.trace.ids import is_id
 from workbench.views import recorded
 
@@ -22,11 +23,17 @@ class Kept:
     """The calls of the pages about kept runs. Runs that are kept are shared with `workbench runs`.
 
     Args:
-        allowed: whether whoever reaches the page may use this machine's store; if not, every call says why.
+        allowed: whether this machine's user may use its store here. Who else reaches the page over the network, and
+            needs no key for it, may not: see `workbench.server.door`. Every call says why.
     """
 
     def __init__(self, allowed: bool = False) -> None:
-        self.allowed = allowed
+        self._allowed = allowed
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the request that is being answered may use the store."""
+        return self._allowed and is_user()
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keep a trace that the browser holds; answers its id."""
@@ -84,6 +91,11 @@ class Kept:
 
     def _store(self) -> RunStore:
         if not self.allowed:
+            if self._allowed:
+                raise WorkbenchError(
+                    "Runs are kept here for this machine's user only.",
+                    "Save the run as a file: export ▾. An app started with --api-key keeps runs for all who have it.",
+                )
             raise WorkbenchError("A public app keeps no runs.", "Save the run as a file: export ▾.")
         from workbench.trace.store import RunStore
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from workbench.client import wire
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
+from workbench.server.door import is_user
 from workbench.ui import space
 from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
@@ -111,12 +112,13 @@ class SweepView:
     def kept(self, request: dict[str, Any]) -> dict[str, Any]:
         """What was measured here, newest first, whenever the app was started: a line for each sweep and its conditions.
 
-        Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing.
+        Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Who is not this
+        machine's user sees none: see `workbench.server.door`.
         """
         from workbench.bench.kept import Kept
 
         found = []
-        for path in folder().glob("*/sweep.json"):
+        for path in folder().glob("*/sweep.json") if is_user() else ():
             place = Kept(path.parent)
             writing = place.is_written
             found += [{**line, "writing": writing} for line in lines_of(place)]
@@ -128,7 +130,9 @@ class SweepView:
         from workbench.bench.sweep import opened
 
         name, _, number = wire.text("id", request.get("id")).partition("/")
-        if name not in {path.parent.name for path in folder().glob("*/sweep.json")}:  # a name never becomes a path
+        if not is_user() or name not in {
+            path.parent.name for path in folder().glob("*/sweep.json")
+        }:  # a name never becomes a path
             raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
         place = Kept(folder() / name)
         found = opened(place)

@@ -1,0 +1,236 @@
+"""A key keeps strangers out of every route of the app and of `serve`, and kept runs are for this machine's user."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import serving
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ui.fake_client import FakeWorkbench
+
+from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.server.app import make
+from workbench.server.door import Door, door, is_user
+from workbench.server.keys import KEY, OPEN
+from workbench.ui import build, space
+from workbench.ui.kept import Kept
+
+SECRET = "a key of some length"
+BEARER = {"authorization": f"Bearer {SECRET}"}
+
+
+class Loaded(FakeWorkbench):
+    """A client with as many models in memory as it is told."""
+
+    def __init__(self, models: int = 1, status: str = "ok") -> None:
+        super().__init__()
+        self.said = {"status": status, "models": models, "rows": 3}
+
+    def health(self) -> dict[str, Any]:
+        return self.said
+
+
+def ask(app: Any, verb: str = "GET", path: str = "/", peer: str = "127.0.0.1", **more: Any) -> httpx.Response:
+    async def once() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=(peer, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:7860") as http:
+            return await http.request(verb, path, **more)
+
+    return asyncio.run(once())
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[tuple[str, Any]]:
+    """The whole page behind a key: its address, and Gradio's app."""
+    demo = build(FakeWorkbench())
+    port = serving.free_port()
+    demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), Door(key=SECRET)))
+    yield f"http://127.0.0.1:{port}", demo.app
+    demo.close()
+
+
+def flat(routes: Any) -> Iterator[Any]:
+    """Routes, those of routers in routers too."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        yield from flat(inner.routes) if inner is not None else [route]
+
+
+def test_no_route_of_the_app_answers_without_the_key(app: tuple[str, Any]) -> None:
+    url, gradio = app
+    places = {
+        (verb, route.path) for route in flat(gradio.routes) for verb in getattr(route, "methods", None) or {"GET"}
+    }
+    assert {("POST", "/gradio_api/component_server"), ("POST", "/gradio_api/queue/join")} <= places
+    assert len(places) > 80
+    with httpx.Client(base_url=url, headers={"content-type": "application/json"}) as http:
+        for verb, path in sorted(places):
+            answer = http.request(verb, path, headers={"authorization": "Bearer another"})
+            if path in OPEN and verb in ("GET", "HEAD"):
+                assert len(answer.content) < 100, path
+            else:
+                assert answer.status_code == 401, (verb, path)
+
+
+def test_the_key_opens_the_app_to_programs_and_to_its_own_clients(app: tuple[str, Any]) -> None:
+    from workbench import Workbench
+
+    assert httpx.get(f"{app[0]}/config", headers=BEARER).status_code == 200
+    assert httpx.get(f"{app[0]}/config", headers={"x-api-key": SECRET}).status_code == 200
+    with Workbench(app[0], key=SECRET) as bench:
+        assert bench.targets()
+
+
+def test_the_clients_take_the_key_from_the_environment_and_say_that_one_is_needed(
+    app: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workbench import Workbench
+
+    monkeypatch.setenv(KEY, SECRET)
+    with Workbench(app[0]) as bench:
+        assert bench.targets()
+    monkeypatch.setenv(KEY, "another")
+    with pytest.raises(WorkbenchError, match="needs a key") as caught:
+        Workbench(app[0])
+    assert KEY in caught.value.remedy
+
+
+def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: tuple[str, Any]) -> None:
+    with httpx.Client(base_url=app[0], headers={"accept": "text/html"}) as browser:
+        asked = browser.get("/r/20261122-180000-0a1b2c3d?view=tree")
+        assert (asked.status_code, 'type="password"' in asked.text) == (401, True)
+        assert browser.post(asked.url, data={"key": "another"}).status_code == 401
+        assert not browser.cookies
+        let_in = browser.post(asked.url, data={"key": SECRET})
+        assert (let_in.status_code, let_in.headers["location"]) == (303, "./20261122-180000-0a1b2c3d?view=tree")
+        kept = let_in.headers["set-cookie"].lower()
+        assert "httponly" in kept
+        assert "samesite=strict" in kept
+        assert SECRET not in kept
+        assert browser.get("/config").status_code == 200
+        [(name, value)] = browser.cookies.items()
+    assert httpx.get(f"{app[0]}/config", cookies={name: value[:-1] + "x"}).status_code == 401
+    again = ask(make(FakeWorkbench(), Door(key=SECRET + "2")), path="/v1/models", cookies={name: value})
+    assert again.status_code == 401, "another key, another cookie"
+
+
+def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:
+    app = make(FakeWorkbench(), Door(key=SECRET))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert ask(app, "POST", "/v1/completions", headers=form | BEARER, content=b"{}").status_code == 401
+    assert ask(app, "POST", "/", headers=form, content=b"key=" + b"x" * 9000).status_code == 401
+    assert ask(app, "POST", "/", headers=form | {"origin": "http://evil.test"}, content=b"key=x").status_code == 403
+
+
+@pytest.mark.parametrize("sent", [
+    {}, {"authorization": SECRET}, {"authorization": f"Basic {SECRET}"}, {"authorization": "Bearer"},
+    {"authorization": f"Bearer {SECRET[:-1]}"}, {"authorization": f"Bearer {SECRET}x"}, {"x-api-key": ""},
+    {"cookie": "x"}, {"cookie": f"key={SECRET}"},
+])  # fmt: skip
+def test_serve_refuses_what_is_not_the_key(sent: dict[str, str]) -> None:
+    answer = ask(make(FakeWorkbench(), Door(key=SECRET)), path="/v1/models", headers=sent)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_keys_are_compared_as_digests_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def compare(one: Any, other: Any) -> bool:
+        compared.append((len(one), len(other)))
+        return one == other
+
+    app = make(FakeWorkbench(), Door(key=SECRET))
+    ask(app, path="/v1/models")  # builds the app
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    ask(app, path="/v1/models", headers={"authorization": "Bearer x"})
+    assert set(compared) == {(32, 32)}, "whatever the length of what was sent"
+
+
+def test_who_has_no_key_learns_that_the_server_lives_and_no_figures() -> None:
+    app = make(Loaded(), Door(key=SECRET))
+    assert ask(app, path="/health").json() == {"status": "ok"}
+    assert ask(app, path="/ready").json() == {"ready": True, "reason": "", "status": "ok"}
+    assert ask(app, path="/health", headers=BEARER).json()["rows"] == 3
+    assert ask(app, path="/metrics").status_code == 401
+
+
+@pytest.mark.parametrize(("client", "status", "reason"), [
+    (Loaded(), 200, ""),
+    (Loaded(models=0), 503, "no model is loaded"),
+    (Loaded(status="stalled"), 503, "the backend is stalled"),
+])  # fmt: skip
+def test_ready_says_whether_a_request_would_be_answered_now(client: Any, status: int, reason: str) -> None:
+    answer = ask(make(client), path="/ready")
+    assert (answer.status_code, answer.json()["reason"]) == (status, reason)
+    assert ask(make(client), path="/health").status_code == (200 if client.said["status"] == "ok" else 503)
+
+
+def test_an_empty_key_is_a_mistake_a_short_one_a_warning_and_none_on_the_network_too() -> None:
+    with pytest.raises(ParameterError) as caught:
+        door("127.0.0.1", key=" ")
+    assert caught.value.option == "api-key"
+    assert door("127.0.0.1", env={KEY: ""}).key is None
+    assert door("127.0.0.1", env={KEY: SECRET}).key == SECRET
+    assert door("127.0.0.1", env={}).warnings("127.0.0.1") == []
+    assert door("0.0.0.0", key=SECRET, env={}).warnings("0.0.0.0") == []
+    assert "--api-key" in door("0.0.0.0", env={}).warnings("0.0.0.0")[0]
+    assert "8 characters" in door("0.0.0.0", key="x" * 8, env={}).warnings("0.0.0.0")[0]
+
+
+# -- whose kept runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("host", "key", "peer", "forwarded", "theirs"), [
+    ("0.0.0.0", None, "192.168.1.9", False, False),
+    ("0.0.0.0", None, "::ffff:192.168.1.9", False, False),
+    ("0.0.0.0", None, "127.0.0.1", False, True),
+    ("0.0.0.0", None, "127.0.0.1", True, False),
+    ("0.0.0.0", SECRET, "192.168.1.9", False, True),  # who has the key
+    ("127.0.0.1", None, "127.0.0.1", False, True),
+])  # fmt: skip
+def test_kept_runs_are_for_this_machines_user(
+    host: str, key: str | None, peer: str, forwarded: bool, theirs: bool
+) -> None:
+    kept = Kept(allowed=True)
+
+    def answer(_: Request) -> PlainTextResponse:  # in a thread, as Gradio calls the page's own functions
+        return PlainTextResponse(str(kept.allowed))
+
+    front = door(host, key=key, env={}).before(Starlette(routes=[Route("/", answer)]))
+    headers = BEARER | ({"x-forwarded-for": "10.0.0.1"} if forwarded else {})
+    assert ask(front, peer=peer, headers=headers).text == str(theirs)
+    assert is_user(), "outside of requests"
+
+
+def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.ui.kept.is_user", lambda: False)
+    kept = Kept(allowed=True)
+    assert kept.kept({}) == {"allowed": False}
+    for call in (kept.keep, kept.mark, kept.forget):
+        with pytest.raises(WorkbenchError, match="this machine's user only"):
+            call({})
+    with pytest.raises(WorkbenchError, match="this machine's user only"):
+        kept.recording("20261122-180000-0a1b2c3d")
+
+
+# -- documentation ----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_routes_loads_nothing_and_lists_them_all() -> None:
+    app = make(FakeWorkbench())
+    answer = ask(app, path="/docs")
+    assert answer.status_code == 200
+    for part in ("src=", "http:", "https:", "<script", "//"):
+        assert part not in answer.text
+    for path in ("/health", "/ready", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"):
+        assert path in answer.text
+    assert ask(app, path="/redoc").status_code == 404
