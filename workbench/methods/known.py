@@ -88,8 +88,9 @@ class Known:
     def from_wire(cls, wire: dict[str, Any]) -> Known:
         """The inverse of `to_wire`."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
-        lists = {name: tuple(wire[name]) for name in ("needs", "differs")}
-        return cls(**wire | lists | {"params": {spec.name: spec for spec in params}})
+        made: dict[str, Any] = {name: tuple(wire[name]) for name in ("needs", "differs")}
+        made["params"] = {spec.name: spec for spec in params}
+        return cls(**wire | made)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
