@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from workbench.client import wire
+from workbench.core.errors import ModelError, ParameterError
 
 
 class Server:
@@ -37,3 +38,15 @@ class Server:
 def test_a_request_without_a_method_gets_one_that_runs(server: Server, asked: dict[str, Any], wanted: str) -> None:
     found = wire.start_options(server, {"prompt": "Once", "target": "small", **asked})
     assert found["method"] == wanted
+
+
+@pytest.mark.parametrize("value", [2.7, -1, True, "3", None, 2**63, float("nan"), float("inf")])
+def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+    with pytest.raises(ParameterError, match="whole number from 0"):
+        wire.whole("max_new_tokens", value)
+    assert wire.whole("max_new_tokens", 3.0) == 3
+
+
+def test_an_error_tells_no_path_and_no_secret() -> None:
+    told = wire.error_to_wire(ModelError("No /root/models/it/config.json for hf_abcdefghij.", "Look in C:\\it\\is"))
+    assert told == {"kind": "ModelError", "message": "No … for ….", "remedy": "Look in …"}

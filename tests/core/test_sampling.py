@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import (
     LogitsProcessorList,
@@ -85,6 +85,8 @@ def test_each_row_is_scored_with_its_own_history() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1, exclude_max=True))
+@example([0.0, 0.25, 0.0, 0.75], 0.0)
+@example([0.25, 0.0, 0.75], 0.25)
 def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
     total = float(torch.tensor(weights, dtype=torch.float64).cumsum(0)[-1])
     if total <= 0:

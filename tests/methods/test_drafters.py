@@ -163,6 +163,13 @@ def test_requests_do_not_see_each_others_prompts() -> None:
     assert trie.find([5, 8]) is not None
 
 
+def test_the_prompt_outweighs_what_was_written_unless_told_otherwise() -> None:
+    trie = built([([5, 6], 1), *[([5, 7], None)] * 3])
+    after = trie.root.children[5]
+    assert trie.best(after, 1, 1e-4, 1, 1) == ([6], [-1])
+    assert trie.best(after, 1, 0.9, 1, 1) == ([7], [-1])
+
+
 def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
     models = worlds.world("llama", noise=None, device=device)
     engine, method = Engine(models), registry.get("lookahead-trie").with_params(warm=True)

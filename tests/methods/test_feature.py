@@ -286,6 +286,14 @@ def test_one_feature_ahead_reduces_flash_to_eagle() -> None:
     assert not torch.equal(four.futures(state)[:, 1], four.futures(state)[:, 2])
 
 
+def test_a_feature_ahead_is_its_own_slice_of_the_head() -> None:
+    """What the head was trained to say of the i-th next feature is what drafting takes for it."""
+    net, state = net_of(FlashNet, ahead=4, inner=D), drawn(3, D)
+    with torch.no_grad():
+        net.later.bias.copy_(torch.arange(1, 4).repeat_interleave(D))  # weights are zero: offset i adds i
+    assert torch.equal(net.futures(state), state.unsqueeze(1) + torch.arange(4).view(1, 4, 1))
+
+
 # -- in the engine ----------------------------------------------------------------------------------------------------
 
 VOCABULARY = 12

@@ -117,6 +117,13 @@ def test_no_verdict_while_the_interval_holds_1() -> None:
     assert Estimate(1.5, 1.3, 1.7, 12, 4).sentence == "1.50×: faster (1.30–1.70×, n = 12: 4 prompts)"
 
 
+def test_a_run_is_divided_by_the_plain_run_of_its_own_repeat() -> None:
+    """The machine was twice as slow in the second repeat, for both: the method is as fast as plain decoding."""
+    plain = {("a", 0): 10.0, ("a", 1): 5.0, ("b", 0): 40.0}
+    assert speedup.pairs(plain, plain) == {"a": [1.0, 1.0], "b": [1.0]}
+    assert speedup.pairs({("a", 1): 10.0, ("b", 1): 9.0}, plain) == {"a": [2.0]}
+
+
 def test_runs_without_a_token_and_runs_without_a_partner_are_left_out() -> None:
     found = speedup.speedup({(0, 0): 30.0, (0, 1): 0.0, (1, 0): 9.0}, {(0, 0): 10.0, (0, 1): 10.0})
     assert found is not None

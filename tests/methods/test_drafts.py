@@ -1,0 +1,246 @@
+"""Every draft is what its drafter says there: each node against plain forwards of its whole path, without any cache.
+
+A drafter that reads the wrong place, the wrong state or a neighbour's row drafts worse and loses nothing else: the text
+stays the target's. So only the drafts themselves can tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.core.sampling import SamplingParams, law
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import Engine, Models, Request
+from workbench.engine.layers import subset
+from workbench.methods import registry
+from workbench.methods.drafters import chain, medusa
+from workbench.methods.verifiers.lossless import Lossless
+
+PROMPT = [3, 1, 4, 1, 5]
+WARM = SamplingParams(temperature=1.5)
+close = {"atol": 1e-6, "rtol": 1e-5, "check_dtype": False}
+
+
+@dataclass
+class Drafted:
+    """A draft as the target was given it.
+
+    Attributes:
+        state: what the drafter keeps of this text.
+        depth: how deep the plan was.
+        committed: the text so far.
+        tree: the draft.
+        stop: uniforms of the tokens that end the walk, [N+1]; None when greedy.
+        accept: uniforms of the tests, N; None when greedy.
+    """
+
+    state: Any
+    depth: int
+    committed: list[int]
+    tree: DraftTree
+    stop: Tensor | None
+    accept: list[float] | None
+
+    def nodes(self) -> Iterator[tuple[int, int, list[int]]]:
+        """(number, token, tokens before it below the committed text) of each node."""
+        tokens, parents = self.tree.tokens.tolist(), self.tree.parents.tolist()
+        for node, token in enumerate(tokens):
+            yield node, token, [tokens[i] for i in worlds.path_to(parents, parents[node])]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Six tokens, a drafter that is right often but far from always, untrained heads; float64."""
+    return worlds.small_world(6, heads=tmp_path_factory.mktemp("medusa"))
+
+
+def drafts(
+    models: Models, name: str, sampling: SamplingParams, n: int = 30, texts: int = 1, **values: Any
+) -> list[Drafted]:
+    """All drafts but empty ones of `texts` runs side by side, in the order in which they were judged."""
+    found: list[Drafted] = []
+    rule = Lossless.rule
+
+    def seen(self: Lossless, tree: DraftTree, logits: Tensor, p: Tensor, given: SamplingParams, u: Any) -> Any:
+        row = next(row for row in rows if row.verifier is self)
+        found.append(Drafted(row.state, row.plan.depth, list(row.committed), tree, u, row.uniform))
+        return rule(self, tree, logits, p, given, u)
+
+    engine, method = Engine(models), registry.get(name)
+    asked = [
+        Request(PROMPT[: len(PROMPT) - i], method.with_params(**values), sampling, n, seed=i, stop_at_eos=False)
+        for i in range(texts)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lossless, "rule", seen)
+        rows = [engine.submit(request) for request in asked]
+        while not engine.idle:
+            engine.step()
+    assert not any(row.error for row in rows), [row.error for row in rows]
+    return [draft for draft in found if len(draft.tree)]
+
+
+def chances(laws: Tensor, tokens: Any) -> Tensor:
+    """Probability of each token under its own law, [N] of [N, V]."""
+    return laws.gather(1, torch.as_tensor(tokens).unsqueeze(1)).squeeze(1)
+
+
+# -- models that draft ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("texts", [1, 3], ids=["alone", "together"])
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree", "draft-tree-sampled", "early-exit"])
+def test_a_model_drafts_by_its_law_behind_the_whole_path(
+    name: str, sampling: SamplingParams, texts: int, models: Models
+) -> None:
+    exits = {"exit_layer": 1} if name == "early-exit" else {}
+    found = drafts(models, name, sampling, n=16, texts=texts, depth=4, **exits)
+    model = subset(models.target.model, range(1)) if exits else models.drafter.model  # type: ignore[union-attr]
+    ask = worlds.ask_model(model)
+    for draft in found:
+        tree, sampled = draft.tree, draft.tree.sampling is not Sampling.DETERMINISTIC
+        laws = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()])
+        laws = laws.softmax(1) if sampling.greedy else law(laws, sampling)
+        if sampled and sampling.greedy:  # RSD-S: the likeliest token alone
+            assert tree.tokens.tolist() == laws.argmax(1).tolist()
+        elif sampled:
+            assert tree.q is not None
+            assert tree.q_of is not None
+            torch.testing.assert_close(tree.q[tree.q_of[tree.parents + 1]], laws, **close)
+            torch.testing.assert_close(tree.logq.exp(), chances(laws, tree.tokens), **close)
+        else:
+            assert tree.score is not None
+            torch.testing.assert_close(tree.score, chances(laws, tree.tokens), **close)
+    assert max(len(draft.tree) for draft in found) >= 4
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit"])
+def test_what_is_drawn_is_drawn_from_the_law_that_is_told(name: str, models: Models) -> None:
+    """With top-k 2 two of six tokens are left of each law: nothing else may be drafted."""
+    found = drafts(models, name, SamplingParams(temperature=3.0, top_k=2), n=60)
+    told = torch.cat([draft.tree.logq for draft in found])
+    assert len(told) > 40
+    assert bool(torch.isfinite(told).all())
+
+
+def test_a_draft_stops_by_the_law_before_the_draw_and_never_by_the_token(models: Models) -> None:
+    """It ends before the first place whose law is unsure, whatever is drawn; where it is sure, any token stays."""
+    sure, sampling = 0.45, SamplingParams(temperature=1.0)
+    found = drafts(models, "draft-model", sampling, n=60, policy="confidence", depth=6, threshold=sure)
+    assert models.drafter is not None
+    ask, unlikely = worlds.ask_model(models.drafter.model), 0
+    for draft in found:
+        tokens = draft.tree.tokens.tolist()
+        peaks = [
+            float(law(ask([*draft.committed, *tokens[:i]])[None], sampling).amax()) for i in range(len(tokens) + 1)
+        ]
+        assert all(peak >= sure for peak in peaks[1:-1]), "it went on where the law was unsure"
+        assert len(tokens) == draft.depth or peaks[-1] < sure, "it stopped where the law was sure"
+        unlikely += int((draft.tree.logq[1:].exp() < sure).sum())
+    assert unlikely > 3
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
+def test_no_random_number_serves_twice(name: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a round uses for drafting, accepting and stopping differs in itself, and from what the next rounds use."""
+    drawn: list[list[float]] = []
+    pick = chain.pick
+
+    def seen(p: Tensor, u: Tensor) -> Tensor:
+        drawn[-1:] = [[*drawn[-1], float(u)]] if drawn else [[float(u)]]
+        return pick(p, u)
+
+    monkeypatch.setattr(chain, "pick", seen)
+    found = drafts(models, name, WARM, n=40)
+    tests = [draft.accept for draft in found if draft.accept]
+    ends = [draft.stop.tolist() for draft in found if draft.stop is not None]
+    for accept, stop in zip(tests, ends, strict=False):
+        assert not set(accept) & set(stop)
+        assert len({*accept, *stop}) == len(accept) + len(stop)
+    firsts = [numbers[0] for numbers in (*tests, *ends)]
+    assert len(set(firsts)) == len(firsts) > 20
+    drafting = list(itertools.chain(*drawn))
+    assert (name == "draft-model") == bool(drafting)
+    assert not set(drafting) & {u for numbers in (*tests, *ends) for u in numbers}
+
+
+def test_a_drafter_draws_anew_in_every_round(models: Models) -> None:
+    """Where the uniform of a round's first draft lay, up to the token's width: one that began anew would lie still."""
+    lay = []
+    for draft in drafts(models, "draft-model", SamplingParams(temperature=5.0), n=80):
+        assert draft.tree.q is not None
+        token, first = int(draft.tree.tokens[0]), draft.tree.q[0]
+        lay.append(float(first[:token].sum() + first[token] / 2))
+    assert min(lay) < 0.3 < 0.7 < max(lay)
+
+
+# -- heads ------------------------------------------------------------------------------------------------------------
+
+
+def features(models: Models, committed: list[int]) -> Tensor:
+    """What the target's LM head reads at every committed position but the last, [n − 1, D]."""
+    model: Any = models.target.model
+    with torch.inference_mode():
+        return model.model(torch.tensor([committed[:-1]]), use_cache=False).last_hidden_state[0]
+
+
+def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> None:
+    found = drafts(models, "medusa", SamplingParams(), depth=3, nodes=12)
+    for draft in found:
+        heads = draft.state
+        assert isinstance(heads, medusa.MedusaHeads)
+        with torch.inference_mode():
+            laws = heads(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
+        ranked = laws.argsort(dim=1, descending=True)
+        tree = draft.tree
+        assert tree.score is not None
+        levels = [len(path) for _, _, path in draft.nodes()]
+        torch.testing.assert_close(tree.score.double(), chances(laws[levels], tree.tokens), atol=1e-6, rtol=1e-5)
+        assert int(tree.tokens[0]) == int(ranked[0, 0])
+    assert len(found) > 5
+
+
+@pytest.mark.parametrize("name", ["eagle-vlm", "flash"])
+def test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path(name: str, models: Models) -> None:
+    """True features of the text, the drafter's own guesses behind it, one causal pass of the layer over all of them."""
+    found = drafts(models, name, SamplingParams(), depth=5, nodes=24)
+    deepest = 0
+    for draft in found[:8]:
+        net, tree = draft.state.net, draft.tree
+        assert tree.score is not None
+        for node, token, path in draft.nodes():
+            wanted = naive(models, net, draft.committed, path)[token]
+            assert float(tree.score[node]) == pytest.approx(float(wanted), rel=1e-5), (node, path)
+            deepest = max(deepest, len(path) + 1)
+    assert deepest == 5
+
+
+def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Tensor:
+    """A feature drafter's law [V] behind a path, by whole passes: blocks of `net.ahead` levels, one pass each.
+
+    A block's levels know nothing of the tokens drafted in it, and the next block goes on behind the likeliest ones.
+    """
+    embed, head = models.target.embed, models.target.lm_head
+    with torch.inference_mode():
+        known, tokens = features(models, committed), list(committed[1:])
+        for _ in range(len(path) // net.ahead + 1):
+            pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
+            state = net(pairs, torch.arange(len(tokens)))[0, -1]
+            block = net.futures(state)  # [ahead, D]
+            laws = head(block).softmax(-1)
+            done = len(tokens) - len(committed) + 1
+            tokens += path[done : done + 1] if net.ahead == 1 else laws.argmax(1).tolist()
+            known = torch.cat([known, block])
+        return laws[len(path) % net.ahead]

@@ -1,0 +1,26 @@
+"""The list of `python tests/mutate.py` does not rot: each break still fits, and its tests exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from mutations import MUTATIONS, ROOT, Mutation
+
+
+def test_names_and_breaks_are_told_apart() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 27
+    assert len({(mutation.file, mutation.old, mutation.new) for mutation in MUTATIONS}) == len(MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mutation_still_applies_and_its_tests_exist(mutation: Mutation) -> None:
+    assert mutation.count() == 1, f"{mutation.file} holds {mutation.old!r} {mutation.count()} times"
+    assert mutation.new != mutation.old
+    assert mutation.why
+    assert mutation.tests
+    assert len({test.endswith(".js") for test in mutation.tests}) == 1, "one runner for all of its tests"
+    for test in mutation.tests:
+        path, _, name = test.partition("::")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert path.endswith(".js") or re.search(rf"^def {name.partition('[')[0]}\(", text, re.MULTILINE), test
