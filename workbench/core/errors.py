@@ -40,6 +40,10 @@ class OverdueError(WorkbenchError):
     """The run took longer than the server lets one take."""
 
 
+class ContextError(CapacityError):
+    """A text is longer than the positions that a model has."""
+
+
 class UnknownNameError(WorkbenchError):
     """A method, parameter, target or preset that nobody registered."""
 
@@ -83,3 +87,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     words = ("not enough memory", "can't allocate memory")
     said = type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in words)
     return isinstance(error, RuntimeError) and said
+
+
+def as_said(error: Exception) -> WorkbenchError:
+    """What people are told of an error: itself where it was meant for them, else what it was and whom to tell."""
+    if isinstance(error, WorkbenchError):
+        return error
+    if is_out_of_memory(error):
+        return CapacityError("Out of memory.", "Use a shorter prompt, fewer tokens or fewer runs at once.")
+    return WorkbenchError(f"{type(error).__name__}: {error}", "This is a bug; please report it.")

@@ -23,20 +23,19 @@ from workbench.core.errors import (
     NumericalError,
     PromptError,
     WorkbenchError,
-    is_out_of_memory,
+    as_said,
 )
 from workbench.core.panics import no_panic
 from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.changing import let_go, levels_left, prime, put_in_force
 from workbench.engine.clock import Clock, Span
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.judging import N_FIGURES, figures
-from workbench.engine.method import Configured
 from workbench.engine.models import Models, encode
 from workbench.engine.parts import Outcome, Plan, to_host
 from workbench.engine.pictures import check_end, check_text, shown, tokens_of
 from workbench.engine.recording import Judged, record_round
 from workbench.engine.request import (
-    BOTH,
     CANCELLED,
     ENDED,
     ERROR,
@@ -45,7 +44,6 @@ from workbench.engine.request import (
     SAMPLING_NAMES,
     Request,
     Row,
-    Swap,
 )
 from workbench.engine.runner import SCRATCH, Segment
 from workbench.engine.selfcheck import warnings_for
@@ -199,14 +197,8 @@ class Engine:
         try:
             with no_panic():
                 act(*args)  # type: ignore[operator]
-        except WorkbenchError as error:
-            self._fail(row, error, error)
         except Exception as error:  # a bug in one method must not stop the others
-            if is_out_of_memory(error):
-                said = CapacityError("Out of memory.", "Use a shorter prompt, fewer tokens or fewer runs at once.")
-            else:
-                said = WorkbenchError(f"{type(error).__name__}: {error}", "This is a bug; please report it.")
-            self._fail(row, said, error)
+            self._fail(row, as_said(error), error)
         return row.status not in ENDED
 
     def _fail(self, row: Row, error: WorkbenchError, cause: BaseException) -> None:
@@ -246,7 +238,7 @@ class Engine:
                 self.models.target.prefill(row.slot, piece)
             if row.slot.length < row.prompt_length - 1:
                 return
-        row.state = row.drafter.prime(row, row.models)
+        row.state = prime(row, row.drafter, row.models)
         row.policy_state = row.policy.start()
         row.primed = True
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
@@ -254,53 +246,11 @@ class Engine:
         row.origin_s = time.perf_counter()
 
     def _prepare(self, row: Row) -> None:
-        """Put changes into force and plan the round. A change that cannot be is said, and the run goes on as it was."""
+        """Put changes into force and plan the round: no deeper than the text and the drafter's positions go on."""
         row.signals, row.notes = {}, []
-        asked = row.take_changes()
-        row.changes, row.sampling = asked.changes, asked.sampling
-        reason = asked.models.why_not(asked.configured.method.needs)
-        if reason:
-            row.notes.append(f"{asked.configured.method.title} cannot run: {reason}")
-            row.changes = []
-        elif asked.swaps or asked.configured is not row.configured or asked.models is not row.models:
-            self._switch(row, asked.configured, asked.models, asked.swaps)
+        put_in_force(row, self.models.target)
         plan = row.policy.plan(row, row.policy_state)
-        row.plan = Plan(max(0, min(plan.depth, row.remaining - 1)), plan.stop_below)
-
-    def _switch(self, row: Row, configured: Configured, models: Models, swaps: list[Swap]) -> None:
-        """Prime a new drafter from the committed tokens; these and, pictures apart, the target's cache stay."""
-        before, models_before = row.configured, row.models
-        if swaps or configured.drafter != before.drafter or models.drafter is not models_before.drafter:
-            before.drafter.release(row, models_before)
-            row.state, row.configured, row.models = None, configured, models
-            row.swapped = swaps or row.swapped
-            for swap in swaps:
-                self._show(row, swap)
-            row.vision = {}
-            row.state = configured.drafter.prime(row, models)
-        row.configured, row.models = configured, models
-        if configured.policy != before.policy:
-            row.policy_state = configured.policy.start()
-
-    def _show(self, row: Row, swap: Swap) -> None:
-        """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them."""
-        target, slot, counts = self.models.target, row.place, tokens_of(self.models, swap.images, swap.pictures)
-        row.pictures = swap.pictures
-        swaps = row.request.swaps
-        swaps[:] = [(n, old) for n, old in swaps if n < row.n_new or old.sees != swap.sees] + [(row.n_new, swap)]
-        if swap.sees == BOTH:
-            row.images = swap.images
-            target.rewind(slot, 0)
-            target.prefill_multimodal(slot, swap.images, counts)
-            if row.n_new:
-                target.prefill(slot, row.committed[slot.length : -1])
-            return
-        spare = target.open()
-        try:
-            target.prefill_multimodal(spare, swap.images, counts)
-            slot.pictured = spare.pictured
-        finally:
-            target.close(spare)
+        row.plan = Plan(max(0, min(plan.depth, row.remaining - 1, levels_left(row))), plan.stop_below)
 
     def _take_spans(self, rows: list[Row]) -> list[Span]:
         """Forwards since the last call, of whichever models the rows use."""
@@ -371,9 +321,8 @@ class Engine:
         """Propose from a new state: a batch that failed may have left the old one half done."""
         if row.slot is not None:
             row.slot.scratch = 0
-        row.drafter.release(row, row.models)
-        row.state = None
-        row.state = row.drafter.prime(row, row.models)
+        let_go(row)
+        row.state = prime(row, row.drafter, row.models)
         return row.drafter.propose([row])[0]
 
     def _segment(self, row: Row, tree: DraftTree) -> Segment:
@@ -460,7 +409,8 @@ class Engine:
         emitted, top = tokens[:kept], judged.top_tokens
         outcome = Outcome(judged.tokens, judged.parents, verdict, emitted, root, top, row.plan, hidden)
         if not reason:
-            row.drafter.observe(row, outcome)
+            if not row.silenced:
+                row.drafter.observe(row, outcome)
             row.policy.observe(row, row.policy_state, outcome)
         changes: list[Change] = row.changes
         record = record_round(
@@ -506,10 +456,7 @@ class Engine:
         elif row in self.waiting:
             self.waiting.remove(row)
         if row.primed:
-            try:
-                row.drafter.release(row, row.models)
-            except Exception:  # the row ends all the same, and the others go on
-                log.exception("%s could not give back what it held", row.configured.name)
+            let_go(row)
         if row.slot is not None:
             self.models.target.close(row.slot)
             row.slot = None
@@ -526,5 +473,5 @@ class Engine:
                 footer.text = footer.text[: row.cut_text_at]
         if row.origin_s is not None:
             footer.seconds = time.perf_counter() - row.origin_s - row.pace.still_s
-        row.state, row.status = None, status
+        row.status = status
         row.ended.set()

@@ -81,6 +81,13 @@ class Drafter:
         """Whether it drafts for several rows together. Others are asked for one row at a time."""
         return cls.propose is not Drafter.propose
 
+    def reach(self, row: Row) -> int | None:
+        """Most levels that it can draft now, where a model of its own has fewer positions than the target; else None.
+
+        Below 1 the loop asks it for nothing more, and says why.
+        """
+        return None
+
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """One tree a row. Rows share this drafter's class, not necessarily its parameters: read `row.drafter`.
 

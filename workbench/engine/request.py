@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from workbench.core.draw import Draw
-from workbench.core.errors import ParameterError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.rejection import Reason
 from workbench.core.sampling import SamplingParams
@@ -101,6 +102,7 @@ class Row:
         self.vision_said: dict[str, Any] = {}  # what of it is in the trace already
         self.swapped: list[Swap] = []  # pictures that the trace does not know yet
         self.state: Any = None
+        self.silenced = ""  # why the drafter in force drafts nothing more; "" while it does
         self.policy_state: Any = None
         self.plan = Plan(0)
         self.status = QUEUED
@@ -120,9 +122,7 @@ class Row:
         self.error: BaseException | None = None
         self.ended = threading.Event()
         self._lock = threading.Lock()
-        self._changes: list[
-            tuple[Method | None, dict[str, Any], SamplingParams | None, Models | None, Swap | None]
-        ] = []
+        self._changes: list[Ask] = []
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
@@ -160,6 +160,13 @@ class Row:
         """Tokens that may still be generated."""
         return self.max_new_tokens - self.n_new
 
+    def say(self, note: str) -> None:
+        """Warn: in the coming round's record, and in the run's, where a sentence stands once."""
+        assert self.trace is not None
+        self.notes.append(note)
+        if note not in self.trace.footer.warnings:
+            self.trace.footer.warnings.append(note)
+
     # -- controls, from any thread; they act between rounds ------------------------------------------------------
 
     def change(
@@ -172,7 +179,7 @@ class Row:
     ) -> None:
         """Switch the method, some of its parameters, the sampling, draft model or pictures, from the next round on."""
         with self._lock:
-            self._changes.append((method, dict(params or {}), sampling, models, swap))
+            self._changes.append(Ask(method, dict(params or {}), sampling, models, swap))
 
     def pause(self) -> None:
         """Stop before the next round; nothing is lost."""
@@ -220,22 +227,22 @@ class Row:
         """Seconds until the row's pace lets it go on; None where it is not that which keeps it."""
         return self.pace.left_s if self.primed and self.status == RUNNING and not self.held else None
 
-    def take_changes(self) -> Settings:
-        """The settings asked for from the coming round on, and what changes with them."""
+    def take_changes(self) -> list[Ask]:
+        """The changes asked for from the coming round on."""
         with self._lock:
-            settings = self._asked()
-            self._changes = []
-        return settings
+            taken, self._changes = self._changes, []
+        return taken
 
     def asked(self) -> Settings:
         """What the row will run with once the changes asked for so far are in force."""
         with self._lock:
-            return self._asked()
+            return self.settings_after(self._changes)
 
-    def _asked(self) -> Settings:
+    def settings_after(self, asks: Sequence[Ask]) -> Settings:
+        """The row's settings with changes taken in; those that cannot be are left out, and say why."""
         settings = Settings(self.configured, self.sampling, self.models, [])
-        for change in self._changes:
-            settings.apply(*change)
+        for ask in asks:
+            settings = settings.with_(ask)
         return settings
 
 
@@ -254,25 +261,46 @@ class Swap:
     sees: str = BOTH
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request for change, as `Row.change` takes it."""
+
+    method: Method | None
+    params: dict[str, Any]
+    sampling: SamplingParams | None
+    models: Models | None
+    swap: Swap | None
+
+
 @dataclass(slots=True)
 class Settings:
-    """What a row runs with, and how that differs from before."""
+    """What a row runs with, how that differs from before, and what was asked for and cannot be."""
 
     configured: Configured
     sampling: SamplingParams
     models: Models
     changes: list[Change]
     swaps: list[Swap] = field(default_factory=list)  # at most one for both, then one for the drafter alone
+    refused: list[WorkbenchError] = field(default_factory=list)
 
-    def apply(
+    def with_(self, ask: Ask) -> Settings:
+        """One request for change taken in, whole or, where some of it cannot be, not at all."""
+        then = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.swaps])
+        try:
+            then._apply(ask.method, ask.params, ask.sampling, ask.models, ask.swap)
+        except WorkbenchError as error:
+            return dataclasses.replace(self, refused=[*self.refused, error])
+        return then
+
+    def _apply(
         self,
         method: Method | None,
         params: dict[str, Any],
         sampling: SamplingParams | None,
         models: Models | None,
-        swap: Swap | None = None,
+        swap: Swap | None,
     ) -> None:
-        """Take one request for change in. Parameters of the same name survive a change of method where they fit."""
+        """Parameters of the same name survive a change of method where they fit."""
         if swap is not None:
             change = Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}")
             if change not in self.changes:  # several strokes before one round are one change

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.core.errors import CapacityError, ModelError
+from workbench.core.errors import CapacityError, ContextError, ModelError
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.layers import decoder_layers, refuse_unverifiable, subset, text_config
@@ -200,7 +200,12 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run `tokens` behind the committed part and commit them, `chunk` at a time."""
+        """Run `tokens` behind the committed part and commit them, `chunk` at a time.
+
+        Raises:
+            ContextError: the model has no positions for them.
+        """
+        self._refuse_beyond(slot.length + len(tokens))
         ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
         for piece in ids.split(chunk):
             out = self.forward([Segment(slot, piece)], last_only=True)
@@ -219,12 +224,11 @@ class Runner:
             counts: vision tokens of each picture, where the tensors do not say it; see `pictures.layout`.
 
         Raises:
-            CapacityError: it does not fit the context.
+            ContextError: it does not fit the context.
             ModelError: the model cannot go on from pictures token by token.
         """
         n = inputs["input_ids"].shape[1]
-        if n > self.context:
-            raise CapacityError(f"The prompt has {n} tokens with its images; the context holds {self.context}.")
+        self._refuse_beyond(n)
         reason = why_no_pictures(self.model.config, type(self.model).__name__)
         if reason:
             raise ModelError(reason, "Leave the pictures out, or choose a target that reads them.")
@@ -246,6 +250,10 @@ class Runner:
         )
         if not self._goes_on:
             self._try_to_go_on(slot, int(inputs["input_ids"][0, -1]), logits[0, -1])
+
+    def _refuse_beyond(self, n: int) -> None:
+        if n > self.context:
+            raise ContextError(f"The text has {n} tokens, pictures included; the context holds {self.context}.")
 
     def _try_to_go_on(self, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
         """Once a model: the prompt's last token, verified as all others will be, must give the model's own logits."""

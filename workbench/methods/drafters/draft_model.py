@@ -36,6 +36,10 @@ class DraftModel(Drafter):
         """Take a row of the draft model's cache and read everything committed but the last token."""
         return read_committed(row, models)
 
+    def reach(self, row: Row) -> int:
+        """As far as the draft model has positions."""
+        return reach_of(row, row.state)
+
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Chains for all rows in lock-step."""
         models = rows[0].models
@@ -62,19 +66,38 @@ def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:
     slot.scratch = 0
 
 
+def reach_of(row: Row, slot: Slot) -> int:
+    """Levels that the draft model has positions for: the first needs what is committed, the next one token more."""
+    assert row.models.drafter is not None
+    return row.models.drafter.context - (len(row.committed) - slot.shift) + 1
+
+
 def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
     """A new row of the draft model's cache that holds everything committed but the last token.
 
     Of a prompt with pictures, a draft model that has a processor reads the pictures its own way; any other, or with
     `blind`, gets the text alone.
+
+    Raises:
+        ContextError: the draft model has no positions for all of it.
     """
+    assert models.drafter is not None
+    slot = models.drafter.open(id(row))
+    try:
+        _read_into(slot, row, models, blind)
+    except BaseException:  # whatever it was: nobody else knows of the slot
+        models.drafter.close(slot)
+        raise
+    return slot
+
+
+def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
     runner = models.drafter
     assert runner is not None
-    slot = runner.open(id(row))
     if row.images is None:
         if len(row.committed) > 1:
             runner.prefill(slot, row.committed[:-1])
-        return slot
+        return
     if blind or models.drafter_processor is None:
         read = _text_of(row, models)
         begun = time.perf_counter()
@@ -90,7 +113,6 @@ def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
     if row.n_new:
         runner.prefill(slot, row.committed[slot.length + slot.shift : -1])
     see(row, n_drafter=seen, drafter_bytes=seen * position_bytes(runner), drafter_prefill_s=seconds)
-    return slot
 
 
 def _text_of(row: Row, models: Models) -> list[int]:

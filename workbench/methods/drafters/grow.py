@@ -17,7 +17,7 @@ from workbench.engine.parts import Drafter, Outcome
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner, Segment, Slot
 from workbench.methods.drafters.chain import fit_vocabulary
-from workbench.methods.drafters.draft_model import read_committed, unread
+from workbench.methods.drafters.draft_model import reach_of, read_committed, unread
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
@@ -153,6 +153,10 @@ class TreeFromModel(Drafter):
     def prime(self, row: Row, models: Models) -> GrowthState:
         """Take a row of the draft model's cache and read everything committed but the last token."""
         return GrowthState(read_committed(row, models))
+
+    def reach(self, row: Row) -> int:
+        """As far as the draft model has positions."""
+        return reach_of(row, row.state.slot)
 
     def begin(self, row: Row) -> tuple[Growth, Float[Tensor, "1 V"]]:
         """Start a tree; returns it with the law of its first level."""

@@ -1,0 +1,319 @@
+"""Changes in mid-run: what cannot be is said and the run goes on as it was; no drafter drafts past its positions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
+from workbench.core.errors import WorkbenchError
+from workbench.core.params import params_of
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Method, Models, Request, Row, Runner
+from workbench.engine.pictures import read, swapped
+from workbench.engine.request import BOTH, DRAFTER, ENDED, SAMPLING_NAMES
+from workbench.methods import registry
+from workbench.methods.drafters.nothing import Nothing
+
+PROMPT = worlds.repeating_prompt(11, period=5)
+MANY = 300
+"""More tokens than the rounds of a test give."""
+REFUSED = "A change cannot be"
+every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda method: method.name)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+
+
+@pytest.fixture(scope="module")
+def seeing() -> Models:
+    """For methods that need a picture; positions of target and drafter differ."""
+    return tiny_vision_models(vocabulary=20)
+
+
+def asked(method: Any, models: Models, n: int, **more: Any) -> Request:
+    """A request in text, or with a picture where the method needs one."""
+    needs = getattr(method, "needs", ())
+    if "pictures" not in needs:
+        return Request(PROMPT, method, max_new_tokens=n, stop_at_eos=False, **more)
+    picture = noise_picture(3)
+    prompt, images = read(models, f"abc{IMAGE}deab", (picture,))
+    return Request(
+        prompt, method, images=images, pictures=(picture,), max_new_tokens=n, stop_at_eos=False, **more
+    )  # fmt: skip
+
+
+def extremes(method: Method) -> list[dict[str, Any]]:
+    """Every parameter at its ends, beyond them, and as something it is not; and one that there is not."""
+    found: list[dict[str, Any]] = [{"no-such": 1}]
+    for name, spec in method.params.items():
+        values: list[Any] = [None, "x", -1, 10**9, math.nan]
+        values += spec.choices if spec.kind == "choice" else [v for v in (spec.ge, spec.le) if v is not None]
+        values += [True, False] if spec.kind == "bool" else []
+        found += [{name: value} for value in values]
+    return found
+
+
+def refusals(row: Row) -> list[str]:
+    """What the trace says was refused, round by round."""
+    assert row.trace is not None
+    return [note for r in row.trace.rounds for note in r.notes if note.startswith(REFUSED)]
+
+
+def no_slots_left(models: Models) -> bool:
+    return not models.target.slots and (models.drafter is None or not models.drafter.slots)
+
+
+@pytest.fixture(scope="module")
+def plain_text(text: Models, seeing: Models) -> Callable[[bool], list[int]]:
+    """What plain decoding writes: in text, or behind the picture."""
+
+    @cache
+    def write(pictures: bool) -> list[int]:
+        models, like = (seeing, "vlm-draft") if pictures else (text, "draft-model")
+        request = dataclasses.replace(asked(registry.get(like), models, MANY), method=registry.get("autoregressive"))
+        return Engine(models, record=False).generate(request).token_ids
+
+    return write
+
+
+@every_method
+def test_no_value_of_a_parameter_ends_a_run(
+    method: Method, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
+) -> None:
+    """One after the other in one run: each is in force from the next round on, or said to be impossible."""
+    models = seeing if "pictures" in method.needs else text
+    cases = extremes(method)
+    engine = Engine(models, record=False)
+    row = engine.submit(asked(method, models, MANY))
+    impossible = 0
+    for case in cases:
+        engine.step()
+        while row.status not in ENDED and not (row.trace and row.trace.rounds):
+            engine.step()
+        assert row.status not in ENDED, (case, row.error)
+        try:
+            row.configured.changed(**case)
+        except WorkbenchError:
+            impossible += 1
+        row.change(params=case)
+    engine.step()
+    assert row.trace is not None
+    assert row.status not in ENDED or row.trace.footer.error == "", row.error
+    assert row.trace.token_ids == plain_text("pictures" in method.needs)[: len(row.trace.token_ids)]
+    assert len(refusals(row)) >= impossible
+    assert set(refusals(row)) <= set(row.trace.footer.warnings), "a run's warnings are what the command line prints"
+    row.cancel()
+    engine.step()
+    assert no_slots_left(models)
+
+
+@pytest.mark.parametrize("name", SAMPLING_NAMES)
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree-sampled", "medusa-typical", "early-exit"])
+def test_no_allowed_value_of_the_sampling_ends_a_run(method: str, name: str, text: Models) -> None:
+    spec = params_of(SamplingParams())[name]
+    engine = Engine(text)
+    row = engine.submit(asked(registry.get(method), text, 40))
+    for value in (spec.ge, spec.le):
+        engine.step()
+        row.change(sampling=SamplingParams(**{"temperature": 1.0, name: value}))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.status == "finished", row.error
+
+
+def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_with_it_are_not(text: Models) -> None:
+    """Several requests for change before one round: only the impossible one is left out."""
+    engine = Engine(text)
+    row = engine.submit(asked(registry.get("early-exit"), text, 30))
+    while not row.trace or not row.trace.rounds:
+        engine.step()
+    row.change(params={"depth": 2})
+    row.change(params={"exit_layer": 20})
+    row.change(sampling=SamplingParams(top_k=5))
+    while row.status not in ENDED:
+        engine.step()
+    changes = [(c.name, c.after) for r in row.trace.rounds for c in r.changes]
+    assert row.status == "finished"
+    assert changes == [("depth", 2), ("top_k", 5)]
+    assert row.trace.rounds[-1].params["exit_layer"] == 2
+    assert ["exit_layer=20, but the target has 3 layers" in note for note in refusals(row)] == [True]
+
+
+@dataclasses.dataclass(frozen=True)
+class Refuses(Nothing):
+    """A drafter that cannot be primed."""
+
+    def prime(self, row: Any, models: Any) -> Any:
+        raise ZeroDivisionError("in prime")
+
+
+@pytest.mark.parametrize("before", ["draft-model", "draft-tree", "token-recycling", "eagle-vlm"])
+def test_a_method_that_breaks_while_it_is_switched_to_leaves_the_old_one_at_work(before: str, text: Models) -> None:
+    broken = dataclasses.replace(registry.get("draft-model"), name="broken", title="Broken", drafter=Refuses())
+    alone = Engine(text).generate(asked(registry.get(before), text, 30))
+    engine = Engine(text)
+    row = engine.submit(asked(registry.get(before), text, 30))
+    while not row.trace or len(row.trace.rounds) < 2:
+        engine.step()
+    row.change(broken)
+    while row.status not in ENDED:
+        engine.step()
+    assert row.status == "finished", row.error
+    assert ["ZeroDivisionError: in prime" in note for note in refusals(row)] == [True]
+    assert row.trace.token_ids == alone.token_ids
+    assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds], "its state is what it was"
+    assert no_slots_left(text)
+
+
+@pytest.mark.parametrize("sees", [BOTH, DRAFTER])
+def test_pictures_that_a_drafter_fails_on_are_taken_back(
+    sees: str, seeing: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = registry.get("vlm-draft")
+    alone = Engine(seeing).generate(asked(method, seeing, 20))
+    engine = Engine(seeing)
+    request = asked(method, seeing, 20)
+    row = engine.submit(request)
+    while not row.trace or len(row.trace.rounds) < 2:
+        engine.step()
+    prime = type(row.drafter).prime
+
+    def fail(self: Any, row: Any, models: Any) -> Any:
+        monkeypatch.setattr(type(row.drafter), "prime", prime)
+        raise ZeroDivisionError("blind now")
+
+    monkeypatch.setattr(type(row.drafter), "prime", fail)
+    row.change(swap=swapped(seeing, request, (noise_picture(9),), sees))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.status == "finished", row.error
+    assert len(refusals(row)) == 1
+    assert row.trace.token_ids == alone.token_ids
+    assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds]
+    assert request.swaps == []
+    assert no_slots_left(seeing)
+
+
+# -- slots ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [m for m in registry.methods() if "drafter" in m.needs], ids=lambda m: m.name)
+@pytest.mark.parametrize("behind", [False, True], ids=["in its first forward", "behind it"])
+def test_a_prefill_that_fails_gives_its_slot_back(
+    method: Method, behind: bool, text: Models, seeing: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = seeing if "pictures" in method.needs else text
+    runner = models.drafter
+    assert runner is not None
+
+    def failing(act: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(*args: Any, **named: Any) -> Any:
+            if behind:
+                act(*args, **named)
+            raise MemoryError
+
+        return fail
+
+    monkeypatch.setattr(runner, "forward", failing(runner.forward))
+    monkeypatch.setattr(runner, "prefill_multimodal", failing(runner.prefill_multimodal))
+    engine = Engine(models)
+    row = engine.submit(asked(method, models, 8))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.trace is not None
+    assert "Out of memory" in row.trace.footer.error
+    assert no_slots_left(models)
+
+
+# -- a drafter with fewer positions than the target -------------------------------------------------------------------
+
+SHORT = 24
+
+
+def short_of_breath(models: Models, context: int) -> Models:
+    """The same models with a drafter of fewer positions."""
+    assert models.drafter is not None
+    drafter = Runner(models.drafter.model, context)
+    return dataclasses.replace(models, drafter=drafter, shared={})
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The furthest position that any forward of a runner with `SHORT` positions was asked for."""
+    furthest, geometry = [0], Runner._geometry
+
+    def spy(self: Runner, rows: Any, lo: int, n: int) -> Any:
+        mask, positions = geometry(self, rows, lo, n)
+        if self.context == SHORT:
+            asked = [b for b, segment in enumerate(rows) if segment is not None]
+            furthest[0] = max(furthest[0], *(int(positions[..., b, : len(rows[b].tokens)].max()) for b in asked))
+        return mask, positions
+
+    monkeypatch.setattr(Runner, "_geometry", spy)
+    return furthest
+
+
+@pytest.mark.parametrize("method", [m for m in registry.methods() if "drafter" in m.needs], ids=lambda m: m.name)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_drafter_stops_where_its_positions_end(
+    method: Method, family: str, seeing: Models, device: str, places: list[int]
+) -> None:
+    if "pictures" in method.needs:
+        if family == "gpt2":
+            pytest.skip("the tiny vision models are Llama's")
+        models = seeing
+    else:
+        models = worlds.world(family, noise=0.0, device=device)
+    wanted = Engine(models).generate(asked(method, models, 60)).token_ids
+    short = short_of_breath(models, SHORT)
+    trace = Engine(short).generate(asked(method, short, 60))
+    assert trace.token_ids == wanted
+    assert 0 < places[0] < SHORT
+    drafting = [len(r.nodes) > 0 for r in trace.rounds]
+    stopped = drafting.index(False)
+    assert stopped > 0
+    assert not any(drafting[stopped:])
+    said = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
+    assert len(said) == 1
+    assert [r.index for r in trace.rounds if said[0] in r.notes] == [stopped]
+    assert no_slots_left(short)
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree", "draft-tree-sampled"])
+def test_a_prompt_longer_than_the_drafter_is_decoded_plainly(method: str, text: Models) -> None:
+    short = short_of_breath(text, 8)
+    trace = Engine(short).generate(asked(registry.get(method), short, 20))
+    assert trace.token_ids == worlds.hf_greedy(text.target.model, PROMPT, 20)
+    assert not any(len(r.nodes) for r in trace.rounds)
+    assert any("has 8 positions" in w for w in trace.footer.warnings)
+    engine = Engine(short)
+    row = engine.submit(asked(registry.get(method), short, 20))
+    engine.step()
+    row.change(registry.get("prompt-lookup"))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.trace is not None
+    assert any(len(r.nodes) for r in row.trace.rounds), "another method drafts on"
+    assert no_slots_left(short)
+
+
+def test_a_silent_row_leaves_its_batch_mates_drafting(text: Models) -> None:
+    short = short_of_breath(text, SHORT)
+    engine = Engine(short)
+    long, brief = (engine.submit(Request(PROMPT[:n], registry.get("draft-model"), max_new_tokens=19)) for n in (11, 2))
+    while not engine.idle:
+        engine.step()
+    for row, n in ((long, 11), (brief, 2)):
+        assert row.trace is not None
+        assert row.trace.token_ids == worlds.hf_greedy(text.target.model, PROMPT[:n], 19)
+    assert any("positions" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
+    assert brief.trace.footer.warnings == []  # type: ignore[union-attr]
