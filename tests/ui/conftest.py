@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,24 @@ def models_folder() -> Path | None:
     return None
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium, for one module: while it is open, Playwright's event loop counts as running in this thread."""
+@contextmanager
+def chromium(*more: str) -> Iterator[Any]:
+    """Chromium with further arguments; while it is open, Playwright's event loop counts as running in this thread."""
     sync_api = pytest.importorskip("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)
     assert found, "no chromium on the PATH"
     with sync_api.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=found, args=ARGS)
-        yield chromium
-        chromium.close()
+        opened = play.chromium.launch(executable_path=found, args=[*ARGS, *more])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, for one module."""
+    with chromium() as opened:
+        yield opened
 
 
 class Opener:

@@ -325,5 +325,8 @@ class FakeWorkbench:
             yield Pairs(ratios, "waits: another run has the device", True)
         yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
 
+    def health(self) -> dict[str, Any]:
+        return {"status": "ok", "models": 1, "rows": 0}
+
     def device_label(self) -> str:
         return "synthetic device"
