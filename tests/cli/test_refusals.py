@@ -126,6 +126,7 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         ("serve", "--port", "99999"): "'--port'",
         ("serve", "--host", "256.256.256.256"): "--host",
         ("serve", "--allow-model", "a b"): "--allow-model",
+        ("serve", "--allow-model", str(bare)): "--allow-model: " + str(bare),
         ("record", "--only", "medus"): "--only: There is no method 'medus'",
         ("record", "--target", "text-targt"): "--target",
         ("record", "--out", str(files["text.txt"])): "is a file",

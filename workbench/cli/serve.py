@@ -10,8 +10,7 @@ import typer
 
 from workbench.cli import say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
-from workbench.service.checks import about, check_models, check_port, choose_method
-from workbench.service.names import check_name
+from workbench.service.checks import about, check_model, check_models, check_port, choose_method
 
 
 def serve(
@@ -63,7 +62,7 @@ def serve(
     pair = check_models(target, drafter, device, dtype)
     for name in allow_model or ():
         with about("allow-model"):
-            check_name(name)
+            check_model(name)
     from workbench.server.door import door  # Starlette, which no other command needs
     from workbench.server.tls import certificate
 

@@ -96,8 +96,8 @@ class Backend:
     # -- what there is -------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        """The default target, then bundled ones, and those loaded from elsewhere."""
-        names = [self._names.target, *(desk.name for desk in self._shelf.desks())]
+        """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
+        names = [self._names.target, *self._names.allowed, *(desk.name for desk in self._shelf.desks())]
         found = catalogue.targets(list(dict.fromkeys(names)))
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 

@@ -19,10 +19,14 @@ class Names:
         target: used when none is named.
         drafter: used with that target when none is named; "auto": the bundled one, if the target is.
         allow: names that may be used besides the bundled ones and these two; None: any name, folder or Hub id.
+
+    Attributes:
+        allowed: what `allow` says, in its order.
     """
 
     def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None) -> None:
         self.target, self.drafter = target, drafter
+        self.allowed = tuple(allow or ())
         self._allow = None if allow is None else {*allow, target, drafter}
 
     def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
