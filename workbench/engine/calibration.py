@@ -15,6 +15,7 @@ import torch
 
 from workbench.engine.models import Models
 from workbench.engine.runner import Runner, Segment
+from workbench.trace.files import write_whole
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -125,8 +126,6 @@ def _write(stored: dict[str, dict]) -> None:
     path = cache_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(json.dumps(stored, indent=1))
-        partial.replace(path)
+        write_whole(path, json.dumps(stored, indent=1).encode())
     except OSError:  # a read-only home is no reason to fail
         return
