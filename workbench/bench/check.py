@@ -63,7 +63,7 @@ def check_method(
         yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason, kind="availability")
         return
     yield check_greedy(method, models, prompts, max_new_tokens)
-    bare = not set(method.needs) - {"drafter"} and Prompt.of(prompts[0]).images is None
+    bare = not set(method.needs) - {"drafter", "trees"} and Prompt.of(prompts[0]).images is None
     if families and bare:
         yield check_families(method, models.tokenizer, families, max_new_tokens)
     if method.promise is Promise.GREEDY_EXACT:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.trace.files import write_whole
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], kind: str) -> bytes:
@@ -32,6 +31,6 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         WorkbenchError: it cannot be written.
     """
     try:
-        write_whole(path, as_bytes(rows, path.suffix.removeprefix(".")))
+        path.write_bytes(as_bytes(rows, path.suffix.removeprefix(".")))
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None

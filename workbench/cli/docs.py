@@ -11,7 +11,6 @@ import typer
 from workbench.cli.methods import markdown_table
 from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
-from workbench.trace.files import write_whole
 from workbench.trace.metrics import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def docs(
         if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
-            write_whole(source.FILE, wanted.encode())
+            source.FILE.write_text(wanted, encoding="utf-8")
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     if bench:
@@ -62,7 +61,7 @@ def docs(
             continue
         if check:
             raise WorkbenchError(f"{file} is stale.", "Run `workbench docs`.")
-        write_whole(file, text.encode())
+        file.write_text(text, encoding="utf-8")
 
 
 def pages(methods: Sequence[Known]) -> dict[str, str]:
@@ -97,7 +96,7 @@ def _kind(method: Known) -> str:
         return "simulation"
     if "pictures" in method.needs or "sight" in method.needs:
         return "pictures"
-    return "" if not method.needs else "drafter" if "drafter" in method.needs else "head"
+    return "drafter" if "drafter" in method.needs else "head" if set(method.needs) - {"trees"} else ""
 
 
 def definitions_table() -> str:

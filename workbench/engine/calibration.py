@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
 import time
 from bisect import bisect_left
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from workbench.engine import remembered
 from workbench.engine.models import Models
 from workbench.engine.runner import Runner, Segment
-from workbench.trace.files import write_whole
 
+FACTS = "costs.json"
+"""File of what was measured, in the folder of remembered facts."""
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -44,12 +44,6 @@ class Costs:
         return self.target_s[a] + (self.target_s[b] - self.target_s[a]) * (n - a) / (b - a)
 
 
-def cache_file() -> Path:
-    """Where measurements are kept."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "speculative-decoding-workbench" / "costs.json"
-
-
 def costs_of(models: Models, fresh: bool = False) -> Costs:
     """Costs of these models on this machine; measured at the first call (about half a second for a small model).
 
@@ -60,13 +54,13 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
     key = _key(models)
     if key in models.shared and not fresh:
         return models.shared[key]
-    stored = _read()
+    stored = remembered.read(FACTS)
     if key in stored and not fresh:
         costs = Costs({int(n): s for n, s in stored[key]["target_s"].items()}, stored[key]["draft_s"])
     else:
         costs = measure(models)
         stored[key] = {"target_s": {str(n): s for n, s in costs.target_s.items()}, "draft_s": costs.draft_s}
-        _write(stored)
+        remembered.write(FACTS, stored)
     models.shared[key] = costs
     return costs
 
@@ -113,19 +107,3 @@ def _key(models: Models) -> str:
         str(models.drafter_name), str(drafter.dtype if drafter is not None else None),
     ]  # fmt: skip
     return "|".join(parts)
-
-
-def _read() -> dict[str, dict]:
-    try:
-        return json.loads(cache_file().read_text())
-    except (OSError, ValueError):
-        return {}
-
-
-def _write(stored: dict[str, dict]) -> None:
-    path = cache_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(stored, indent=1).encode())
-    except OSError:  # a read-only home is no reason to fail
-        return

@@ -40,7 +40,35 @@ def refuse_unverifiable(model: PreTrainedModel) -> None:
             "Use a target whose layers are all attention (Llama, Qwen2/3, Mistral, Gemma 3, …).",
         )
     if getattr(model.config, "is_encoder_decoder", False):
-        raise ModelError(f"{name} is an encoder–decoder.", "Use a decoder-only language model as the target.")
+        raise encoder_decoder(name, model.config)
+
+
+def encoder_decoder(name: str, config: PretrainedConfig) -> ModelError:
+    """What is said of a T5 or a BART: its decoder looks at what an encoder made of another text."""
+    return ModelError(
+        f"{name} ({config.model_type}) is an encoder–decoder: it answers a text that its encoder has read, where "
+        "speculative decoding here goes on with a text.",
+        "Use a decoder-only language model as the target (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …).",
+    )
+
+
+def longest_context(config: PretrainedConfig) -> tuple[int, str]:
+    """Up to how many tokens a decoder can be run, and why not further, where it was made for more.
+
+    LongRoPE (Phi-3) turns queries and keys by other factors as soon as one row of a batch is longer than the model's
+    original context: what is in the cache was turned by the old ones, and shorter rows beside it change, too.
+    """
+    own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
+    found = getattr(config, "rope_parameters", None) or {}
+    kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
+    ends = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
+    end = min((end for end in ends if end), default=own)
+    if end >= own:
+        return own, ""
+    return end, (
+        f"behind {end:,} tokens this model turns its keys by other factors (longrope), and those in the cache, also of "
+        "shorter runs, would no longer be right"
+    )
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:

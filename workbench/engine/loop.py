@@ -101,7 +101,8 @@ class Engine:
         room = self.models.target.context - len(prompt)
         notes = []
         if row.max_new_tokens > room:
-            notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: the context ends there.")
+            why = self.models.target.why_context or "the context ends there"
+            notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
             row.max_new_tokens = room
         notes += [note for picture in request.pictures if (note := picture.info.get("note"))]
         row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
@@ -135,7 +136,8 @@ class Engine:
         if len(prompt) >= context:
             raise PromptError(
                 f"The prompt has {len(prompt)} tokens; the context holds {context}, one of which must stay free.",
-                f"Shorten it by {len(prompt) - context + 1} tokens or more.",
+                f"Shorten it by {len(prompt) - context + 1} tokens or more"
+                + (f": {why}." if (why := self.models.target.why_context) else "."),
             )
         if request.images is not None:
             check_end(self.models, prompt)

@@ -23,10 +23,11 @@ from workbench.core.panics import no_panic
 from workbench.engine import devices
 from workbench.engine.bundle import DEFAULT_TARGET, bundled, locate, own_drafter
 from workbench.engine.bundle import bundled_folder as bundled_folder  # where notebooks ask for it
-from workbench.engine.checksums import check_weights
 from workbench.engine.clock import Meter
+from workbench.engine.layers import encoder_decoder
 from workbench.engine.packed import pack
 from workbench.engine.pictures import why_no_pictures
+from workbench.engine.probe import admit
 from workbench.engine.runner import Runner
 
 
@@ -75,11 +76,11 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         CapacityError: not enough memory.
     """
     place = locate(name)
-    if Path(place).is_dir():
-        check_weights(Path(place))
     options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        if getattr(config, "is_encoder_decoder", False):
+            raise encoder_decoder(name, config)
         if dtype == torch.float64 and hasattr(config, "num_experts_per_tok"):
             config._experts_implementation = "eager"  # grouped matrix products know no float64
         options["config"] = config
@@ -218,6 +219,8 @@ class Models:
         """Why `need` cannot be had; empty when it can."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
+        if need == "trees":
+            return self.target.why_no_trees
         if need == "pictures":
             return why_no_pictures(self.target.model.config, self.target_name or "This target")
         if need == "sight":
@@ -229,7 +232,10 @@ class Models:
 
     def why_not(self, needs: tuple[str, ...]) -> str:
         """Why a method with these needs cannot run; empty when it can."""
-        return " ".join(filter(None, (self.missing(need) for need in needs)))
+        reasons = [self.missing(need) for need in needs]
+        if self.drafter is not None and {"drafter", "trees"} <= set(needs):
+            reasons.append(self.drafter.why_no_trees)
+        return " ".join(filter(None, reasons))
 
     @property
     def meters(self) -> list[Meter]:
@@ -294,7 +300,9 @@ def load_models(
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
     model = load_model(target, where, kind)
-    models = Models(Runner(model, context), load_tokenizer(target), target)
+    runner = Runner(model, context)
+    admit(runner, target, locate(target))
+    models = Models(runner, load_tokenizer(target), target)
     models.processor = load_processor(target, model)
     models.heads = find_heads(target, models.target)
     if drafter == "auto":
@@ -327,6 +335,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
             "prompt-lookup, token-recycling, lookahead-trie, early-exit, and medusa where heads exist.",
         )
     model = load_model(name, where, kind)
-    models.drafter = Runner(model, models.target.context)
+    runner = Runner(model, models.target.context)
+    admit(runner, name, locate(name))
+    models.drafter = runner
     models.drafter_processor = load_processor(name, model)
     models.drafter_name, models.drafter_problem = name, ""

@@ -66,7 +66,7 @@ class Drafter:
 
     needs: ClassVar[tuple[str, ...]] = ()
     """What it takes besides the target: a "drafter"; "sight" (the drafter reads pictures); "pictures" (the target reads
-    them); or the kind of a trained head ("medusa")."""
+    them); the kind of a trained head ("medusa"); or "trees" (the target verifies trees, not chains alone)."""
     blind: ClassVar[bool] = False
     """Whether it leaves pictures out, so that a draft model trained without them suits it better."""
     reads_target: ClassVar[bool] = False

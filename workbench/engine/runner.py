@@ -19,7 +19,13 @@ from transformers import PreTrainedModel
 from workbench.core.errors import CapacityError, ContextError, ModelError
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.clock import Clock, Meter
-from workbench.engine.layers import decoder_layers, refuse_unverifiable, subset, text_config
+from workbench.engine.layers import (
+    decoder_layers,
+    longest_context,
+    refuse_unverifiable,
+    subset,
+    text_config,
+)
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.pictures import Pictured, layout, watched, why_no_pictures
@@ -103,8 +109,10 @@ class Runner:
         self.device, self.dtype = model.device, model.dtype
         _, layers = decoder_layers(model)
         self.n_layers = len(layers)
-        own = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None) or 2048
-        self.context = min(context or min(own, 4096), own)
+        own, why_end = longest_context(self.config)
+        self.context = min(context or 4096, own)
+        self.why_context = why_end if self.context == own else ""
+        self.why_no_trees = ""  # until `probe.admit` finds a reason
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
         self._numbers = torch.arange(2 * (self.context + SCRATCH), device=self.device)
         self.masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device, self.cache.capacity)
@@ -277,10 +285,15 @@ class Runner:
                 are not asked for run along as padding.
             last_only: compute logits for the last position only (all segments must then have one length).
             layers: indices of the layers to run; all by default.
+
+        Raises:
+            ModelError: a segment is a tree, and the model verifies chains only (see `probe.admit`).
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
             with torch.inference_mode():
                 return self.forward(batch, last_only, layers)
+        if self.why_no_trees and any(segment.sees is not None for segment in batch):
+            raise ModelError(self.why_no_trees, "Take a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
             lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, batch[0].tokens.shape[0]
             ids = batch[0].tokens.unsqueeze(0)

@@ -37,6 +37,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.bundle import bundled
 from workbench.engine.method import Configured
 from workbench.engine.models import find_heads, load_model
+from workbench.engine.probe import admit
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.methods import registry
 from workbench.trace import metrics
@@ -185,10 +186,17 @@ class Speculative:
     def _models(self, model: PreTrainedModel, assistant: PreTrainedModel | None, length: int, n_rows: int) -> Models:
         """The user's models as the engine wants them: for this call only, with room for this call."""
         models = Models(Runner(model, length, n_rows), self._tokenizer, _name_of(model))
+        admit(models.target, models.target_name)
+        if models.target.context < length and models.target.why_context:
+            raise ModelError(
+                f"{models.target_name} cannot write up to {length} tokens here: {models.target.why_context}.",
+                f"Set max_length={models.target.context} or less.",
+            )
         models.drafter_problem = "No draft model was given: use speculative(…, assistant=…)."
         models.heads = find_heads(models.target_name, models.target)
         if assistant is not None and "drafter" in self._configured.method.needs:
             models.drafter = Runner(assistant, length, n_rows)
+            admit(models.drafter, "The assistant")
             models.drafter_name = models.target_name if assistant is model else f"{_name_of(assistant)} (assistant)"
             if models.drafter.vocab_size != models.target.vocab_size:
                 raise ModelError(
@@ -333,6 +341,7 @@ def _refuse(
     refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
     refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
     refused += [name for name, value in model_kwargs.items() if name not in OURS and value is not None]
+    refused += ["position_ids that do not count the prompt's tokens"] if _counts_otherwise(model_kwargs) else []
     if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
         refused.append("past_key_values")
     for processor in processors:
@@ -342,6 +351,17 @@ def _refuse(
         raise ParameterError(
             f"speculative() cannot honour: {', '.join(refused)}.", "Leave it out, or call generate without it."
         )
+
+
+def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
+    """Whether positions were given that are not those `generate` would have counted, padding left out."""
+    positions, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
+    if positions is None:
+        return False
+    if mask is None:
+        mask = torch.ones_like(positions)
+    usual = (mask.long().cumsum(-1) - 1).expand_as(positions)
+    return not torch.equal(positions * mask, usual * mask)
 
 
 def _argument_of_generate(name: str) -> Any:

@@ -80,7 +80,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 name = target if need == "pictures" else drafter
                 if name is not None and reads_pictures(name) is False:
                     return f"{name} reads text only."
-            elif need not in heads:
+            elif need != "trees" and need not in heads:  # only loading tells how a target takes trees
                 return f"There are no {need} heads trained for {target}."
         return ""
 

@@ -43,11 +43,12 @@ class Desk:
             PromptError: no token fits behind the prompt.
             CapacityError: with the largest `max_new_tokens` that fits.
         """
-        context = self.models[None].target.context
+        target = self.models[None].target
+        context, why = target.context, target.why_context
         if n_prompt >= context:
             raise PromptError(
                 f"The prompt has {n_prompt} tokens; the context holds {context}, one of which must stay free.",
-                f"Shorten it by {n_prompt - context + 1} tokens or more.",
+                f"Shorten it by {n_prompt - context + 1} tokens or more{f': {why}' if why else ''}.",
             )
         if context < min(self.own_context, n_prompt + max_new_tokens):
             raise CapacityError(

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from workbench.engine import Runner
-from workbench.engine.layers import text_config
+from workbench.engine.layers import longest_context, text_config
 from workbench.engine.packed import LARGEST_MODEL
 from workbench.engine.runner import SCRATCH
 
@@ -71,7 +71,7 @@ class Need:
         for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2048
+        own, _ = longest_context(config)
         return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(own, LONGEST))
 
     def row(self, context: int) -> int:

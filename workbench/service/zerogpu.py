@@ -34,7 +34,7 @@ from workbench.core.errors import (
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.bundle import DEFAULT_DRAFTER, DEFAULT_TARGET, known_targets, own_drafter
+from workbench.engine.bundle import DEFAULT_DRAFTER, DEFAULT_TARGET, known_targets, locate, own_drafter
 from workbench.engine.models import (
     find_heads,
     load_model,
@@ -45,6 +45,7 @@ from workbench.engine.models import (
     same_vocabulary,
 )
 from workbench.engine.pictures import read
+from workbench.engine.probe import admit
 from workbench.engine.request import CANCELLED, ENDED, ERROR, QUEUED, RUNNING
 from workbench.methods import registry
 from workbench.methods.known import Known
@@ -490,9 +491,11 @@ class ZeroClient:
             target, drafter = pair
             model, tokenizer = self._loaded[target]
             models = Models(Runner(model), tokenizer, target, processor=self._processors[target])
+            admit(models.target, target, locate(target))
             models.heads = find_heads(target, models.target)
             if drafter is not None:
                 models.drafter = Runner(self._loaded[drafter][0], models.target.context)
+                admit(models.drafter, drafter, locate(drafter))
                 models.drafter_name, models.drafter_problem = drafter, ""
                 models.drafter_processor = self._processors[drafter]
             self._engines[key] = Engine(models, max_rows=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import scale_rates
 
@@ -129,6 +129,7 @@ def _save(
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
     state = {
         "model": trained.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
@@ -137,8 +138,8 @@ def _save(
         "seconds": options.clock.seconds,
         "losses": result.losses,
     }
-    with replacing(path) as part:
-        torch.save(state, part)
+    torch.save(state, part)
+    os.replace(part, path)  # noqa: PTH105  # a kill while writing leaves the old checkpoint whole
 
 
 def _restore(

@@ -20,7 +20,6 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from workbench.bench.machine import machine_facts
-from workbench.trace.files import write_whole
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
@@ -164,7 +163,7 @@ def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) ->
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
     figures |= more or {}
-    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
+    (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
     return figures
 
 

@@ -22,5 +22,5 @@ class EagleVLM(FeatureDrafter):
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.1: the baseline EagleVLM.
     """
 
-    needs: ClassVar[tuple[str, ...]] = (EagleVLMNet.kind,)
+    needs: ClassVar[tuple[str, ...]] = (EagleVLMNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = EagleVLMNet

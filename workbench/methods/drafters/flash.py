@@ -76,7 +76,7 @@ class Flash(FeatureDrafter):
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
 
-    needs: ClassVar[tuple[str, ...]] = (FlashNet.kind,)
+    needs: ClassVar[tuple[str, ...]] = (FlashNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = FlashNet
     latents: int = param(8, ge=1, le=64, doc="vectors that a picture becomes, at most as many as were trained")
 

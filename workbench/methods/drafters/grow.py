@@ -148,7 +148,7 @@ class GrowthState:
 class TreeFromModel(Drafter):
     """What the draft-tree methods share: a cache row of the draft model that keeps accepted nodes it has read."""
 
-    needs: ClassVar[tuple[str, ...]] = ("drafter",)
+    needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
 
     def prime(self, row: Row, models: Models) -> GrowthState:
         """Take a row of the draft model's cache and read everything committed but the last token."""

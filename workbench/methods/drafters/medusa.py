@@ -18,7 +18,6 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.checksums import check_weights
 from workbench.engine.models import HeadInfo, Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -35,7 +34,6 @@ class MedusaHeads(nn.Module):
     def __init__(self, info: HeadInfo, models: Models) -> None:
         super().__init__()
         try:
-            check_weights(info.folder)
             weights = load_file(info.folder / "model.safetensors")
             n = info.config["n_heads"]
             weight = torch.stack([weights[f"heads.{i}.weight"] for i in range(n)])
@@ -99,7 +97,7 @@ class Medusa(Drafter):
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1 (heads), §2.1.2 and §2.3.3 (tree).
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("medusa",)
+    needs: ClassVar[tuple[str, ...]] = ("medusa", "trees")
     reads_target: ClassVar[bool] = True
     nodes: int = param(12, ge=1, le=96, doc="nodes of the static tree")
 

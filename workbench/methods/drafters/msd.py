@@ -45,5 +45,5 @@ class MSD(FeatureDrafter):
     Source: Lin et al. 2025, Speculative decoding reimagined for multimodal large language models, arXiv:2505.14260, §3.
     """
 
-    needs: ClassVar[tuple[str, ...]] = (MSDNet.kind,)
+    needs: ClassVar[tuple[str, ...]] = (MSDNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = MSDNet

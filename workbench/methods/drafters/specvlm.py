@@ -103,7 +103,7 @@ class SpecVLM(FeatureDrafter):
     Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2 (compressor), §3.3 (online-logit distillation).
     """
 
-    needs: ClassVar[tuple[str, ...]] = (SpecVLMNet.kind,)
+    needs: ClassVar[tuple[str, ...]] = (SpecVLMNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = SpecVLMNet
     compressor: str = param("gate", choices=("gate", "all", *MENU), doc="what the drafter sees of a picture")
     ratio: int = param(4, ge=1, le=64, doc="vision tokens that become one, for prune, pool and conv")

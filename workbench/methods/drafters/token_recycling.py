@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class TokenRecycling(Drafter):
     here is the best tree of the chosen size under assumed chances of the ranks.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, ge=1, le=96, doc="nodes of the static tree")
     warm: bool = param(False, doc="keep the table for later runs on this backend (they then see traces of this text)")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
@@ -130,6 +131,7 @@ class LookaheadTrie(Drafter):
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, ge=1, le=96, doc="nodes drafted at most")
     branch_length: int = param(8, ge=2, le=16, doc="tokens inserted after each token, and most levels drafted")
     query_length: int = param(2, ge=1, le=8, doc="longest suffix looked up, in tokens")

@@ -7,7 +7,6 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from workbench.trace.files import write_whole
 from workbench.training.cards import runs_of
 from workbench.training.scenes.scene import COLOURS, SHAPES, WORDS
 
@@ -175,4 +174,4 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
             text = _DRAFTERS[name].format(parameters=parameters) + _run(figures, hardware)
             text += _drafter_table(figures, results, name)
             text += "\nMade to draft for `vision-target`; its own answers are poor.\n"
-        write_whole(folder / "README.md", text.encode())
+        (folder / "README.md").write_text(text)

@@ -102,7 +102,7 @@ function paper({ title, authors, year, where }) {
 }
 
 function needs(method) {
-  const words = { drafter: "a draft model with the target's vocabulary", medusa: "Medusa heads trained for the target" };
+  const words = { drafter: "a draft model with the target's vocabulary", medusa: "Medusa heads trained for the target", trees: "a target that verifies trees" };
   return method.needs.length ? method.needs.map((n) => words[n] ?? n).join(", ") : "nothing but the target";
 }
 

@@ -1,0 +1,204 @@
+"""What is asked of a model before it decodes: those that would write other text are refused, by name and with why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+import worlds
+
+from workbench.bench.tiny import tiny_config
+from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError
+from workbench.engine import Engine, Models, Request, Runner, load_models, probe
+from workbench.engine.probe import Standing
+from workbench.interop import speculative
+from workbench.methods import registry
+from workbench.methods.choice import choose
+
+hf: Any = transformers
+SOUND = ("llama", "gemma3_text", "mixtral")
+ALIBI: dict[str, dict[str, Any]] = {"falcon": {"alibi": True, "new_decoder_architecture": False}}
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def tiny(name: str, dtype: torch.dtype = torch.float64, scale: float = 12.0, **values: Any) -> Any:
+    return worlds.random_model(tiny_config(name, **values), scale=scale).to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def _facts_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_model_passes_in_every_dtype(name: str, dtype: torch.dtype) -> None:
+    assert probe.standing(Runner(tiny(name, dtype))) == Standing()
+
+
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_alibi_takes_chains_and_no_trees_in_every_dtype(dtype: torch.dtype, scale: float) -> None:
+    """With the usual initial weights attention is nearly flat, and alibi's error smaller than bfloat16's rounding."""
+    found = probe.standing(Runner(tiny("mpt", dtype, scale)))
+    assert found.why_not == ""
+    assert "second branch" in found.why_no_trees
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["roformer", "trocr", "bart"])
+def test_a_decoder_that_counts_positions_by_itself_is_refused(name: str, dtype: torch.dtype) -> None:
+    runner = Runner(tiny(name, dtype))
+    with pytest.raises(ModelError, match=rf"^Mine \({name}\) cannot be decoded here: .*other logits"):
+        probe.admit(runner, "Mine")
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon", "xglm", "deepseek_v32", "glm_moe_dsa", "cpmant"])
+def test_a_model_that_would_fail_in_a_run_is_refused_before_it(name: str) -> None:
+    runner = Runner(tiny(name, **ALIBI.get(name, {})))
+    with pytest.raises(ModelError, match=rf"^Mine \({name}\) cannot be decoded here: ") as caught:
+        probe.admit(runner, "Mine")
+    assert "another family" in caught.value.remedy
+
+
+def test_a_model_that_reads_both_ways_is_refused_for_that() -> None:
+    with pytest.raises(ModelError, match="change with the tokens behind it"):
+        probe.admit(Runner(tiny("bert", is_decoder=False)), "Mine")
+
+
+def test_the_probe_leaves_the_runner_as_it_was() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        model = tiny("llama", dtype)
+        before = {name: (w.dtype, w.data_ptr(), w._version) for name, w in model.named_parameters()}
+        runner = Runner(model)
+        state = runner.cache, runner.slots, runner.masks, runner._lean, runner.meter
+        hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+        probe.admit(runner, "Mine")
+        assert all(
+            a is b
+            for a, b in zip(state, (runner.cache, runner.slots, runner.masks, runner._lean, runner.meter), strict=True)
+        )
+        assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
+        assert {name: (w.dtype, w.data_ptr(), w._version) for name, w in model.named_parameters()} == before
+        assert runner.why_no_trees == ""
+
+
+# -- what it means for runs -------------------------------------------------------------------------------------------
+
+
+def saved(folder: Path, name: str, **values: Any) -> Path:
+    tiny(name, **values).save_pretrained(folder)
+    worlds.letter_tokenizer(64).save_pretrained(folder)
+    return folder
+
+
+def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_path: Path) -> None:
+    folder = str(saved(tmp_path / "mpt", "mpt"))
+    models = load_models(folder, folder, device="cpu", dtype="float64")
+    prompt = worlds.repeating_prompt(9)
+    wanted = worlds.hf_greedy(models.target.model, prompt, 12)
+    engine = Engine(models)
+    for name in ("autoregressive", "draft-model", "prompt-lookup", "early-exit"):
+        assert engine.generate(Request(prompt, registry.get(name), max_new_tokens=12)).token_ids == wanted, name
+    for name in ("draft-tree", "draft-tree-sampled", "token-recycling", "lookahead-trie"):
+        with pytest.raises(MethodUnavailableError, match=r"takes chains, not trees: .* second branch"):
+            engine.submit(Request(prompt, registry.get(name)))
+    assert choose(lambda name: models.why_not(registry.get(name).needs)) == ("draft-model", "")
+
+
+def test_a_tree_that_gets_through_ends_its_run_with_the_reason() -> None:
+    """A policy that branches, or a method of one's own that does not say so."""
+    models = worlds.world("llama")
+    models.target.why_no_trees = "Mine takes chains, not trees: so it is."
+    row = Engine(models).submit(Request(worlds.random_prompt(5), registry.get("draft-model")))
+    slot = models.target.open()
+    models.target.prefill(slot, worlds.random_prompt(4))
+    with pytest.raises(ModelError, match="chains, not trees"):
+        models.target.forward([worlds.tree_segment(slot, 1, [2, 3], [-1, -1])])
+    assert row.status
+
+
+def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
+    t5 = hf.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
+    hf.T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
+    hf.BartForConditionalGeneration(tiny_config("bart")).save_pretrained(tmp_path / "bart")
+    for kind in ("t5", "bart"):
+        with pytest.raises(ModelError, match=rf"\({kind}\) is an encoder–decoder"):
+            load_models(str(tmp_path / kind), None, device="cpu")
+
+
+def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, asked = saved(tmp_path / "gpt2", "gpt2"), []
+    monkeypatch.setattr(probe, "standing", lambda runner: asked.append(runner) or Standing())
+    load_models(str(folder), None, device="cpu")
+    load_models(str(folder), None, device="cpu")
+    assert len(asked) == 1
+    load_models(str(folder), None, device="cpu", dtype="bfloat16")
+    assert len(asked) == 2
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    load_models(str(folder), None, device="cpu")
+    assert len(asked) == 3
+
+
+def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, asked = tiny("llama"), []
+    monkeypatch.setattr(probe, "standing", lambda runner: asked.append(runner) or Standing())
+    for _ in range(2):
+        probe.admit(Runner(model), "Mine")
+    assert len(asked) == 1
+    model.get_input_embeddings().weight.data.mul_(2)
+    model.get_input_embeddings().weight.add_(0)
+    probe.admit(Runner(model), "Mine")
+    assert len(asked) == 2
+
+
+# -- contexts that end early ------------------------------------------------------------------------------------------
+
+LONGROPE = {
+    "max_position_embeddings": 128,
+    "original_max_position_embeddings": 32,
+    "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32,
+        "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 6.0],
+    },
+}  # fmt: skip
+
+
+def test_longrope_ends_where_its_factors_change_and_says_so() -> None:
+    model = tiny("phi3", **LONGROPE)
+    models = Models(Runner(model), worlds.letter_tokenizer(64), "phi")
+    assert models.target.context == 32
+    engine, prompt = Engine(models), worlds.repeating_prompt(20)
+    trace = engine.generate(Request(prompt, registry.get("prompt-lookup"), max_new_tokens=40))
+    assert trace.token_ids == worlds.hf_greedy(model, prompt, 12)
+    assert "cut from 40 to 12: behind 32 tokens this model turns its keys by other factors" in trace.footer.warnings[0]
+    with pytest.raises(PromptError, match="longrope"):
+        engine.submit(Request(worlds.random_prompt(33), registry.get("prompt-lookup")))
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=32, do_sample=False)
+    assert out[0].tolist() == prompt + trace.token_ids
+    with pytest.raises(ModelError, match="cannot write up to 33 tokens here: behind 32 tokens"):
+        model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=33, do_sample=False)
+
+
+# -- generate's positions ---------------------------------------------------------------------------------------------
+
+
+def test_positions_of_ones_own_are_refused_by_generate() -> None:
+    model = tiny("gpt2")
+    ids = torch.tensor([worlds.random_prompt(6), [0, 0, *worlds.random_prompt(4)]])
+    mask = torch.ones_like(ids)
+    mask[1, :2] = 0
+    usual = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
+    options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(ids, position_ids=usual, **options)
+    found = model.generate(ids, position_ids=usual, custom_generate=speculative("prompt-lookup"), **options)
+    assert found.tolist() == wanted.tolist()
+    with pytest.raises(ParameterError, match="position_ids that do not count the prompt's tokens"):
+        model.generate(ids, position_ids=usual + 3, custom_generate=speculative("prompt-lookup"), **options)
