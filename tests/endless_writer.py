@@ -1,15 +1,27 @@
-"""A process that keeps runs until it is killed. Imports little: fifty of them are started."""
+"""Processes that write until they are killed. They import little: fifty of them are started."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from workbench.bench.tables import write_rows
+from workbench.cli.generate import write_trace
 from workbench.trace import export
 from workbench.trace.store import RunStore
+from workbench.views import recorded
 
 TRACE = Path(__file__).parent / "fixtures" / "schema-1.jsonl"
+ROWS = [{"name": "a" * 50, "value": i} for i in range(200)]
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "trace.jsonl": lambda path: write_trace(export.read(TRACE.read_bytes()), path),
+    "table.csv": lambda path: write_rows(ROWS, path),
+    "table.parquet": lambda path: write_rows(ROWS, path),
+    "recording.json.gz": lambda path: recorded.write(path, export.read(TRACE.read_bytes())),
+}
+"""What writes a file that a user keeps, by the name of such a file."""
 _open = Path.open
 
 
@@ -34,6 +46,16 @@ class SlowFile:
 
     def __exit__(self, *_: Any) -> None:
         self._file.close()
+
+
+def overwrite_on_and_on(kind: str, file: str, started: Any) -> None:
+    """Write one file over and over, as the commands and the recorder do (see `WRITERS`)."""
+    write, path = WRITERS[kind], Path(file)
+    write(path)
+    Path.open = lambda self, *args, **options: SlowFile(_open(self, *args, **options))  # type: ignore[assignment]
+    started.set()
+    while True:
+        write(path)
 
 
 def keep_on_writing(folder: str, started: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from workbench import Workbench
 from workbench.bench import pairing
 from workbench.bench.pairing import MOST, Pairs, enough, measure_pairs
-from workbench.trace.events import Footer
+from workbench.trace.events import Emitted, Footer, Nodes, Round
 
 
 class Made:
@@ -31,15 +32,18 @@ class Made:
         if timeout is not None:
             raise TimeoutError
         reason = "cancelled" if self.cancelled else "length"
-        return _Trace([1] * self.n, Footer(reason, "", self.seconds))
+        nodes = Nodes([], [], [], [], [], [], [], [], [], [], [])
+        emitted = [Emitted(1, "a", i, i + 1, "plain", None, i, 0.5) for i in range(self.n)]
+        return _Trace([Round(0, "m", {}, nodes, [], 1, "plain", emitted, seconds=self.seconds)], Footer(reason))
 
     def cancel(self) -> None:
         self.cancelled = self.cancelled or not self.ended
 
 
+@dataclass
 class _Trace:
-    def __init__(self, token_ids: list[int], footer: Footer) -> None:
-        self.token_ids, self.footer = token_ids, footer
+    rounds: list[Round]
+    footer: Footer
 
 
 class Device:

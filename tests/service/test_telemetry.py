@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from workbench.core.errors import WorkbenchError
 from workbench.methods import registry
 from workbench.service import Backend, logs
-from workbench.trace.metrics import acceptance_rate, emitted, tau
+from workbench.trace.metrics import acceptance_rate, decode_seconds, emitted, overhead_seconds, tau
 
 from .conftest import PROMPT, until
 
@@ -51,6 +51,8 @@ def test_metrics_agree_with_the_traces(backend: Callable[..., Backend]) -> None:
         assert found["workbench_mean_accepted_length", method] == pytest.approx(tau(trace.rounds))
         assert found["workbench_acceptance_rate", method] == pytest.approx(acceptance_rate(trace.rounds))
         assert found["workbench_verify_seconds_total", method] > 0
+        assert found["workbench_decode_seconds_total", method] == pytest.approx(decode_seconds(trace.rounds))
+        assert found["workbench_overhead_seconds_total", method] == pytest.approx(overhead_seconds(trace.rounds))
         assert found["workbench_runs_ended_total", method, "finished"] == 1
     assert found["workbench_runs", "paused"] == found["workbench_rows",] == 1
     assert found["workbench_model_events_total", "load"] == 1

@@ -10,11 +10,12 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workbench.bench.sample import sample_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.trace import metrics
-from workbench.trace.events import SCHEMA_VERSION, Emitted, Header, Nodes, Round, Top, Trace
+from workbench.trace.events import SCHEMA_VERSION, Emitted, Footer, Header, Nodes, Round, Top, Trace
 
 
 @pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "sampled"])
@@ -118,15 +119,17 @@ def a_round(status: list[str], path: list[int], depth: list[int], n_emitted: int
         accept=[None] * n, u=[None] * n, status=status, source=[""] * n,
     )  # fmt: skip
     emitted = [Emitted(1, "a", i, i + 1, "accepted", None, i, 0.5) for i in range(n_emitted)]
-    return Round(index, "m", {}, nodes, path, 1, "bonus", emitted, seconds=0.5, overhead_s=0.1)
+    parts = {"draft_s": 0.1, "verify_s": 0.2, "waited_s": 0.1, "overhead_s": 0.1}
+    return Round(index, "m", {}, nodes, path, 1, "bonus", emitted, started_s=0.6 * index + 0.2, seconds=0.5, **parts)
 
 
 A, R, D = "accepted", "rejected", "discarded"
 ROUNDS = [
     a_round([A, A, R, D], [0, 1], [1, 2, 3, 4], 3),  # a chain of four, two accepted
-    a_round([R, A, R, R], [1], [1, 1, 2, 2], 2),  # two siblings, then two
-    a_round([], [], [], 1),
+    a_round([R, A, R, R], [1], [1, 1, 2, 2], 2, 1),  # two siblings, then two
+    a_round([], [], [], 1, 2),
 ]
+"""They begin 0.2 s after the end of prefill, with 0.1 s between each two: the last one ends after 1.9 s."""
 
 
 def test_figures_by_hand() -> None:
@@ -137,8 +140,14 @@ def test_figures_by_hand() -> None:
     assert metrics.accepted_histogram(ROUNDS) == {0: 1, 1: 1, 2: 1}
     header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
     found = metrics.summary(Trace(header, ROUNDS))
-    assert found["tokens_per_second"] == pytest.approx(6 / 1.5)
-    assert found["overhead_share"] == pytest.approx(0.2)
+    assert found["seconds"] == pytest.approx(1.9)
+    assert found["tokens_per_second"] == pytest.approx(6 / 1.9), "as its definition says; over the rounds alone 6 / 1.5"
+    assert found["overhead_seconds"] == pytest.approx(1.9 - 3 * 0.4), "time between rounds included"
+    assert found["overhead_share"] == pytest.approx(0.7 / 1.9)
+    assert found["overhead_ms_per_round"] == pytest.approx(700 / 3)
+    sample = sample_of(Trace(header, ROUNDS, Footer("length", "", seconds=2.5)), "c", 0, 0, 3.0)
+    assert sample.decode_rate == found["tokens_per_second"], "a bench, a comparison and the page divide by the same"
+    assert sample.figures["overhead_s"] == found["overhead_seconds"]
     assert found["conditional_acceptance"] == [1.0, 0.5, 0.0]
 
 

@@ -71,7 +71,15 @@ def run(*rounds: tuple[int, int], method: str = "draft-model") -> Trace:
         r.index = index
         made.append(r)
         at += accepted + 1
-    return Trace(header(method), made, Footer("length"))
+    return laid(Trace(header(method), made, Footer("length")))
+
+
+def laid(trace: Trace) -> Trace:
+    """The rounds one behind the other, from the end of prefill on."""
+    at = 0.0
+    for r in trace.rounds:
+        r.started_s, at = at, at + r.seconds
+    return trace
 
 
 PLAIN = run(*[(0, 0)] * 12, method="autoregressive")
@@ -129,7 +137,7 @@ def test_nothing_is_concluded_from_rounds_that_stalled(part: str) -> None:
     for r in hit.rounds[2:5]:
         setattr(r, part, getattr(r, part) + 19 * r.seconds)
         r.seconds *= 20
-    found, clean = whatif.budget(hit, PLAIN), whatif.budget(usual, PLAIN)
+    found, clean = whatif.budget(laid(hit), PLAIN), whatif.budget(usual, PLAIN)
     assert (found.stalled, found.rounds) == (3, 10)
     assert found.measured is not None
     assert clean.speedup is not None

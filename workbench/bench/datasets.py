@@ -16,6 +16,7 @@ from typing import Any
 
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.core.errors import PromptError, UnknownNameError
+from workbench.trace.files import read_regular
 
 Row = dict[str, Any]
 
@@ -131,7 +132,8 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
 
 def _read(path: Path, dataset: Dataset) -> Iterator[BenchPrompt]:
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = read_regular(path)
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
         lines = data.decode("utf-8").split("\n")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is damaged or not UTF-8 text"

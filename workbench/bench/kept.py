@@ -22,7 +22,7 @@ from workbench.bench.conditions import canonical, differences, identity
 from workbench.bench.grid import Cell, Sweep
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
-from workbench.trace.files import write_whole
+from workbench.trace.files import read_regular, write_whole
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 LOCK = ".lock"
@@ -166,7 +166,7 @@ class Kept:
             WorkbenchError: there is none.
         """
         try:
-            return Sweep.from_wire(json.loads((self.folder / "sweep.json").read_text(encoding="utf-8")))
+            return Sweep.from_wire(json.loads(read_regular(self.folder / "sweep.json")))
         except (OSError, ValueError, KeyError) as error:
             raise WorkbenchError(f"{self.folder} holds no sweep.", "Give the folder of one, or axes.") from error
 
@@ -201,7 +201,7 @@ def _same(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any] | None) -> b
 
 def _read(path: Path) -> Result | None:
     try:
-        return Result(**json.loads(path.read_text(encoding="utf-8")))
+        return Result(**json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError):
         return None
 

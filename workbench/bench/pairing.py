@@ -19,6 +19,7 @@ from workbench.bench.lanes import BASELINE
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
+from workbench.trace.metrics import tokens_per_second
 from workbench.trace.speedup import Estimate, estimate
 
 MOST, LONGEST_S, CLOSE = 12, 60.0, 0.05
@@ -204,7 +205,7 @@ def _run(
         trace = run.wait()
         if trace.footer.reason == "cancelled":
             raise WorkbenchError(run.message or "The run was cancelled.", "Measure again.")
-        return len(trace.token_ids) / trace.footer.seconds if trace.footer.seconds else 0.0
+        return tokens_per_second(trace.rounds) or 0.0
     finally:
         run.cancel()
         host.forget(run)

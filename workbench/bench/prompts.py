@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import PromptError
+from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
 
@@ -80,7 +81,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
     """
     path = path or BUNDLED
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a file of JSON lines.") from None

@@ -23,8 +23,7 @@ class Sample:
         decode_seconds: from the end of prefill to the last token; None where it cannot be told apart.
         rounds: verification passes of the target.
         figures: sums that rows add up: accepted, tested, drafted, draft_s, verify_s,
-            decode_s, and overhead_s: everything between prefill and the last token that is in no model forward, be it
-            inside a round or between two.
+            decode_s and overhead_s, as `workbench.trace.metrics` defines them.
         warnings: what the run's self-checks said.
         steps: tokens that each round emitted, corrected and bonus included; [] where the other side does not say.
         depths: (depth, rounds that tested it, rounds that accepted there), as `metrics.acceptance_by_depth`.
@@ -98,11 +97,10 @@ def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: f
     """A sample from what our engine recorded; `seconds` is the time of the whole call."""
     figures = summary(trace)
     kept = {name: float(figures[name]) for name in ("accepted", "tested", "drafted")}
-    decode = trace.footer.seconds
+    decode = figures["seconds"]
     kept["decode_s"] = decode
-    kept["draft_s"] = figures["draft_seconds"]
-    kept["verify_s"] = figures["verify_seconds"]
-    kept["overhead_s"] = max(0.0, decode - kept["draft_s"] - kept["verify_s"])
+    for part in ("draft", "verify", "overhead"):
+        kept[f"{part}_s"] = figures[f"{part}_seconds"]
     return Sample(
         contender=contender,
         prompt=prompt,

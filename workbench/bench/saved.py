@@ -12,6 +12,7 @@ import polars as pl
 from workbench.bench.report import BASELINE, ESTIMATES, SAVED, SCHEMA_VERSION, BenchReport, BenchRow
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import PanicError, no_panic
+from workbench.trace.files import read_regular
 from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
 
 _METADATA = "workbench.report"
@@ -47,7 +48,7 @@ def read_report(path: Path) -> BenchReport:
         WorkbenchError: it cannot be read, is no report, or a newer workbench wrote it.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", _REMEDY) from None
     try:

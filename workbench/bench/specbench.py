@@ -26,7 +26,7 @@ from typing import Any
 from workbench.bench.datasets import MT_BENCH
 from workbench.bench.report import BenchReport
 from workbench.core.errors import WorkbenchError
-from workbench.trace.files import write_whole
+from workbench.trace.files import read_regular, write_whole
 from workbench.trace.speedup import Estimate, speedup
 
 _REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_id and choices."
@@ -95,7 +95,7 @@ def read_answers(path: Path) -> dict[int, dict[str, Any]]:
         WorkbenchError: it cannot be read, or a line is no answer.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_regular(path).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise WorkbenchError(f"{path} cannot be read: {reason}.", _REMEDY) from None

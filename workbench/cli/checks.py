@@ -14,6 +14,7 @@ from workbench.service.catalogue import static_reasons
 from workbench.service.checks import about, check_method, check_model, choose_method
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
+from workbench.trace.files import check_writable
 
 
 def sampling(values: Mapping[str, Any]) -> None:
@@ -133,11 +134,7 @@ def file_to_write(path: Path | None, option: str) -> None:
         return
     with about(option):
         try:
-            is_new = not path.exists()
-            with path.open("ab"):
-                pass
-            if is_new:
-                path.unlink()
+            check_writable(path)
         except OSError as error:
             raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 

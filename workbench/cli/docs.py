@@ -11,6 +11,7 @@ import typer
 from workbench.cli.methods import markdown_table
 from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
+from workbench.trace.files import write_whole
 from workbench.trace.metrics import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def docs(
         if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
-            source.FILE.write_text(wanted, encoding="utf-8")
+            write_whole(source.FILE, wanted.encode())
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     if bench:
@@ -61,7 +62,7 @@ def docs(
             continue
         if check:
             raise WorkbenchError(f"{file} is stale.", "Run `workbench docs`.")
-        file.write_text(text, encoding="utf-8")
+        write_whole(file, text.encode())
 
 
 def pages(methods: Sequence[Known]) -> dict[str, str]:

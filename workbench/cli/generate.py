@@ -37,6 +37,7 @@ from workbench.cli.stream import Marks, TokenPrinter
 from workbench.core.errors import PromptError, WorkbenchError
 from workbench.service.checks import check_models
 from workbench.trace.events import STOPPED, Trace
+from workbench.trace.files import read_regular, write_whole
 from workbench.trace.metrics import summary
 
 
@@ -151,7 +152,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         raise typer.BadParameter("give either a prompt, '-' for standard input, or --prompt-file", param_hint="PROMPT")
     if prompt_file is not None:
         try:
-            text = prompt_file.read_text(encoding="utf-8")
+            text = read_regular(prompt_file).decode().replace("\r\n", "\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise PromptError(f"{prompt_file} cannot be read: {reason}.", "Give a text file.") from None
@@ -198,13 +199,13 @@ def _keep(done: Trace, tags: Sequence[str], folder: Path | None) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file.
+    """Write a text file, as a whole or not at all.
 
     Raises:
         WorkbenchError: it cannot be written.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
+from workbench.trace.files import read_regular
 
 
 def read_trace(path: Path) -> Trace:
@@ -17,7 +18,7 @@ def read_trace(path: Path) -> Trace:
     from workbench.trace import export  # brings Polars
 
     try:
-        return export.read(path.read_bytes())
+        return export.read(read_regular(path))
     except OSError as error:
         raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give the file of a trace.") from None
     except WorkbenchError as error:

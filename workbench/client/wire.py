@@ -19,6 +19,7 @@ from typing import Any
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
 from workbench.methods.choice import choose
+from workbench.trace.files import read_regular
 
 logger = logging.getLogger("workbench.wire")
 
@@ -185,7 +186,7 @@ def data_url(picture: Any) -> str:
         raw = out.getvalue()
     else:
         try:
-            raw = Path(picture).expanduser().read_bytes()
+            raw = read_regular(Path(picture).expanduser())
         except (OSError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no path"
             raise PromptError(f"The picture cannot be read: {reason}.", "Give a file, or its bytes.") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
+from workbench.trace.files import check_regular
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
@@ -31,22 +32,25 @@ def bundled() -> dict[str, Path]:
     folder = bundled_folder()
     if not folder.is_dir():
         return {}
-    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json"))}
+    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json")) if path.is_file()}
 
 
 def locate(name: str) -> str:
     """What `from_pretrained` should be given for a name: a bundled folder, a local folder, or a Hub id.
 
     Raises:
-        ModelError: neither a bundled name, nor a folder with a model in it, nor the form of a Hub id.
+        ModelError: neither a bundled name, nor a folder with a model in it, nor the form of a Hub id; or a pipe or a
+            device lies in the folder.
     """
     known = bundled()
     if name in known:
+        check_files(known[name])
         return str(known[name])
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
+        check_files(path)
         return str(path)
     if path.is_file():
         raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
@@ -59,6 +63,23 @@ def locate(name: str) -> str:
             f"There is no model {name!r}.", f"{guess}Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
         )
     return name
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a model's folder in which something stands for a file that is none: whoever opened it would wait.
+
+    Raises:
+        ModelError: naming it.
+    """
+    for path in sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")]):
+        if path.is_file() or path.is_dir() or not path.exists():
+            continue
+        try:
+            check_regular(path)
+        except OSError as error:
+            raise ModelError(
+                f"{path} cannot be read: {error.strerror}.", "Take it out of the folder, or fetch the folder again."
+            ) from None
 
 
 def weight_bytes(name: str) -> int:

@@ -23,6 +23,7 @@ from workbench.core.panics import no_panic
 from workbench.engine import devices
 from workbench.engine.bundle import DEFAULT_TARGET, bundled, locate, own_drafter
 from workbench.engine.bundle import bundled_folder as bundled_folder  # where notebooks ask for it
+from workbench.engine.checksums import check_weights
 from workbench.engine.clock import Meter
 from workbench.engine.layers import encoder_decoder
 from workbench.engine.packed import pack
@@ -76,6 +77,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         CapacityError: not enough memory.
     """
     place = locate(name)
+    if Path(place).is_dir():
+        check_weights(Path(place))
     options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from workbench.trace.files import write_whole
 
 
 def folder() -> Path:
@@ -26,10 +29,6 @@ def read(name: str) -> dict[str, Any]:
 def write(name: str, facts: dict[str, Any]) -> None:
     """Replace a file, whole or not at all. A read-only home is no reason to fail."""
     path = folder() / name
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        return
+        write_whole(path, json.dumps(facts, indent=1).encode())

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from workbench.core.errors import ModelError, WorkbenchError
+from workbench.trace.files import replacing
 
 _NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -47,8 +48,14 @@ def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", hal
         import gguf
     except ModuleNotFoundError:
         raise WorkbenchError("Writing GGUF needs the package gguf.", "pip install gguf") from None
+    _refuse(model.config)
+    with replacing(path) as part:
+        _write(gguf, part, model, tokenizer, name, half)
+    return path
+
+
+def _write(gguf: Any, path: Path, model: Any, tokenizer: Any, name: str, half: bool) -> None:
     config = model.config
-    _refuse(config)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
@@ -72,7 +79,6 @@ def export_gguf(model: Any, tokenizer: Any, path: Path, name: str = "model", hal
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -368,7 +368,7 @@ class Backend:
 
     def _on_round(self, run: Run, record: Round) -> None:
         """In the engine's thread, after each round."""
-        self._telemetry.round(record)
+        self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
         run.trace_bytes += round_bytes(record)
         run.notify()
 

@@ -17,6 +17,7 @@ from workbench.methods import known
 from workbench.methods.choice import choose
 from workbench.service.catalogue import same_words, static_reasons
 from workbench.service.names import Names, Pair, check_name
+from workbench.trace.files import read_regular
 
 
 def check_models(
@@ -63,7 +64,7 @@ def check_model(name: str) -> None:
     if not folder.is_dir():
         return  # a Hub id: only the Hub knows
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(read_regular(folder / "config.json"))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is damaged"
         raise ModelError(f"The config.json of {name} cannot be read: {why}.", "Fetch the folder again.") from None

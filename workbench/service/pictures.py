@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from workbench.core.errors import PromptError
+from workbench.trace.files import read_regular
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_BYTES = 8 * 2**20
@@ -99,7 +100,7 @@ def _bytes_of(data: Any) -> bytes:
         try:
             path = Path(data).expanduser()
             _check_bytes(path.stat().st_size)
-            raw = path.read_bytes()
+            raw = read_regular(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "this is no path"
             raise PromptError(f"{str(data)[:200]} cannot be read: {reason}.", _REMEDY) from None

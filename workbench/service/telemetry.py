@@ -22,7 +22,11 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 @dataclass(slots=True)
 class Tally:
-    """What one method did: sums over rounds. Time that several rows shared is divided among them."""
+    """What one method did: sums over rounds.
+
+    Time that several rows shared is divided among them, but for `decode_seconds`: tokens / decode_seconds is what a
+    run's tokens per second are, alone or in a batch.
+    """
 
     rounds: int = 0
     tokens: int = 0
@@ -32,6 +36,7 @@ class Tally:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     overhead_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 HELP = {
@@ -42,7 +47,9 @@ HELP = {
     "accepted": "Drafted tokens accepted.",
     "draft_seconds": "Seconds in forwards of drafters.",
     "verify_seconds": "Seconds in verification forwards of targets.",
-    "overhead_seconds": "Seconds of rounds in no model's forward.",
+    "overhead_seconds": "Seconds from the end of prefill to the last token in no forward of a round, time between "
+    "rounds included.",
+    "decode_seconds": "Seconds from the end of prefill to the last token, of each run in full.",
 }
 
 
@@ -72,8 +79,9 @@ class Telemetry(Collector):
 
     # -- counting ------------------------------------------------------------------------------------------------
 
-    def round(self, record: Round) -> None:
-        """One round was run."""
+    def round(self, record: Round, before: Round | None = None) -> None:
+        """One round was run; `before` is the one before it of the same run, from whose end on time counts."""
+        between = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
         tally = self._tallies[record.method]
         tally.rounds += 1
         tally.tokens += len(record.emitted)
@@ -83,6 +91,8 @@ class Telemetry(Collector):
         tally.draft_seconds += record.shared.get("draft_s", record.draft_s)
         tally.verify_seconds += record.shared.get("verify_s", record.verify_s)
         tally.overhead_seconds += record.shared.get("overhead_s", record.overhead_s)
+        tally.overhead_seconds += between / record.shared.get("rows", 1)
+        tally.decode_seconds += between + record.seconds
 
     def started(self, run: Run) -> None:
         """A run has got its row."""

@@ -17,6 +17,8 @@ import nbformat
 from jupytext.config import JupytextConfiguration
 from nbformat import NotebookNode
 
+from workbench.trace.files import write_whole
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 
@@ -96,7 +98,7 @@ def tidy(name: str, folder: Path = FOLDER) -> list[Path]:
     changed = []
     for path, text in ((book_path, nbformat.writes(book) + "\n"), (text_path, as_text(book))):
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+            write_whole(path, text.encode())
             changed.append(path)
     return changed
 

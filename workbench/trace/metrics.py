@@ -22,8 +22,16 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
         "conditional acceptance at position i",
         "rounds that accepted at depth i / rounds that tested depth i (all before it accepted)",
     ),
-    "tokens_per_second": ("tokens per second", "tokens emitted / seconds from the end of prefill to the last token"),
-    "overhead_share": ("overhead", "wall time in no model forward / wall time of all rounds"),
+    "tokens_per_second": (
+        "tokens per second",
+        "tokens emitted / seconds from the end of prefill (the target's and the drafter's) to the last token, pauses "
+        "left out",
+    ),
+    "overhead_share": (
+        "overhead",
+        "seconds in no forward of a round, time between rounds included / seconds from the end of prefill to the last "
+        "token",
+    ),
     "speedup_vs_autoregressive": (
         "speed-up",
         "tokens per second / tokens per second of plain decoding by the same engine, dtype and prompt in the same "
@@ -94,6 +102,34 @@ def draft_utilisation(rounds: Sequence[Round]) -> float | None:
     return _ratio(accepted(rounds), drafted(rounds))
 
 
+def decode_seconds(rounds: Sequence[Round]) -> float:
+    """Seconds from the end of prefill to the last token: where the last round ends, pauses left out.
+
+    Prefill is the target's and the drafter's, `Header.prefill_s`. What happens between rounds counts, the prefill of a
+    drafter that a change in mid-run brought among it; the sum of the rounds alone is less.
+
+    Args:
+        rounds: from the first on.
+    """
+    return rounds[-1].started_s + rounds[-1].seconds if rounds else 0.0
+
+
+def overhead_seconds(rounds: Sequence[Round]) -> float:
+    """The part of `decode_seconds` in no forward of a round, be it for this row or for another of its batch."""
+    forwards = sum(r.draft_s + r.verify_s + r.waited_s for r in rounds)
+    return max(0.0, decode_seconds(rounds) - forwards)
+
+
+def tokens_per_second(rounds: Sequence[Round]) -> float | None:
+    """Tokens emitted / seconds from the end of prefill to the last token."""
+    return _ratio(emitted(rounds), decode_seconds(rounds))
+
+
+def overhead_share(rounds: Sequence[Round]) -> float | None:
+    """Seconds in no forward / seconds from the end of prefill to the last token."""
+    return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
+
+
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
     """(depth, rounds that tested a node at this depth, rounds that accepted one), from depth 1 on.
 
@@ -158,7 +194,6 @@ def _share(rounds: Sequence[Round], chosen: Sequence[bool]) -> float | None:
 def summary(trace: Trace) -> dict[str, Any]:
     """All figures of a generation by name; None where a denominator is zero."""
     rounds = trace.rounds
-    seconds = sum(r.seconds for r in rounds)
     n_tokens = emitted(rounds)
     of_picture = grounded(trace) or []
     return {
@@ -173,13 +208,14 @@ def summary(trace: Trace) -> dict[str, Any]:
         "grounded_acceptance": _share(rounds, of_picture),
         "language_acceptance": _share(rounds, [not g for g in of_picture]),
         "conditional_acceptance": [k / t for _, t, k in acceptance_by_depth(rounds)],
-        "seconds": seconds,
+        "seconds": decode_seconds(rounds),
         "prefill_seconds": trace.header.prefill_s,
-        "tokens_per_second": _ratio(n_tokens, seconds),
+        "tokens_per_second": tokens_per_second(rounds),
         "draft_seconds": sum(r.draft_s for r in rounds),
         "verify_seconds": sum(r.verify_s for r in rounds),
-        "overhead_share": _ratio(sum(r.overhead_s for r in rounds), seconds),
-        "overhead_ms_per_round": _ratio(1e3 * sum(r.overhead_s for r in rounds), len(rounds)),
+        "overhead_seconds": overhead_seconds(rounds),
+        "overhead_share": overhead_share(rounds),
+        "overhead_ms_per_round": _ratio(1e3 * overhead_seconds(rounds), len(rounds)),
         "target_forwards": sum(r.target_forwards for r in rounds),
         "draft_forwards": sum(r.draft_forwards for r in rounds),
     }

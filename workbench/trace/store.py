@@ -31,7 +31,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.core.panics import no_panic
 from workbench.trace import export
 from workbench.trace.events import Trace
-from workbench.trace.files import PART, write_whole
+from workbench.trace.files import PART, read_regular, write_whole
 from workbench.trace.frames import Schema
 from workbench.trace.ids import is_id
 from workbench.trace.metrics import summary
@@ -261,7 +261,7 @@ class RunStore:
         done, tags = Imported(), _tags(tags)
         for file in _files(paths):
             try:
-                trace = export.read(file.read_bytes())
+                trace = export.read(read_regular(file))
                 old = _entry_of(file) or {}
                 run = old.get("id") if is_id(str(old.get("id"))) else None
                 if run and self._file(run).exists():

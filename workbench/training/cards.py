@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from workbench.trace.files import write_whole
 from workbench.training.generators import TASKS
 from workbench.training.sources import SOURCES
 
@@ -121,7 +122,7 @@ def write_cards(models: Path, results: Figures, hardware: str | None = None) -> 
             continue
         config = json.loads((folder / "config.json").read_text())
         figures = json.loads((folder / "training.json").read_text())
-        (folder / "README.md").write_text(_card(name, config, figures, results, hardware))
+        write_whole(folder / "README.md", _card(name, config, figures, results, hardware).encode())
 
 
 def _card(name: str, config: Figures, figures: Figures, results: Figures, hardware: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from workbench.trace.files import write_whole
 from workbench.training.generators import TASKS, mixture
 from workbench.training.sources import SOURCES, Source
 
@@ -160,7 +161,7 @@ def pack_corpus(
         ids = encode_documents(tokenizer, short)
         ids.tofile(out / f"held-{group.replace(' ', '-')}.bin")
         counts[f"held-{group}"] = len(ids)
-    (out / "corpus.json").write_text(json.dumps(counts, indent=2) + "\n")
+    write_whole(out / "corpus.json", (json.dumps(counts, indent=2) + "\n").encode())
     report(f"corpus: {counts['train']:,} training tokens in {out}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbench.trace.files import write_whole
 from workbench.training.cards import write_cards
 from workbench.training.distill import greedy_acceptance, greedy_batch, held_continuations, load_target
 from workbench.training.generators import TASKS
@@ -101,6 +102,6 @@ def evaluate(options: EvaluateOptions, report: Report) -> dict[str, object]:
         results["acceptance"] = acceptance
         report("evaluate: drafter acceptance " + json.dumps(acceptance))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    write_whole(options.out, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     write_cards(options.target.parent, results, options.hardware or None)
     return results

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import scale_rates
 
@@ -129,7 +129,6 @@ def _save(
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
     state = {
         "model": trained.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
@@ -138,8 +137,8 @@ def _save(
         "seconds": options.clock.seconds,
         "losses": result.losses,
     }
-    torch.save(state, part)
-    os.replace(part, path)  # noqa: PTH105  # a kill while writing leaves the old checkpoint whole
+    with replacing(path) as part:
+        torch.save(state, part)
 
 
 def _restore(

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
+from workbench.engine.checksums import write_sums
+from workbench.trace.files import replacing, write_whole
 from workbench.training.clock import RunClock
 from workbench.training.distill import load_target
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
@@ -89,8 +91,10 @@ def save_heads(heads: MedusaHeads, out: Path, config: dict[str, object]) -> None
     """Write `model.safetensors` (float16, `heads.{i}.weight`, `heads.{i}.bias`) and `config.json`."""
     out.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in heads.state_dict().items()}
-    save_file(state, out / "model.safetensors", metadata={"format": "pt"})
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    with replacing(out / "model.safetensors") as part:
+        save_file(state, part, metadata={"format": "pt"})
+    write_sums(out)
+    write_whole(out / "config.json", (json.dumps(config, indent=2) + "\n").encode())
 
 
 def load_heads(folder: Path) -> tuple[MedusaHeads, dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from workbench.engine.checksums import write_sums
 from workbench.engine.packed import has_bfloat16
+from workbench.trace.files import PART
 from workbench.training.generators import END
 from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
@@ -138,9 +141,12 @@ def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrain
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )
     out.mkdir(parents=True, exist_ok=True)
-    for old in out.glob("model*.safetensors*"):
-        old.unlink()
-    half.save_pretrained(out, max_shard_size=SHARD_SIZE)
-    for shard in out.glob("model*.safetensors"):
-        shard.chmod(0o644)
+    with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as beside:
+        half.save_pretrained(beside, max_shard_size=SHARD_SIZE)
+        for old in out.glob("model*.safetensors*"):  # what was there stays until all of the new is written
+            old.unlink()
+        for new in Path(beside).iterdir():
+            new.chmod(0o644)
+            new.replace(out / new.name)
+    write_sums(out)
     tokenizer.backend_tokenizer.no_padding()  # what generation asked for last is not part of the tokenizer

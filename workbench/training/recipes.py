@@ -20,6 +20,7 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from workbench.bench.machine import machine_facts
+from workbench.trace.files import write_whole
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
@@ -163,7 +164,7 @@ def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) ->
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
     figures |= more or {}
-    (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
+    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
     return figures
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import metrics
 from workbench.trace.events import Trace
+from workbench.trace.files import write_whole
 
 SUFFIX = ".json.gz"
 EXAMPLES = "examples"
@@ -121,5 +122,5 @@ def write(path: Path, recording: Trace) -> int:
 def _write(path: Path, data: Mapping[str, Any]) -> int:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
-    path.write_bytes(packed)
+    write_whole(path, packed)
     return len(packed)

@@ -182,12 +182,13 @@ def spark(values: Sequence[float]) -> str:
 
 def lane(traces: Sequence[Trace], names: Sequence[str] | None = None) -> str:
     """Where the time of each trace went, as a bar of characters on one clock, with the figures."""
-    seconds = [sum(r.seconds for r in t.rounds) for t in traces]
+    seconds = [metrics.decode_seconds(t.rounds) for t in traces]
     longest = max([*seconds, 1e-9])
     lines = []
     for i, (trace, total) in enumerate(zip(traces, seconds, strict=True)):
         name = names[i] if names is not None and i < len(names) else trace.header.method
-        shares = [sum(getattr(r, part) for r in trace.rounds) for part in ("draft_s", "verify_s", "overhead_s")]
+        figures = metrics.summary(trace)
+        shares = [figures[f"{part}_seconds"] for part in ("draft", "verify", "overhead")]
         bar = "".join(char * round(60 * share / longest) for char, share in zip("▒█░", shares, strict=True))
         lines.append(f"{escape(name)[:40]:<24} {bar} {total:.2f} s")
     return f"<pre>{chr(10).join(lines)}\n▒ draft  █ verify  ░ overhead</pre>" + key_figures(traces, names)

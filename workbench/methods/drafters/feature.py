@@ -15,6 +15,7 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree
+from workbench.engine.checksums import check_weights
 from workbench.engine.models import HeadInfo, Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.pictures import see
@@ -272,6 +273,7 @@ def _load(kind: type[FeatureNet], info: HeadInfo, models: Models) -> FeatureNet:
     target = models.target
     try:
         net = kind(**info.config["net"], context=target.context + SCRATCH)
+        check_weights(info.folder)
         net.load_state_dict(load_file(info.folder / "model.safetensors"))
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(

@@ -18,6 +18,7 @@ from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.checksums import check_weights
 from workbench.engine.models import HeadInfo, Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -34,6 +35,7 @@ class MedusaHeads(nn.Module):
     def __init__(self, info: HeadInfo, models: Models) -> None:
         super().__init__()
         try:
+            check_weights(info.folder)
             weights = load_file(info.folder / "model.safetensors")
             n = info.config["n_heads"]
             weight = torch.stack([weights[f"heads.{i}.weight"] for i in range(n)])

@@ -123,7 +123,7 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
         stalled=len(stalled),
         stalled_s=sum(rounds[i].seconds for i in stalled),
         plain_stalled=len(every) - len(base),
-        measured=_rate(rounds) / _rate(every) if every and _rate(every) else None,
+        measured=_over(metrics.tokens_per_second(rounds), metrics.tokens_per_second(every) if plain else _rate(every)),
         tau=metrics.tau(rounds) or 0.0,
         drafted=metrics.drafted(rounds) / len(rounds),
         depth=fmean(depths(rounds)),
@@ -139,10 +139,14 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
     )
 
 
-def _rate(rounds: list[Round]) -> float:
-    """Tokens per second; 0 where no time was recorded."""
+def _rate(rounds: list[Round]) -> float | None:
+    """Tokens per second of rounds picked out of a run, which has no time between them; None where none was recorded."""
     seconds = sum(r.seconds for r in rounds)
-    return metrics.emitted(rounds) / seconds if seconds else 0.0
+    return metrics.emitted(rounds) / seconds if seconds else None
+
+
+def _over(rate: float | None, plain: float | None) -> float | None:
+    return rate / plain if rate is not None and plain else None
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:

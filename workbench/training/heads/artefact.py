@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from workbench.engine.checksums import write_sums
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.msd import MSDNet
 from workbench.methods.drafters.specvlm import SpecVLMNet
+from workbench.trace.files import replacing, write_whole
 
 NETS: dict[str, type[FeatureNet]] = {net.kind: net for net in (EagleVLMNet, MSDNet, SpecVLMNet, FlashNet)}
 """Kinds of feature drafters by the name of their method."""
@@ -32,14 +34,13 @@ def save_net(
         facts: more for the configuration.
     """
     out.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: weight.detach().to(dtype).contiguous() for name, weight in net.state_dict().items()},
-        out / "model.safetensors",
-        metadata={"format": "pt"},
-    )
+    weights = {name: weight.detach().to(dtype).contiguous() for name, weight in net.state_dict().items()}
+    with replacing(out / "model.safetensors") as part:
+        save_file(weights, part, metadata={"format": "pt"})
     (out / "model.safetensors").chmod(0o644)
+    write_sums(out)
     config = {"workbench_head": net.kind, "target": target, "hidden_size": net.width, "net": net.sizes, **facts}
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_whole(out / "config.json", (json.dumps(config, indent=2) + "\n").encode())
     return config
 
 

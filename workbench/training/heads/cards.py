@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from workbench.trace.files import write_whole
 from workbench.training.cards import runs_of
 
 IDEAS = {
@@ -26,7 +27,7 @@ def write_card(folder: Path) -> None:
     """Write `README.md` beside the weights, from `config.json` and `training.json`."""
     config = json.loads((folder / "config.json").read_text())
     figures = json.loads((folder / "training.json").read_text())
-    (folder / "README.md").write_text(card(folder.name, config, figures))
+    write_whole(folder / "README.md", card(folder.name, config, figures).encode())
 
 
 def card(name: str, config: dict[str, Any], figures: dict[str, Any]) -> str:

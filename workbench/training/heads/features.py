@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
 from workbench.methods.drafters.feature_net import Seen
+from workbench.trace.files import replacing
 from workbench.training.scenes.packing import Packed
 from workbench.training.scenes.train import answer_states
 
@@ -125,15 +126,14 @@ class Features:
         """Write one safetensors file: flat tensors and where each dialogue begins. Features as float16."""
         path.parent.mkdir(parents=True, exist_ok=True)
         vision = [d.vision for d in self.dialogues if d.vision is not None]
-        save_file(
-            {
-                "ids": torch.cat([d.ids for d in self.dialogues]).to(torch.int32),
-                "features": torch.cat([d.features for d in self.dialogues]).half(),
-                "vision": torch.cat(vision).half() if vision else torch.zeros(0),
-                "facts": torch.tensor([[len(d.ids), d.n_prompt, *d.kind] for d in self.dialogues]),
-            },
-            path,
-        )
+        held = {
+            "ids": torch.cat([d.ids for d in self.dialogues]).to(torch.int32),
+            "features": torch.cat([d.features for d in self.dialogues]).half(),
+            "vision": torch.cat(vision).half() if vision else torch.zeros(0),
+            "facts": torch.tensor([[len(d.ids), d.n_prompt, *d.kind] for d in self.dialogues]),
+        }
+        with replacing(path) as part:
+            save_file(held, part)
 
     @classmethod
     def load(cls, path: Path) -> Features:

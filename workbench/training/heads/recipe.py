@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench.trace.files import write_whole
 from workbench.training.generators import ASSISTANT
 from workbench.training.heads.artefact import NETS, load_saved, save_net
 from workbench.training.heads.cards import write_card
@@ -105,7 +106,7 @@ def _train_one(
     figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
     if options.begin is not None:
         figures["begun"] = json.loads((options.begin / FOLDERS[method] / "training.json").read_text())
-    (out / "training.json").write_text(json.dumps(figures, indent=2) + "\n")
+    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
     write_card(out)
     return figures
 
@@ -152,7 +153,7 @@ def write_right_answers(options: VisionDrafterOptions, report: Report) -> None:
         for scene in own_scenes(options.own_scenes)
     ]
     options.own.parent.mkdir(parents=True, exist_ok=True)
-    options.own.write_text(json.dumps(turns))
+    write_whole(options.own, json.dumps(turns).encode())
     report(f"right answers: {len(turns)} scenes")
 
 

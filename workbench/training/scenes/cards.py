@@ -7,6 +7,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from workbench.trace.files import write_whole
 from workbench.training.cards import runs_of
 from workbench.training.scenes.scene import COLOURS, SHAPES, WORDS
 
@@ -174,4 +175,4 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
             text = _DRAFTERS[name].format(parameters=parameters) + _run(figures, hardware)
             text += _drafter_table(figures, results, name)
             text += "\nMade to draft for `vision-target`; its own answers are poor.\n"
-        (folder / "README.md").write_text(text)
+        write_whole(folder / "README.md", text.encode())

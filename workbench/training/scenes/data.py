@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from workbench.trace.files import replacing
 from workbench.training.scenes.draw import WRITING, paint
 from workbench.training.scenes.scene import (
     COLOURS,
@@ -84,9 +84,8 @@ class Shards:
                 pairs = [paint(scene) for scene in drawn]
                 pixels, shown = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
                 self.folder.mkdir(parents=True, exist_ok=True)
-                part = path.with_suffix(f".{os.getpid()}.npz")
-                np.savez(part, pixels=pixels, shown=shown)
-                part.replace(path)
+                with replacing(path) as part, part.open("xb") as file:
+                    np.savez(file, pixels=pixels, shown=shown)
             self._held[index] = Shard(drawn, pixels, shown)
             while len(self._held) > self.keep:
                 self._held.popitem(last=False)

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
+from workbench.trace.files import replacing, write_whole
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, fast_attention, half_precision, save_model
@@ -169,7 +170,7 @@ def write_own_answers(options: VisionDrafterOptions, report: Report, rows: int =
         share = same / sum(map(len, turns))
         report(f"own answers: {len(turns)} of {len(drawn)} scenes, {share:.0%} true, {clock.seconds:.0f} s")
     options.own.parent.mkdir(parents=True, exist_ok=True)
-    options.own.write_text(json.dumps(turns))
+    write_whole(options.own, json.dumps(turns).encode())
 
 
 Batch = tuple[Packed, torch.Tensor]
@@ -259,7 +260,8 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
     clock = RunClock(steps=options.base_steps)
     _run("base", model, _truth_batches(options, Packer(tokenizer, 0, 1.0), False), options, clock, report)
     options.base.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), options.base)
+    with replacing(options.base) as part:
+        torch.save(model.state_dict(), part)
     return model
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.trace.files import replacing, write_whole
 from workbench.training.loop import Report
 from workbench.training.scenes.draw import picture
 from workbench.training.scenes.scene import Scene, scenes
@@ -97,7 +98,8 @@ def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
     for name, scene in gallery_scenes().items():
         shown = picture(scene)
         large = shown.resize((shown.width * options.scale, shown.height * options.scale), resample=0)
-        large.save(options.out / f"{name}.png", optimize=True)
+        with replacing(options.out / f"{name}.png") as part:
+            large.save(part, "PNG", optimize=True)
         asked = presets(scene, name)
         entries.append(
             {
@@ -110,7 +112,7 @@ def write_gallery(options: GalleryOptions, report: Report) -> dict[str, Any]:
             }
         )
     index = {"questions": list(ANY_PICTURE), "scenes": entries}
-    (options.out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
-    (options.out / "lexicon.json").write_text(json.dumps(LEXICON, indent=1) + "\n")
+    write_whole(options.out / "index.json", (json.dumps(index, indent=1) + "\n").encode())
+    write_whole(options.out / "lexicon.json", (json.dumps(LEXICON, indent=1) + "\n").encode())
     report(f"vision-gallery: {len(entries)} scenes in {options.out}")
     return {"scenes": len(entries), "out": str(options.out)}

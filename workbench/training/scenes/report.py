@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
+from workbench.trace.files import write_whole
 from workbench.training.loop import Report
 from workbench.training.scenes.cards import write_vision_cards
 from workbench.training.scenes.drafters import acceptance
@@ -67,6 +68,6 @@ def evaluate_vision(options: VisionEvaluateOptions, report: Report) -> dict[str,
         results["acceptance"][name] = found
         report(f"{name}: acceptance " + " · ".join(f"{key} {value:.1%}" for key, value in found.items()))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=2) + "\n")
+    write_whole(options.out, (json.dumps(results, indent=2) + "\n").encode())
     write_vision_cards(options.models, results, options.hardware)
     return results

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
+from workbench.trace.files import replacing
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, half_precision
@@ -180,7 +181,8 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
 
     def on_checkpoint(result: RunResult) -> str:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"config": reader.tower.config.to_dict(), "model": reader.tower.state_dict()}, options.out)
+        with replacing(options.out) as part:
+            torch.save({"config": reader.tower.config.to_dict(), "model": reader.tower.state_dict()}, part)
         return f"vision-tower: written to {options.out} at step {result.steps}"
 
     clock = RunClock(options.minutes, options.steps)

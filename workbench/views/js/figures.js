@@ -19,11 +19,15 @@ export function count(round) {
   return counted.get(round);
 }
 
-/** All figures of a list of rounds by name; null where a denominator is zero. */
+/** Seconds from the end of prefill to the last token: where the last round ends, so that time between rounds counts. */
+const ending = (round) => (round ? (round.started_s ?? 0) + round.seconds : 0);
+
+/** All figures of the rounds of a run, from its first on, by name; null where a denominator is zero. */
 export function summary(rounds) {
   const counts = rounds.map(count);
   const total = (name) => sum(counts.map((c) => c[name]));
-  const seconds = sum(rounds.map((r) => r.seconds));
+  const seconds = ending(rounds.at(-1));
+  const overhead = Math.max(0, seconds - sum(rounds.map((r) => r.draft_s + r.verify_s + (r.waited_s ?? 0))));
   const tokens = total("emitted");
   return {
     tokens,
@@ -38,9 +42,9 @@ export function summary(rounds) {
     tokens_per_second: ratio(tokens, seconds),
     draft_seconds: sum(rounds.map((r) => r.draft_s)),
     verify_seconds: sum(rounds.map((r) => r.verify_s)),
-    overhead_seconds: sum(rounds.map((r) => r.overhead_s)),
+    overhead_seconds: overhead,
     waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
-    overhead_share: ratio(sum(rounds.map((r) => r.overhead_s)), seconds),
+    overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
   };
 }
@@ -64,14 +68,12 @@ export function acceptanceOverTime(rounds, window = 8) {
 /** Tokens per second after each round, over the last `window` rounds and over all so far.
  *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
 export function speedOverTime(rounds, window = 8) {
-  let tokens = 0, seconds = 0, tokensRecent = 0, secondsRecent = 0;
+  let tokens = 0, tokensRecent = 0;
   return rounds.map((r, index) => {
-    const old = rounds[index - window];
+    const old = rounds[index - window], seconds = ending(r);
     tokens += r.emitted.length;
-    seconds += r.seconds;
     tokensRecent += r.emitted.length - (old?.emitted.length ?? 0);
-    secondsRecent += r.seconds - (old?.seconds ?? 0);
-    return { index, windowed: ratio(tokensRecent, secondsRecent), cumulative: ratio(tokens, seconds) };
+    return { index, windowed: ratio(tokensRecent, seconds - ending(old)), cumulative: ratio(tokens, seconds) };
   });
 }
 

@@ -62,8 +62,16 @@ test("the interval holds the quotient and stays inside 0 to 1", () => {
 test("tokens per second over time ends at the run's own figure", () => {
   const { rounds } = fixture("chain"), points = speedOverTime(rounds, 4), all = summary(rounds);
   assert.ok(Math.abs(points.at(-1).cumulative - all.tokens_per_second) < 1e-9);
-  const last = rounds.slice(-4), tokens = last.reduce((a, r) => a + r.emitted.length, 0), seconds = last.reduce((a, r) => a + r.seconds, 0);
-  assert.ok(Math.abs(points.at(-1).windowed - tokens / seconds) < 1e-6);
+  const last = rounds.slice(-4), tokens = last.reduce((a, r) => a + r.emitted.length, 0), end = (r) => r.started_s + r.seconds;
+  assert.ok(Math.abs(points.at(-1).windowed - tokens / (end(rounds.at(-1)) - end(rounds.at(-5)))) < 1e-6);
+});
+
+test("time between rounds counts, in tokens per second and as overhead", () => {
+  const round = (started_s) => ({ nodes: { status: [] }, path: [], emitted: [{}, {}], started_s, seconds: 0.5, draft_s: 0.1, verify_s: 0.2, waited_s: 0.1, overhead_s: 0.1, target_forwards: 1 });
+  const f = summary([round(0.2), round(0.8)]); // the last one ends 1.3 s after the prefill
+  assert.ok(Math.abs(f.tokens_per_second - 4 / 1.3) < 1e-9);
+  assert.ok(Math.abs(f.overhead_seconds - 0.5) < 1e-9);
+  assert.ok(Math.abs(f.overhead_share - 0.5 / 1.3) < 1e-9);
 });
 
 test("a change of sampling in mid-run voids the baseline, a change of depth does not", () => {

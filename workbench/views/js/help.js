@@ -9,7 +9,7 @@ const WORDS = [
   ["draft", "tokens the drafter proposes"], ["verify", "one forward of the target over all of them"], ["accepted", "tested and kept"], ["rejected", "tested and refused"],
   ["corrected", "the target's own token after a rejection"], ["bonus", "the target's extra token after a fully accepted path"], ["plain", "the target's token where nothing was drafted: plain decoding"],
   ["discarded", "drafted, never tested: the path ended before it or took another branch"], ["τ", "tokens emitted per verification"], ["p, q, u", "target's probability, drafter's, and the uniform that was drawn"],
-  ["overhead", "wall time of a round in no model's forward: judging, committing, bookkeeping"], ["waiting", "time in forwards for other runs of the same batch, which this one took no part in"],
+  ["overhead", "wall time after the prefill in no forward of a round: judging, committing, bookkeeping, also between rounds"], ["waiting", "time in forwards for other runs of the same batch, which this one took no part in"],
 ];
 
 /** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} said  a view's own */

@@ -25,7 +25,7 @@ export function items(f, plain, definitions, speed) {
       label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second", worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "" },
     { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: f.tokens > f.target_forwards ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved` : `for ${f.tokens} tokens`,
       formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token", worked: "" },
-    { id: "cost", value: !f.rounds ? dash : ms(f.seconds), unit: "ms a round", formula: `mean wall time of a round; overhead: ${formula("overhead_share")}`,
+    { id: "cost", value: !f.rounds ? dash : ms(f.seconds), unit: "ms a round", formula: `seconds from the end of prefill to the last token / rounds; overhead: ${formula("overhead_share")}`,
       label: f.rounds ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}` : "draft + verify + overhead",
       worked: f.rounds ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds` : "" },
   ];

@@ -1,0 +1,109 @@
+"""Bundled weights are checked against their sums; what stands for a file of a model and is none is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from workbench.core.errors import ModelError
+from workbench.engine import load_models
+from workbench.engine.bundle import bundled, bundled_folder, locate
+from workbench.engine.checksums import NAME, check_weights, write_sums
+from workbench.engine.models import load_model
+from workbench.methods.drafters.medusa import MedusaHeads
+from workbench.service.checks import check_model
+
+SHARD = "model.safetensors"
+
+
+def test_every_bundled_folder_has_sums_of_all_its_weights_and_they_hold() -> None:
+    for folder in bundled().values():
+        said = {line.split()[1] for line in (folder / NAME).read_text().splitlines()}
+        assert said == {file.name for file in folder.glob("*.safetensors")} != set()
+        check_weights(folder)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of two of the bundled folders, in their place."""
+    for name in ("text-drafter", "text-medusa"):
+        shutil.copytree(bundled_folder() / name, tmp_path / name)
+    monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
+    return tmp_path
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "one bit": (flip, "cut or damaged"),
+    "cut": (lambda file: os.truncate(file, 1000), "cut or damaged"),
+    "missing": (lambda file: file.unlink(), "is missing"),
+    "pointer": (lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\n"), "Git LFS"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["text-drafter", "text-medusa"])
+def test_a_broken_bundle_is_named_with_what_to_do(bundle: Path, name: str, damage: str) -> None:
+    check_weights(bundle / name)
+    act, says = DAMAGE[damage]
+    act(bundle / name / SHARD)
+    with pytest.raises(ModelError, match=says) as caught:
+        load_model(name, torch.device("cpu"), torch.float32)
+    assert f"{name}/{SHARD}" in caught.value.message
+    assert "git checkout -- assets/models" in caught.value.remedy
+
+
+def test_heads_are_checked_before_they_draft(bundle: Path) -> None:
+    shutil.copytree(Path("assets/models/text-target"), bundle / "text-target")
+    flip(bundle / "text-medusa" / SHARD)
+    models = load_models("text-target", None, device="cpu", dtype="float32")
+    with pytest.raises(ModelError, match="cut or damaged"):
+        MedusaHeads(models.heads["medusa"], models)
+
+
+def test_weights_trained_anew_bring_their_own_sums(bundle: Path) -> None:
+    flip(bundle / "text-medusa" / SHARD)
+    write_sums(bundle / "text-medusa")
+    check_weights(bundle / "text-medusa")
+
+
+def test_a_folder_of_ones_own_is_not_asked_for_sums(bundle: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(bundle / "text-medusa", tmp_path / "elsewhere" / "mine")
+    flip(own / SHARD)
+    check_weights(own)
+
+
+@pytest.mark.parametrize("name", [SHARD, "tokenizer.json", "additional_chat_templates/x.jinja"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_refused_before_anybody_waits_for_it(
+    bundle: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = bundle / "text-drafter" / name
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    held = None
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "socket":
+        held = socket.socket(socket.AF_UNIX)
+        monkeypatch.chdir(file.parent)  # the path of a socket is short
+        held.bind(file.name)
+    else:
+        file.symlink_to("/dev/zero")
+    for refuses in (locate, check_model, lambda n: load_model(n, torch.device("cpu"), torch.float32)):
+        for named in ("text-drafter", str(bundle / "text-drafter")):
+            with pytest.raises(ModelError, match=f"no file but a {kind}"):
+                refuses(named)
+    if held is not None:
+        held.close()

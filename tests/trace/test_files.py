@@ -1,0 +1,190 @@
+"""A file that is written is there as a whole or not at all: killed, on a full disk, through links and pipes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endless_writer import ROWS, TRACE, WRITERS, overwrite_on_and_on
+
+from workbench.bench.prompts import load_prompts
+from workbench.bench.saved import read_report
+from workbench.bench.specbench import read_answers
+from workbench.cli import checks
+from workbench.cli.generate import read_prompt
+from workbench.cli.traces import read_trace
+from workbench.client.wire import data_url
+from workbench.core.errors import WorkbenchError
+from workbench.service.pictures import decode
+from workbench.trace.files import PART, check_writable, read_regular, replacing, write_whole
+from workbench.trace.store import RunStore
+
+KILLS = 8
+"""Of each writer."""
+
+
+def parts(folder: Path) -> list[Path]:
+    return list(folder.glob(f".*{PART}"))
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[], None]]:
+    """From its call on no file grows beyond 1,000 bytes: a write fails in its middle, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python itself has it: an OSError, not an end
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_on_a_full_disk_the_old_file_stays(kind: str, tmp_path: Path, full_disk: Callable[[], None]) -> None:
+    path = tmp_path / kind
+    WRITERS[kind](path)
+    before = path.read_bytes()
+    assert len(before) > 1000, "the limit lies within the file"
+    path.write_bytes(b"old")
+    full_disk()
+    with pytest.raises((OSError, WorkbenchError), match=r"(?i)too large|cannot be written"):
+        WRITERS[kind](path)
+    assert path.read_bytes() == b"old"
+    assert not parts(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_writer_killed_at_any_point_leaves_a_whole_file(kind: str, tmp_path: Path) -> None:
+    processes = multiprocessing.get_context("forkserver")  # imports Polars once, not each time
+    processes.set_forkserver_preload(["endless_writer"])
+    path, dice, cut_short = tmp_path / kind, random.Random(7), 0
+    WRITERS[kind](path)
+    whole = path.read_bytes()
+    for _ in range(KILLS):
+        started = processes.Event()
+        writer = processes.Process(target=overwrite_on_and_on, args=(kind, str(path), started))
+        writer.start()
+        assert started.wait(120), "the writer never began"
+        time.sleep(dice.uniform(0, 0.1))
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        assert writer.exitcode == -signal.SIGKILL, "it was killed while it wrote"
+        assert path.read_bytes() == whole
+        cut_short += len(parts(tmp_path))
+    assert cut_short, "no kill fell into a write: the test shows nothing"
+
+
+def test_a_file_keeps_its_permissions_and_a_link_its_aim(tmp_path: Path) -> None:
+    file, link = tmp_path / "kept.txt", tmp_path / "link.txt"
+    file.write_bytes(b"old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    write_whole(link, b"new")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_the_longest_name_that_a_file_may_have_can_be_written(tmp_path: Path) -> None:
+    for name in ("n" * 255, "ö" * 127):
+        write_whole(tmp_path / name, b"whole")
+        assert (tmp_path / name).read_bytes() == b"whole"
+
+
+def test_a_pipe_and_a_device_are_written_to_and_stay_what_they_are(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    heard: list[bytes] = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_whole(pipe, b"said")
+    reader.join(30)
+    assert heard == [b"said"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    null = tmp_path / "null"
+    null.symlink_to("/dev/null")
+    write_whole(null, b"gone")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"old")
+
+    def fail() -> None:
+        with replacing(file) as part:
+            part.write_bytes(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert file.read_bytes() == b"old"
+    assert not parts(tmp_path)
+
+
+def test_trying_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    file, missing = tmp_path / "there.txt", tmp_path / "not-yet.txt"
+    file.write_bytes(b"old")
+    for path in (file, missing, Path("/dev/null")):
+        check_writable(path)
+        checks.file_to_write(path, "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["there.txt"]
+    assert file.read_bytes() == b"old"
+    os.mkfifo(tmp_path / "pipe")
+    check_writable(tmp_path / "pipe")  # and does not wait for its reader
+    with pytest.raises(WorkbenchError, match="Is a directory"):
+        checks.file_to_write(tmp_path, "out")
+    with pytest.raises(WorkbenchError, match="No such file"):
+        checks.file_to_write(tmp_path / "nowhere" / "x", "out")
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "trace": read_trace,
+    "prompt": lambda path: read_prompt(None, path),
+    "prompts": load_prompts,
+    "report": read_report,
+    "answers": read_answers,
+    "picture": decode,
+    "picture for a server": data_url,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(reader: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(WorkbenchError, match=f"no file but a {kind}"):
+        READERS[reader](path)
+
+
+def test_an_import_names_a_pipe_and_goes_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_bytes(TRACE.read_bytes())
+    done = RunStore(tmp_path / "store").import_(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert len(done.added) == 1
+    assert "pipe" in done.problems[str(tmp_path / "a.jsonl")]
+
+
+def test_a_regular_file_is_read_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for data in (b"", b"\x00\r\n\xff" * 1000):
+        file.write_bytes(data)
+        assert read_regular(file) == data
+    with pytest.raises(IsADirectoryError):
+        read_regular(tmp_path)
+    assert ROWS
