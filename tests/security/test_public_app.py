@@ -17,7 +17,8 @@ SECRETS = re.compile(r"Traceback|hf_a_secret|site-packages|/root|\.py\b|" + re.e
 FILES = (
     "/etc/passwd", "app.py", str(ROOT / "app.py"), str(ROOT / "workbench/ui/space.py"), "README.md",
     str(ROOT / "assets/models/text-target/config.json"), "/proc/self/environ", "/tmp", "/tmp/gradio", ".git/config",
-    str(ROOT / "workbench/views/js/../../ui/space.py"), str(ROOT / "workbench/views/js") + "/..%2f..%2fui%2fspace.py",
+    str(ROOT / "workbench/views/js/../../ui/space.py"), "js/../../ui/space.py",
+    str(ROOT / "workbench/views/js") + "/..%2f..%2fui%2fspace.py",
     "..%2f..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "....//....//etc/passwd", "file:///etc/passwd",
     "http://127.0.0.1:22/", "\\\\host\\share", "%00/etc/passwd", str(ROOT / "workbench/views/js"), "",
 )  # fmt: skip
@@ -42,7 +43,7 @@ def test_it_generates_without_rights_and_without_writing(public_app: tuple[str, 
 
 
 ROUTES = ("/gradio_api/file=", "/gradio_api/file/", "/file=", "/static/", "/assets/", "/svelte/",
-          "/gradio_api/stream/", "/gradio_api/custom_component/")  # fmt: skip
+          "/gradio_api/stream/", "/gradio_api/custom_component/", "/workbench/")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -58,7 +59,21 @@ def test_no_file_but_the_pages_own_is_served(public_app: tuple[str, Any], route:
 
 
 def test_the_pages_own_files_are_served(public_app: tuple[str, Any]) -> None:
-    assert ask(public_app, f"/gradio_api/file={ROOT / 'workbench/views/js/live.js'}").status_code == 200
+    for name, kind in (
+        ("js/live.js", "text/javascript"),
+        ("stage.css", "text/css"),
+        ("plotly.min.js", "text/javascript"),
+    ):
+        answer = ask(public_app, f"/workbench/{name}")
+        assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+
+
+@pytest.mark.parametrize("path", ["/", "/gallery", "/methods", "/learn", "/config", "/gradio_api/info", "/v1/models"])
+def test_no_page_says_where_on_the_machine_its_files_are(public_app: tuple[str, Any], path: str) -> None:
+    answer = ask(public_app, path)
+    assert answer.status_code == 200
+    assert str(ROOT) not in answer.text
+    assert "site-packages" not in answer.text
 
 
 def test_files_are_not_taken(public_app: tuple[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.middleware import Middleware
 
 from workbench.ui.addresses import Addresses
+from workbench.ui.files import Files
 from workbench.ui.later import Later
 from workbench.ui.quiet import Quiet
 
@@ -22,7 +23,7 @@ LAUNCH: dict[str, Any] = {
     "footer_links": ["api"],
     "show_error": True,
     "state_session_capacity": 1000,
-    "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Quiet)]},
+    "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Files), Middleware(Quiet)]},
 }
 """How the page is launched: nothing leaves the machine, nothing is kept in the browser's run history, and an idle page
 costs nothing. Gradio's state of a session is empty here; it still forgets the oldest of a thousand."""

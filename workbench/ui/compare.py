@@ -8,9 +8,9 @@ from typing import Any
 
 from workbench.client import wire
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.ui.files import PLOTLY
 from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
-from workbench.ui.plotting import plotly_file
 from workbench.ui.session import Session
 from workbench.views import recorded, scenes
 
@@ -37,13 +37,13 @@ class CompareView:
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from, with the bundled pictures, and where the plotting library is."""
-        found: dict[str, Any] = self._session.catalogue(request) | {"plotly": plotly_file()}
+        found: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
         reads = any(target.get("pictures") for target in found["targets"])
         return found | {"scenes": scenes.gallery() if reads else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
         """A recorded comparison, to be shown before anything is measured: needs no backend. `made` may be empty."""
-        return {"made": recorded.example("compare"), "plotly": plotly_file()}
+        return {"made": recorded.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a comparison; what was measured is kept."""

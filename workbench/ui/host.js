@@ -6,7 +6,7 @@
   const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
   if (tab && asked() !== tab) await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods)?\/?$/, "");
-  const at = (path) => `${base}/gradio_api/file=${path}?v=${props.version}`;
+  const at = (path) => `${base}/workbench/${path}?v=${props.version}`;
   const face = (family, file, weight) =>
     `@font-face{font-family:"${family}";font-weight:${weight};font-display:swap;src:url("${base}/static/fonts/${file}.woff2")}`;
   if (!document.getElementById("wb-palette")) {

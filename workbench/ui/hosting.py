@@ -12,6 +12,7 @@ import orjson
 from workbench import views
 from workbench.client import wire
 from workbench.core.panics import no_panic
+from workbench.ui import files
 from workbench.ui.api import user_key
 from workbench.views import modules
 
@@ -36,7 +37,6 @@ def add_view(
         tab: id of the tab the view is in; None: a page of its own.
         elem_id: id of the element, for tests.
     """
-    gr.set_static_paths([modules.JS, *modules.all_stylesheets()])
     stage = gr.HTML(
         html_template=f'<div class="wb{"" if module == modules.FIRST_MODULE else " wb-page"}"></div>',  # never replaced
         js_on_load=Path(__file__).with_name("host.js").read_text(encoding="utf-8"),
@@ -44,8 +44,8 @@ def add_view(
         apply_default_css=False,
         elem_id=elem_id or None,
         palette=views.css_variables(),
-        stylesheets=[str(path) for path in modules.stylesheets(module)],
-        modules={name: str(views.module_path(name)) for name in views.module_names(module)},
+        stylesheets=[path.name for path in modules.stylesheets(module)],
+        modules={name: files.module(name) for name in views.module_names(module)},
         version=modules.fingerprint(),
         first=module,
         tab=tab,

@@ -140,13 +140,13 @@ class Session:
         """
         from workbench.trace import export, whatif  # Polars and scipy, which few visits need
         from workbench.trace.speedup import estimate
-        from workbench.ui.plotting import plotly_file
+        from workbench.ui.files import PLOTLY
 
         given = [request.get("trace"), *(request.get("others") or [])[:MOST_OTHERS]]
         trace, *others = [export.read_wire(held if isinstance(held, dict) else {}) for held in given]
         ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATIO]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
-        return whatif.analyse(trace, others, measured) | {"plotly": plotly_file()}
+        return whatif.analyse(trace, others, measured) | {"plotly": PLOTLY}
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a run is expected to cost, in words; empty where nobody can say."""

@@ -17,9 +17,9 @@ from workbench.client import wire
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.server.door import is_user
 from workbench.ui import space
+from workbench.ui.files import PLOTLY
 from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
-from workbench.ui.plotting import plotly_file
 from workbench.ui.session import Session
 from workbench.views import recorded
 
@@ -79,12 +79,12 @@ class SweepView:
             "groups": groups_of(load_prompts()),
             "options": [spec.to_wire() for spec in OPTIONS.values()],
         }
-        more |= {"metrics": METRICS, "theory": THEORY, "plotly": plotly_file(), "most": CELLS}
+        more |= {"metrics": METRICS, "theory": THEORY, "plotly": PLOTLY, "most": CELLS}
         return self._session.catalogue(request) | more
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
         """A recorded sweep, to be shown before anything is measured: needs no backend. `made` may be empty."""
-        return {"made": recorded.example("sweep"), "plotly": plotly_file()}
+        return {"made": recorded.example("sweep"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a sweep; finished cells are kept."""

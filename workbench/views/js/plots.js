@@ -21,7 +21,7 @@ export function plot(page, el, make) {
   if (el.hidden || !wide || el._key === key) return;
   el._key = key;
   const layout = { paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { family: style.fontFamily, size: 12.5, color: css("--wb-ink") }, hoverlabel: { bgcolor: css("--wb-ink"), font: { color: css("--wb-bg") } }, width: wide, uirevision: "kept", ...made.layout };
-  load(`${page.host.base}/gradio_api/file=${page.plotly}`).then((plotly) => el._key === key && plotly.react(el, made.data, layout, { displayModeBar: false, responsive: false }), () => page.m.kit.write(el, "The chart could not be loaded: see its table."));
+  load(`${page.host.base}/workbench/${page.plotly}`).then((plotly) => el._key === key && plotly.react(el, made.data, layout, { displayModeBar: false, responsive: false }), () => page.m.kit.write(el, "The chart could not be loaded: see its table."));
 }
 
 export default { plot };

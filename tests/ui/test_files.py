@@ -1,0 +1,58 @@
+"""The pages' own files have names; no page says where on the machine they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ui.fake_client import FakeWorkbench
+
+from workbench.ui import build
+from workbench.ui.files import PLOTLY, Files, files
+from workbench.ui.session import Session
+from workbench.views import recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def ask(path: str, verb: str = "GET", **scope: Any) -> httpx.Response:
+    other = Route("/{path:path}", lambda _: PlainTextResponse("the page"), methods=["GET", "POST"])
+
+    async def once() -> httpx.Response:
+        transport = httpx.ASGITransport(Files(Starlette(routes=[other])), **scope)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return await http.request(verb, httpx.URL("http://localhost").copy_with(raw_path=path.encode()))
+
+    return asyncio.run(once())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("js/live.js", "text/javascript"), ("stage.css", "text/css"),
+                                            (PLOTLY, "text/javascript")])  # fmt: skip
+def test_a_file_is_served_under_its_name_below_any_path(name: str, kind: str) -> None:
+    answer = ask(f"/workbench/{name}?v=1")
+    assert (answer.content, answer.headers["content-type"].partition(";")[0]) == (files()[name].read_bytes(), kind)
+    assert ask(f"/app/workbench/{name}", root_path="/app").content == answer.content
+    assert ask(f"/workbench/{name}", "HEAD").headers["content-length"] == str(len(answer.content))
+    assert ask(f"/workbench/{name}", "POST").text == "the page"
+
+
+@pytest.mark.parametrize("name", ["", "js", "js/", "js/live.test.js", "host.js", "/etc/passwd",
+                                  "js/..%2f..%2fui%2fhost.js", str(ROOT / "workbench/views/stage.css")])  # fmt: skip
+def test_a_name_that_is_not_a_files_is_no_path(name: str) -> None:
+    assert ask(f"/workbench/{name}").status_code == 404
+
+
+def test_no_page_and_no_answer_says_where_they_are() -> None:
+    demo = build(FakeWorkbench())
+    told = json.dumps(demo.get_config_file(), default=str)
+    told += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded.load("draft-model")}), default=str)
+    assert "js/live.js" in told
+    assert str(ROOT) not in told
+    assert "site-packages" not in told
