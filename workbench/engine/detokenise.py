@@ -191,6 +191,13 @@ class TokenText:
             text = self._cache[token] = self._make(token)
         return text
 
+    def data(self, token: int) -> bytes:
+        """The bytes that one token adds to a text; of special tokens, those of their name."""
+        if self.pieces.is_level and token not in self.pieces.special:
+            return self.pieces.level(token)
+        byte = self.pieces.byte(token)
+        return self(token).encode() if byte is None else byte
+
     def _make(self, token: int) -> str:
         raw = self._tokenizer.convert_ids_to_tokens(token)
         if raw is None:

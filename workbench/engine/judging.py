@@ -22,7 +22,8 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
     Args:
-        row: its sampling, verifier and random stream are used; `row.uniform`, `row.q_of` and `row.reason` are set.
+        row: its sampling, verifier and random stream are used; `row.uniform`, `row.q_of`, `row.reason` and `row.raw`
+            are set.
         tree: the draft.
         logits: at the root and after each node.
         record: also gather the drafter's likeliest tokens.
@@ -34,6 +35,7 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty.
     """
     n = len(tree)
+    row.raw = logits if row.request.extras.logprobs is not None else None
     if row.sampling.needs_history:
         logits = with_history(logits, row.sampling, _histories(row, tree, logits.device))
     if logits.dtype in (torch.bfloat16, torch.float16):

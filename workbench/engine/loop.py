@@ -30,6 +30,7 @@ from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.changing import let_go, levels_left, prime, put_in_force
 from workbench.engine.clock import Clock, Span
 from workbench.engine.detokenise import TokenText, detokeniser
+from workbench.engine.extras import prefill_scored, scored
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.models import Models, encode
 from workbench.engine.parts import Outcome, Plan, to_host
@@ -89,6 +90,7 @@ class Engine:
         """
         prompt = self._prompt_ids(request)
         configured = request.configured()
+        request.extras.check(self.models.target.vocab_size)
         models = request.models or self.models
         if models.drafter is not None:
             models.drafter.clock = self.clock
@@ -130,6 +132,8 @@ class Engine:
             prompt = encode(self.models.tokenizer, request.prompt)
         else:
             prompt = [int(t) for t in request.prompt]
+        if request.extras.truncate_prompt and request.images is None:
+            prompt = prompt[-request.extras.truncate_prompt :]
         context, vocabulary = self.models.target.context, self.models.target.vocab_size
         if not prompt:
             raise PromptError("The prompt is empty.", "Write at least one token for the model to continue.")
@@ -236,7 +240,12 @@ class Engine:
             self.models.target.prefill_multimodal(row.slot, row.images, counts)
         else:
             piece = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
-            if piece:
+            n_top = row.request.extras.prompt_logprobs
+            if piece and n_top is not None:
+                piece = row.committed[row.slot.length :][: len(piece) + 1]
+                found = prefill_scored(self.models.target, row.slot, piece, n_top, self.token_text)
+                row.request.prompt_scores.extend(found)
+            elif piece:
                 self.models.target.prefill(row.slot, piece)
             if row.slot.length < row.prompt_length - 1:
                 return
@@ -408,6 +417,10 @@ class Engine:
         self.models.target.commit(row.slot, [0, *(node + 1 for node in path)])
         row.slot.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:kept])
+        if row.raw is not None:
+            places = [0, *(node + 1 for node in verdict.path)][:kept]
+            n_top = row.request.extras.logprobs or 0
+            row.request.scores.extend(scored(row.raw[places], tokens[:kept], n_top, self.token_text))
         emitted, top = tokens[:kept], judged.top_tokens
         outcome = Outcome(judged.tokens, judged.parents, verdict, emitted, root, top, row.plan, hidden)
         if not reason:
@@ -432,19 +445,21 @@ class Engine:
     def _cut(self, row: Row, tokens: Sequence[int]) -> tuple[int, str, list[tuple[str, int, int]]]:
         """How many of the new tokens are emitted, why the text ends (or ""), and the span of each."""
         assert row.detokeniser is not None
-        spans = []
+        spans, extras = [], row.request.extras
         for i, token in enumerate(tokens):
             spans.append(row.detokeniser.add(token))
             if row.request.stop_at_eos and token in self.models.eos:
                 return i + 1, "eos", spans
+            if token in extras.stop_tokens:
+                row.cut_text_at = spans[-1][1]
+                return i + 1, "stop-token", spans
             if row.request.stop_when is not None and row.request.stop_when([*row.committed, *tokens[: i + 1]]):
                 return i + 1, "criterion", spans
-            if row.request.stop and spans[-1][0]:
+            if row.request.stop and spans[-1][0] and row.n_new + i >= extras.min_tokens:
                 text, begin = row.detokeniser.text, spans[-1][1]
                 found = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in row.request.stop]
-                row.cut_text_at = min(
-                    (at for at in found if at >= 0), default=None
-                )  # the earliest, not the first asked
+                # The earliest in the text, not the first of the list; of several that begin there, the cut is the same.
+                row.cut_text_at = min((at for at in found if at >= 0), default=None)
                 if row.cut_text_at is not None:
                     return i + 1, "stop-string", spans
             if row.n_new + i + 1 >= row.max_new_tokens:

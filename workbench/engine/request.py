@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -18,6 +18,7 @@ from workbench.core.rejection import Reason
 from workbench.core.sampling import SamplingParams
 from workbench.engine.clock import Mark
 from workbench.engine.detokenise import Detokeniser
+from workbench.engine.extras import Extras, Scored
 from workbench.engine.method import Configured, Method
 from workbench.engine.pace import Pace
 from workbench.engine.parts import Drafter, Plan, Policy, Verifier
@@ -57,9 +58,12 @@ class Request:
         on_round: called in the engine's thread after every round; must return at once.
         paused: start paused, after prefill.
         pace: tokens a second at which rounds are held back so that people can follow; 0: they are not. See `Pace`.
+        extras: what clients of servers ask for beyond that.
         models: another drafter or other heads for the engine's target; the engine's own by default.
         swaps: pictures that were changed in mid-run, each with the number of tokens generated before; the engine
             writes it, whoever explains the text reads it.
+        scores: log-probabilities of the emitted tokens, where `extras` ask for them; the engine writes it.
+        prompt_scores: the same for the prompt, from its second token on.
     """
 
     prompt: Sequence[int] | str
@@ -75,8 +79,11 @@ class Request:
     on_round: Callable[[Round], None] | None = None
     paused: bool = False
     pace: float = 0.0
+    extras: Extras = field(default_factory=Extras)
     models: Models | None = None
     swaps: list[tuple[int, Swap]] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)
+    prompt_scores: list[Scored] = field(default_factory=list)
 
     def configured(self) -> Configured:
         """The method with all parameters decided."""
@@ -90,7 +97,7 @@ class Row:
         self.request = request
         self.models = models
         self.configured = request.configured()
-        self.sampling = request.sampling
+        self.sampling = request.extras.shaped(request.sampling, len(prompt), models.eos)
         self.draw = Draw(request.seed)
         self.prompt_length = len(prompt)
         self.committed: list[int] = prompt
@@ -116,6 +123,7 @@ class Row:
         self.uniform: list[float] | None = None
         self.q_of: Tensor | None = None
         self.reason: Reason | None = None
+        self.raw: Tensor | None = None  # the target's own logits of the round, where log-probabilities are wanted
         self.cut_text_at: int | None = None
         self.prefill_start = 0.0
         self.origin_s: float | None = None
@@ -322,7 +330,8 @@ class Settings:
                 old, new = getattr(self.sampling, name), getattr(sampling, name)
                 if old != new:
                     self.changes.append(Change(name, old, new))
-            self.sampling = sampling
+            # A change of temperature says nothing of processors: what the request asked for stays.
+            self.sampling = replace(sampling, processors=sampling.processors or self.sampling.processors)
 
 
 def _valid(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:

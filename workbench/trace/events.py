@@ -318,9 +318,9 @@ class Footer:
     """How the generation ended.
 
     `seconds`: wall time from the end of the prefill, without that in which the run was paused or held back for people.
-    `reason`: "eos", "length", "stop-string", "criterion", one of `STOPPED`, "error" or "" while it runs. `error` holds
-    the message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive, fallback to
-    plain decoding).
+    `reason`: "eos", "length", "stop-string", "stop-token", "criterion", one of `STOPPED`, "error" or "" while it runs.
+    `error` holds the message and what to do about it. `warnings` are the self-checks that spoke (speculation inactive,
+    fallback to plain decoding).
     """
 
     reason: str = ""

@@ -16,7 +16,7 @@ export function status({ run, figures, pinned, measuring, lost = 0, slow = "", o
 }
 
 const REASONS = {
-  eos: "finished: end of text", length: "finished: max tokens reached", "stop-string": "finished: stop string", cancelled: "stopped by you",
+  eos: "finished: end of text", length: "finished: max tokens reached", "stop-string": "finished: stop string", "stop-token": "finished: stop token", cancelled: "stopped by you",
   error: "ended by an error", limit: "stopped by a limit of this server", lease: "stopped: the page that followed it was closed", memory: "stopped: its trace filled the memory",
 };
 

@@ -1,0 +1,117 @@
+"""What clients of servers ask of a run beyond its sampling: other ends, shaped laws, log-probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.core.shaping import LogitBias, NotBefore, Penalties
+from workbench.engine.detokenise import TokenText
+from workbench.engine.parts import to_host
+from workbench.engine.runner import Runner, Segment, Slot
+
+CHUNK = 128
+"""Tokens of a prompt whose logits are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Nothing by default.
+
+    Attributes:
+        min_tokens: no end of text, stop token or stop string before so many tokens.
+        stop_tokens: token ids that end the text, which is cut before them.
+        ignore_eos: the model's end-of-text token does not end the text.
+        logit_bias: pairs of a token id and what is added to its logit.
+        presence_penalty: taken from the logits of tokens that were generated already.
+        frequency_penalty: the same, for each time.
+        logprobs: how many of the likeliest tokens are told with the log-probability of each emitted token; None: none
+            is told.
+        prompt_logprobs: the same for the tokens of the prompt.
+        truncate_prompt: keep the last so many tokens of the prompt; None: all.
+    """
+
+    min_tokens: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt: int | None = None
+
+    def check(self, vocab_size: int) -> None:
+        """Refuse token ids that the target does not have.
+
+        Raises:
+            ParameterError: with the name of the field.
+        """
+        biased = [token for token, _ in self.logit_bias]
+        for name, ids in (("stop_token_ids", self.stop_tokens), ("logit_bias", biased)):
+            if any(not 0 <= token < vocab_size for token in ids):
+                raise ParameterError(f"{name} holds token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
+
+    def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
+        """The sampling with the law's changes as processors, behind those that it has."""
+        processors = []
+        if self.logit_bias:
+            tokens, values = zip(*self.logit_bias, strict=True)
+            processors.append(LogitBias(tokens, values))
+        if self.presence_penalty or self.frequency_penalty:
+            processors.append(Penalties(prompt_length, self.presence_penalty, self.frequency_penalty))
+        ends = tuple(sorted({*self.stop_tokens, *eos}))
+        if self.min_tokens and ends:
+            processors.append(NotBefore(prompt_length, self.min_tokens, ends))
+        return dataclasses.replace(sampling, processors=(*sampling.processors, *processors)) if processors else sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A token with its log-probability.
+
+    Attributes:
+        token: its id.
+        data: its text, as bytes: it may be a part of a character.
+        logprob: in the target's own law, in nats: before penalties, bias, temperature and filters.
+        top: the likeliest tokens at its place in the same way, likeliest first; without their own `top`.
+    """
+
+    token: int
+    data: bytes
+    logprob: float
+    top: tuple[Scored, ...] = ()
+
+
+def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
+    """The tokens that stand at the places of `logits`, with their log-probabilities."""
+    laws = logits.double().log_softmax(1)
+    at = laws.new_tensor(tokens).long()
+    best = laws.topk(min(n_top, laws.shape[1]), dim=1)
+    own, ids, values = to_host([laws.gather(1, at.unsqueeze(1)).squeeze(1), best.indices, best.values])
+    return [
+        Scored(token, token_text.data(token), logprob,
+               tuple(Scored(i, token_text.data(i), v) for i, v in zip(tops, tops_logprob, strict=True)))
+        for token, logprob, tops, tops_logprob in zip(tokens, own, ids, values, strict=True)
+    ]  # fmt: skip
+
+
+def prefill_scored(
+    target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
+) -> list[Scored]:
+    """Prefill all but the last of `tokens`, which follow what is committed, and score all but the first."""
+    found = []
+    for start in range(0, len(tokens) - 1, CHUNK):
+        piece, behind = tokens[start : start + CHUNK][: len(tokens) - 1 - start], tokens[start + 1 : start + CHUNK + 1]
+        out = target.forward([Segment(slot, torch.tensor(piece, device=target.device))])
+        slot.last_hidden = out.hidden[0, -1]
+        target.commit(slot, range(len(piece)))
+        found += scored(out.logits[0, : len(piece)], behind, n_top, token_text)
+    return found
