@@ -6,6 +6,7 @@ stays the target's. So only the drafts themselves can tell.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine import Engine, Models, Request
+from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.layers import subset
 from workbench.methods import registry
 from workbench.methods.drafters import chain, medusa
@@ -121,6 +122,19 @@ def test_a_model_drafts_by_its_law_behind_the_whole_path(
             assert tree.score is not None
             torch.testing.assert_close(tree.score, chances(laws, tree.tokens), **close)
     assert max(len(draft.tree) for draft in found) >= 4
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree"])
+def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name: str, models: Models) -> None:
+    """Its last token has not been through the draft model, which must read it before it goes on."""
+    twin = Runner(models.target.model, models.target.context)
+    found = drafts(dataclasses.replace(models, drafter=twin), name, SamplingParams(), n=24, depth=2)
+    assert {len(later.committed) - len(draft.committed) for draft, later in itertools.pairwise(found)} == {3}
+    ask = worlds.ask_model(models.target.model)
+    for draft in found:
+        laws = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()]).softmax(1)
+        assert draft.tree.score is not None
+        torch.testing.assert_close(draft.tree.score, chances(laws, draft.tree.tokens), **close)
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit"])

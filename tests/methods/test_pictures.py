@@ -137,6 +137,21 @@ def test_a_blind_drafter_drafts_the_same_for_every_picture_and_a_seeing_one_does
     assert len({tuple(drafts(models, "chain", picture)) for picture in pictures}) > 1
 
 
+def test_a_dynamic_tree_offers_what_its_path_makes_likely(models: Models) -> None:
+    """Down to the threshold of the whole path, not of the node alone; the likeliest first token is always there."""
+    least, depths = 0.05, set()
+    method = registry.get("vlm-draft").with_params(policy="dynamic-tree", path_threshold=least)
+    trace = Engine(models).generate(request(models, method, noise_picture(1), max_new_tokens=30))
+    for r in trace.rounds:
+        path = {-1: 1.0}
+        for node, (parent, q) in enumerate(zip(r.nodes.parents, r.nodes.q, strict=True)):
+            assert q is not None
+            path[node] = path[parent] * q
+            assert path[node] >= least or node == 0
+        depths |= set(r.nodes.depth)
+    assert max(depths) > 1
+
+
 def test_a_blind_drafter_reads_exactly_the_text(models: Models) -> None:
     asked = request(models, setting("blind"), noise_picture(1), max_new_tokens=6)
     with_picture = Engine(models).generate(asked).rounds[0].nodes.tokens
