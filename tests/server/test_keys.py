@@ -186,6 +186,23 @@ def test_an_empty_key_is_a_mistake_a_short_one_a_warning_and_none_on_the_network
     assert "8 characters" in door("0.0.0.0", key="x" * 8, env={}).warnings("0.0.0.0")[0]
 
 
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with_what_was_asked(
+    app: tuple[str, Any], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "a very private sentence"
+    with httpx.Client(base_url=f"{app[0]}/gradio_api/call", headers=BEARER, timeout=30) as http:
+        for data in ([secret, 5], [{"a": secret}]):
+            event = http.post("/generate", json={"data": data}).json()["event_id"]
+            told = http.get(f"/generate/{event}").text
+            assert "The request was not understood." in told
+            assert " object at 0x" not in told
+    assert secret not in "".join(capfd.readouterr()) + caplog.text
+    assert "ValueError at blocks.py:" in caplog.text
+
+
 # -- whose kept runs --------------------------------------------------------------------------------------------------
 
 

@@ -141,3 +141,32 @@ def test_definitions_name_every_figure_with_its_formula(backend: Callable[..., B
         "formula": "tokens emitted / target verification passes, bonus and corrected included",
     }
     assert all(d["title"] and "/" in d["formula"] for d in definitions.values())
+
+
+def test_an_error_is_written_as_its_kind_and_place_without_its_words(written: io.StringIO) -> None:
+    def tokenize(text: str) -> None:
+        raise ValueError(f"cannot read {text!r} in /home/somebody/models")
+
+    try:
+        tokenize(SECRET)
+    except ValueError:
+        logging.getLogger("workbench.service").exception("a run could not be started")
+    line = json.loads(written.getvalue())
+    assert line["message"] == "a run could not be started"
+    assert line["exc_info"].startswith("ValueError at test_telemetry.py:")
+    assert "in tokenize" in line["exc_info"]
+    for word in (SECRET, "somebody", "/"):
+        assert word not in written.getvalue()
+
+
+def test_people_read_the_same_as_lines(written: io.StringIO) -> None:
+    logger = logging.getLogger("workbench")
+    logs.write_plain_logs()
+    logger.handlers[0].setStream(written)  # type: ignore[attr-defined]
+    try:
+        raise RuntimeError(SECRET)
+    except RuntimeError:
+        logger.exception("a turn failed")
+    first, second = written.getvalue().splitlines()
+    assert first == "ERROR workbench: a turn failed"
+    assert second.startswith("RuntimeError at test_telemetry.py:")

@@ -73,8 +73,10 @@ def serve(
     from workbench.client import Workbench
     from workbench.server.app import serve as run
     from workbench.service.limits import Limits
+    from workbench.service.logs import write_plain_logs
 
     quiet()
+    write_plain_logs()
     limits = dataclasses.replace(
         Limits(),
         runs=limit_runs,

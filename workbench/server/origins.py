@@ -86,7 +86,8 @@ def allowed(
 
     This machine's own names are on it: `localhost`, the address it listens on, and its host name where others can reach
     it. So is what a Space or a proxy says that the server is called (`SPACE_HOST`, a whole address in
-    `GRADIO_ROOT_PATH`), and Colab's proxies.
+    `GRADIO_ROOT_PATH`), and Colab's proxies. A Space's proxy passes the browser's `Host` on (seen in the log of one in
+    qdonnars/ohmywind#8).
 
     Args:
         bound: the address it listens on.
@@ -118,7 +119,7 @@ def allowed(
         hosts=tuple(dict.fromkeys([*names, *space, *given])),
         origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
         any_address=bound in ("0.0.0.0", "::", ""),
-        frames=public,
+        frames=public or bool(env.get("SPACE_ID")),  # the Hub shows a Space in a frame
     )
 
 

@@ -1,13 +1,38 @@
-"""Logs that machines can read: one JSON object a line. They hold no prompt, no generated text, no key of anybody."""
+"""Logs of processes that serve others. They hold no prompt, no generated text, no key of anybody, no folder of theirs.
+
+Of an error that nobody foresaw they say its kind and where it was raised. Its words are left out: a library's may quote
+what it was given, and that is what somebody asked.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import sys
+import traceback
+from pathlib import Path
+from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 from transformers.utils.logging import disable_progress_bar
+
+
+class Discreet(logging.Formatter):
+    """Formats an error as its kind and places."""
+
+    def formatException(self, ei: Any) -> str:  # the standard library's name
+        kind, problem, _ = ei
+        return f"{kind.__name__} at {places(problem)}"
+
+
+class DiscreetJson(Discreet, JsonFormatter):
+    """The same as a JSON object a line."""
+
+
+def places(problem: BaseException, most: int = 8) -> str:
+    """Where an error was raised, innermost first: `loop.py:120 in step, backend.py:300 in _work`; no folders."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    return ", ".join(f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in frames[: -most - 1 : -1])
 
 
 def write_json_logs(level: str = "INFO") -> None:
@@ -16,10 +41,18 @@ def write_json_logs(level: str = "INFO") -> None:
     Args:
         level: least level that is written.
     """
+    names = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    _write(DiscreetJson(names, rename_fields={"asctime": "time"}), level)
+
+
+def write_plain_logs(level: str = "WARNING") -> None:
+    """The same as lines for people."""
+    _write(Discreet("%(levelname)s %(name)s: %(message)s"), level)
+
+
+def _write(formatter: logging.Formatter, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", rename_fields={"asctime": "time"})
-    )
+    handler.setFormatter(formatter)
     logger = logging.getLogger("workbench")
     logger.handlers[:] = [handler]
     logger.setLevel(level)

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, vision
+from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import add_view
 from workbench.ui.kept import Kept
 from workbench.ui.session import Session
@@ -18,7 +19,7 @@ TITLE = "Speculative Decoding Workbench"
 def build(client: Any, keeps: bool = False) -> gr.Blocks:
     """The page over `client`. Nothing is loaded or started before the browser asks."""
     kept = Kept(keeps)
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
+    with Discreet(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header with the way from tab to tab, which presses Gradio's buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):
             with gr.Tab("Live", id="live"):

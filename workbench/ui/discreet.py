@@ -1,0 +1,30 @@
+"""Gradio's blocks, but what goes wrong in a call is neither told nor printed with what was asked.
+
+Gradio writes the traceback of a call that fails to the terminal, and of wrong inputs their values: somebody's prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gradio as gr
+
+from workbench.service.logs import places
+
+log = logging.getLogger("workbench.ui")
+
+
+class Discreet(gr.Blocks):
+    """Blocks whose calls fail with a sentence; the log says what kind of error it was and where."""
+
+    async def process_api(self, *given: Any, **named: Any) -> dict[str, Any]:
+        try:
+            return await super().process_api(*given, **named)
+        except gr.Error:
+            raise
+        except Exception as problem:
+            log.error("a call failed: %s at %s", type(problem).__name__, places(problem))
+            raise gr.Error(
+                "The request was not understood. The API page (/?view=api) shows how to ask.", print_exception=False
+            ) from None
