@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,11 +35,12 @@ register(Method("my-stutter", title="TITLE", promise=Promise.EXACT, teaches="", 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
     registry.names()
-    before = dict(registry._methods), dict(registry._places)
+    held = (registry._methods, registry._places, registry._of_file)
+    before = [dict(kept) for kept in held]
     path = tmp_path / "my_stutter_for_tests.py"
     path.write_text(TEXT, encoding="utf-8")
     yield path
-    for mine, kept in zip((registry._methods, registry._places), before, strict=True):
+    for mine, kept in zip(held, before, strict=True):
         mine.clear()
         mine.update(kept)
 
@@ -76,3 +78,69 @@ def test_a_name_is_taken_once_unless_it_is_to_be_replaced(file: Path) -> None:
     other.write_text(TEXT, encoding="utf-8")
     with pytest.raises(WorkbenchError, match="registered twice"):
         registry.load(other)
+
+
+@pytest.mark.parametrize("end", ["1 / 0", "raise SystemExit(3)", "register(None)"])
+def test_a_file_that_fails_halfway_leaves_nothing_of_itself(file: Path, end: str) -> None:
+    before = registry.names()
+    file.write_text(f"{TEXT}\n{end}\n", encoding="utf-8")
+    with pytest.raises(WorkbenchError, match="cannot be loaded"):
+        registry.load(file)
+    assert registry.names() == before
+    file.write_text(TEXT, encoding="utf-8")
+    assert registry.load(file) == ["my-stutter"], "mended, it is taken as if it had never failed"
+
+
+def test_an_edit_that_fails_leaves_what_was_loaded_before(file: Path) -> None:
+    registry.load(file)
+    whole = registry.get("my-stutter")
+    file.write_text(TEXT.replace("TITLE", "half done") + "\n1 / 0\n", encoding="utf-8")
+    with pytest.raises(WorkbenchError, match="ZeroDivisionError"):
+        registry.load(file)
+    assert registry.get("my-stutter") is whole
+    assert sys.modules[type(whole.drafter).__module__].Stutter is type(whole.drafter)
+    file.write_text(TEXT, encoding="utf-8")
+    assert registry.load(file) == ["my-stutter"]
+
+
+def test_a_module_that_is_named_twice_keeps_its_methods(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(file.parent)
+    name = file.stem
+    try:
+        assert registry.load(name) == ["my-stutter"]
+        assert registry.load(name) == ["my-stutter"]
+        assert registry.get("my-stutter").title == "TITLE"
+        monkeypatch.setenv(registry.OWN_METHODS, f"{name}:{name}")
+        registry._load.cache_clear()
+        assert registry.names().count("my-stutter") == 1
+    finally:
+        sys.modules.pop(name, None)
+
+
+def test_a_package_that_fails_halfway_runs_whole_the_next_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = file.parent / "stuttering_for_tests"
+    package.mkdir()
+    (package / "part.py").write_text(TEXT, encoding="utf-8")
+    (package / "__init__.py").write_text("from stuttering_for_tests import part\n1 / 0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(file.parent)
+    before = registry.names()
+    with pytest.raises(WorkbenchError, match="ZeroDivisionError"):
+        registry.load(package.name)
+    assert registry.names() == before
+    (package / "__init__.py").write_text("from stuttering_for_tests import part  # mended\n", encoding="utf-8")
+    try:
+        assert registry.load(package.name) == ["my-stutter"]
+    finally:
+        for name in (package.name, f"{package.name}.part"):
+            sys.modules.pop(name, None)
+
+
+def test_two_files_of_one_name_do_not_run_in_one_another(file: Path) -> None:
+    registry.load(file)
+    other = file.parent / "elsewhere" / file.name
+    other.parent.mkdir()
+    other.write_text(TEXT.replace("my-stutter", "other-stutter"), encoding="utf-8")
+    registry.load(other)
+    first, second = (type(registry.get(name).drafter) for name in ("my-stutter", "other-stutter"))
+    assert first.__module__ != second.__module__
+    assert sys.modules[first.__module__].Stutter is first

@@ -6,10 +6,12 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.engine.method import Method
@@ -62,6 +64,9 @@ def _load() -> None:
 def load(place: str | Path) -> list[str]:
     """Run a file, or import a module, that registers methods; a file that is loaded again replaces its own.
 
+    All of it or nothing: where it fails, the methods are those that were there before. A module runs once in a
+    process, however often it is named.
+
     Args:
         place: a path that ends in .py, or the name of a module.
 
@@ -73,27 +78,55 @@ def load(place: str | Path) -> list[str]:
     """
     _load_catalogue()
     path = Path(place).expanduser()
-    file = str(path.resolve())
-    for name in _of_file.pop(file, ()):
-        del _methods[name], _places[name]
-    before = set(_methods)
+    is_file = path.suffix == ".py"
+    source = str(path.resolve()) if is_file else str(place)
+    if not is_file and source in _of_file and source in sys.modules:
+        return list(_of_file[source])
+    kept = [(held, dict(held)) for held in (_methods, _places, _of_file)]
+    modules = dict(sys.modules)
     try:
-        if path.suffix == ".py":
-            name = f"workbench_methods_{path.stem}"
-            spec = importlib.util.spec_from_file_location(name, path.resolve(strict=True))
-            assert spec is not None
-            assert spec.loader is not None
-            module = sys.modules.setdefault(name, importlib.util.module_from_spec(spec))  # dataclasses look there
-            spec.loader.exec_module(module)
+        for name in _of_file.pop(source, ()):
+            del _methods[name], _places[name]
+        before = set(_methods)
+        if is_file:
+            _run(Path(source))
         else:
-            importlib.import_module(str(place))
-    except Exception as error:
+            importlib.import_module(source)
+    except BaseException as error:
+        for held, was in kept:
+            held.clear()
+            held.update(was)
+        _forget(_module_name(Path(source)) if is_file else source, modules)
+        if not isinstance(error, (Exception, SystemExit)):
+            raise
         reason = f"{type(error).__name__}: {error}"
         raise WorkbenchError(
             f"The methods of {place} cannot be loaded: {reason}", f"Mend the file, or take it out of {OWN_METHODS}."
         ) from error
-    _of_file[file] = [name for name in _methods if name not in before]
-    return _of_file[file]
+    _of_file[source] = [name for name in _methods if name not in before]
+    return list(_of_file[source])
+
+
+def _run(file: Path) -> None:
+    """Run a file as a module of its own, anew each time."""
+    name = _module_name(file)
+    spec = importlib.util.spec_from_file_location(name, file.resolve(strict=True))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
+    spec.loader.exec_module(module)
+
+
+def _module_name(file: Path) -> str:
+    """Two files of one name in two folders are two modules."""
+    return f"workbench_methods_{file.stem}_{zlib.crc32(str(file).encode()):08x}"
+
+
+def _forget(name: str, modules: Mapping[str, ModuleType]) -> None:
+    """Undo what a failed import left, parts of a package that went well too: the next one runs them again."""
+    for found in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+        del sys.modules[found]
+    sys.modules.update({m: was for m, was in modules.items() if m == name or m.startswith(f"{name}.")})
 
 
 def names() -> list[str]:
