@@ -13,8 +13,9 @@ import pytest
 from worlds import byte_tokenizer, family, noisy
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
-from workbench.engine.models import bundled
+from workbench.engine.models import bundled, load_tokenizer
 from workbench.service import zerogpu
+from workbench.service.catalogue import drafters, reads_pictures
 from workbench.service.limits import Limits
 
 SEEN = ("same text", "one process for several runs", "cancelled", "killed", "no quota", "several at once")
@@ -131,6 +132,23 @@ def test_a_run_nobody_follows_is_cancelled(client: Any) -> None:
     assert run.state == "cancelled"
     assert "Nobody followed" in run.message
     assert run.since(0)["footer"]["reason"] == "lease"
+
+
+def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    spaces = pytest.importorskip("spaces")
+    tiny = family("llama", vocab_size=257)
+    names = [name for name in bundled() if (bundled()[name] / "tokenizer.json").is_file()]
+    monkeypatch.setattr(zerogpu, "load_model", lambda name, device, dtype: tiny)
+    monkeypatch.setattr(zerogpu, "load_tokenizer", load_tokenizer)
+    monkeypatch.setattr(zerogpu, "load_processor", lambda name, model: object() if reads_pictures(name) else None)
+    made = zerogpu.ZeroClient(spaces.GPU, isolated=False, names=names, device="cpu", dtype="float32")
+    for target, first in {"text-target": "text-drafter", "vision-target": "vision-drafter"}.items():
+        found = made.drafters(target)
+        assert found == sorted(drafters(target), key=lambda d: [e["name"] for e in found].index(d["name"]))
+        assert found[0]["name"] == first
+        assert found[0]["available"]
+    assert {t["name"]: t["pictures"] for t in made.targets()} == {"text-target": False, "vision-target": True}
+    made.close()
 
 
 def test_every_call_of_the_workbench_is_there() -> None:

@@ -34,7 +34,7 @@ from workbench.core.errors import (
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.bundle import DEFAULT_DRAFTER, DEFAULT_TARGET, known_targets, locate, own_drafter
+from workbench.engine.bundle import DEFAULT_TARGET, known_targets, locate, own_drafter
 from workbench.engine.models import (
     find_heads,
     load_model,
@@ -209,15 +209,18 @@ class ZeroClient:
         return [entry for entry in listed if entry["name"] in self._loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Draft models: name, title, available, reason, detail."""
+        """Draft models: name, title, available, reason, detail, pictures; the one that belongs to the target first."""
         target = self._pair(target, "none")[0]
-        found = []
+        found, details = [], {entry["name"]: entry["detail"] for entry in catalogue.drafters(target)}
         for name, (_, tokenizer) in self._loaded.items():
             if name != target:
                 same = same_vocabulary(self._loaded[target][1], tokenizer)
                 reason = "" if same else f"{name} and {target} do not share a vocabulary."
-                found.append({"name": name, "title": name, "available": same, "reason": reason, "detail": ""})
-        return sorted(found, key=lambda entry: entry["name"] != DEFAULT_DRAFTER)
+                found.append(
+                    {"name": name, "title": name, "available": same, "reason": reason, "detail": details.get(name, "")}
+                    | {"pictures": self._processors[name] is not None}
+                )
+        return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """Methods, with whether each can run with these models and why not."""
