@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ register(Method("my-stutter", title="TITLE", promise=Promise.EXACT, teaches="", 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
     registry.names()
-    held = (registry._methods, registry._places, registry._of_file)
+    held: list[dict[str, Any]] = [registry._methods, registry._places, registry._of_file]
     before = [dict(kept) for kept in held]
     path = tmp_path / "my_stutter_for_tests.py"
     path.write_text(TEXT, encoding="utf-8")

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.engine.method import Method
@@ -82,7 +83,8 @@ def load(place: str | Path) -> list[str]:
     source = str(path.resolve()) if is_file else str(place)
     if not is_file and source in _of_file and source in sys.modules:
         return list(_of_file[source])
-    kept = [(held, dict(held)) for held in (_methods, _places, _of_file)]
+    state: list[dict[str, Any]] = [_methods, _places, _of_file]
+    kept = [dict(held) for held in state]
     modules = dict(sys.modules)
     try:
         for name in _of_file.pop(source, ()):
@@ -93,7 +95,7 @@ def load(place: str | Path) -> list[str]:
         else:
             importlib.import_module(source)
     except BaseException as error:
-        for held, was in kept:
+        for held, was in zip(state, kept, strict=True):
             held.clear()
             held.update(was)
         _forget(_module_name(Path(source)) if is_file else source, modules)
