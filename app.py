@@ -87,7 +87,7 @@ def main() -> None:
             if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
                 client.make(lambda: space.client(place, **models, limits=limits))
             demo = build(client, keeps=not place.public)
-            behind = space.launch_options(client, args.door)
+            behind = space.launch_options(client, args.door, place.public)
             # Gradio asks itself once, under a name that no certificate needs to have
             demo.launch(server_name=args.host, server_port=args.port, ssl_verify=False, **args.https, **behind)
             if not client.ready:

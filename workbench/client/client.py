@@ -98,6 +98,14 @@ class Workbench:
         """What one user may ask for; see `workbench.service.limits.Limits`."""
         return self._backend.limits
 
+    def let_in(self, user: str) -> None:
+        """Count a request of a user that is no run.
+
+        Raises:
+            WorkbenchError: their address has made too many in a minute.
+        """
+        self._backend.let_in(user)
+
     # -- models --------------------------------------------------------------------------------------------------
 
     def preload(self) -> None:

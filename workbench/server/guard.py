@@ -7,13 +7,16 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import CapacityError, WorkbenchError
 
 logger = logging.getLogger("workbench.server")
 
 BODY_BYTES = 12 << 20
 """Largest body of a request: a picture of `workbench.service.pictures.MAX_BYTES` in base64, and a long prompt. Uploads
 have a limit of their own."""
+CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
+"""Where the pages ask for what is computed from a body, and the largest body there of a public app: a trace of a
+thousand tokens has 3 MB, and the pages scale pictures down before they send them."""
 UPLOAD = "/gradio_api/upload"
 
 
@@ -21,7 +24,9 @@ class TooLargeError(WorkbenchError):
     """The body of a request is larger than allowed."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"The request is larger than {most >> 20} MiB.", "Send a shorter prompt, or smaller pictures.")
+        super().__init__(
+            f"The request is larger than {most >> 20} MiB.", "Send a shorter prompt or run, or smaller pictures."
+        )
 
 
 class Guard:
@@ -30,11 +35,12 @@ class Guard:
     Args:
         app: what stands behind the door.
         body_bytes: largest body of a request.
+        call_bytes: the same for the pages' calls.
     """
 
-    def __init__(self, app: Any, body_bytes: int = BODY_BYTES) -> None:
+    def __init__(self, app: Any, body_bytes: int = BODY_BYTES, call_bytes: int | None = None) -> None:
         self.app = app
-        self.body_bytes = body_bytes
+        self.body_bytes, self.call_bytes = body_bytes, call_bytes or body_bytes
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let a request in, count its bytes, and turn what is raised into a short answer."""
@@ -42,14 +48,15 @@ class Guard:
             await self.app(scope, receive, send)
             return
         size, began = 0, False
-        most = float("inf") if scope["path"].startswith(UPLOAD) else self.body_bytes
+        most: float = self.call_bytes if is_call(scope) else self.body_bytes
+        most = float("inf") if scope["path"].startswith(UPLOAD) else most
 
         async def counted() -> Any:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
             if size > most:
-                raise TooLargeError(self.body_bytes)
+                raise TooLargeError(int(most))
             return message
 
         async def watched(message: Any) -> None:
@@ -59,7 +66,7 @@ class Guard:
 
         try:
             if declared(scope) > most:
-                raise TooLargeError(self.body_bytes)
+                raise TooLargeError(int(most))
             await self.app(scope, counted, watched)
         except Exception as problem:
             if began:  # the answer is on its way: all that is left is to break it off
@@ -73,9 +80,17 @@ def declared(scope: Any) -> int:
     return int(value) if value.isdigit() else 0
 
 
+def is_call(scope: Any) -> bool:
+    """Whether a request is one of the pages' calls."""
+    return scope["path"].rstrip("/").endswith(CALLS)
+
+
 def _answer(scope: Any, problem: Exception) -> JSONResponse:
-    if isinstance(problem, TooLargeError):
-        return _told(413, problem.message, problem.remedy)
+    if isinstance(problem, TooLargeError | CapacityError):
+        if is_call(scope):  # a page shows the words of an answer, and of a refusal none
+            return _told(200, problem.message, problem.remedy)
+        status = 413 if isinstance(problem, TooLargeError) else 429
+        return _told(status, problem.message, problem.remedy)
     logger.error("a request to %s failed", scope["path"], exc_info=problem)
     if scope["path"].startswith("/gradio_api/"):  # Gradio raises about requests that it does not understand
         return _told(400, "The request was not understood.", "The API page (/?view=api) shows how to ask.")

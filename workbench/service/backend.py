@@ -28,7 +28,9 @@ from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.service import catalogue
 from workbench.service.book import Book, round_bytes
+from workbench.service.caller import watch
 from workbench.service.chat import chat_ids
+from workbench.service.fairlock import FairLock
 from workbench.service.limits import LOCAL, Limits
 from workbench.service.logs import alias
 from workbench.service.names import Names, Pair
@@ -90,7 +92,7 @@ class Backend:
         self._loaders = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._loading: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
         self._lock = threading.Lock()
-        self._clearing, self._explaining = threading.Lock(), threading.Lock()
+        self._clearing, self._explaining = threading.Lock(), FairLock()
         self._rounds = Rounds(self._shelf, self._book, self.limits, self._make_room, self._turns)
 
     # -- what there is -------------------------------------------------------------------------------------------
@@ -314,6 +316,14 @@ class Backend:
         """Whether somebody's run goes on, those left aside that stand paused or measure in the background."""
         return any(run is not besides and not run.background and run.state != PAUSED for run in self._book.active())
 
+    def let_in(self, user: str) -> None:
+        """Count a request that is no run.
+
+        Raises:
+            CapacityError: its address has made too many in a minute.
+        """
+        self._book.meter.let_in(user)
+
     def forget(self, run: Run) -> None:
         """Give an ended run's memory back at once, instead of keeping it for those who may ask."""
         if run.ended:
@@ -419,23 +429,29 @@ class Backend:
     def explain(self, run: Run) -> dict[str, Any]:
         """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread.
 
-        One is worked out at a time, and none while a run is timed; `run.explained` says how far it is.
+        One is worked out at a time, addresses by turns, and none while a run is timed; `run.explained` says how far it
+        is. It is broken off when its caller leaves.
 
         Raises:
             PromptError: the run has no pictures, or no tokens yet.
-            CapacityError: it is too long.
+            CapacityError: it is too long, or the address of its user asks for too much.
+            LeftError: the caller left.
         """
         if run.trace is None or run.request.images is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with pictures, and wait for a token.")
         pair = run.planned[2]
         models = self._shelf.get(pair) or self.load(*pair)
 
+        gone = watch()
+        self._book.meter.let_in(run.user)
+
         def told(done: float) -> None:
+            gone()
             run.explained = done
 
         told(0.0)
         try:
-            with self._explaining, self._turns.beside():
+            with self._explaining.hold(run.user, gone), self._turns.beside():
                 run.trace.attribution = explain(models, run.request, run.trace, run.planned[0].drafter, told)
         finally:
             run.explained = None

@@ -15,6 +15,7 @@ from typing import Any
 from workbench.client import wire
 from workbench.client.follow import follow
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
+from workbench.service.caller import watch
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
@@ -143,7 +144,12 @@ class Session:
         from workbench.ui.files import PLOTLY
 
         given = [request.get("trace"), *(request.get("others") or [])[:MOST_OTHERS]]
-        trace, *others = [export.read_wire(held if isinstance(held, dict) else {}) for held in given]
+        gone, traces = watch(), []
+        for held in given:
+            gone()
+            traces.append(export.read_wire(held if isinstance(held, dict) else {}))
+        trace, *others = traces
+        gone()
         ratios = [r for r in request.get("pairs") or [] if isinstance(r, int | float) and 0 < r < MOST_RATIO]
         measured = estimate({0: ratios[:MOST_PAIRS]}) if ratios else None
         return whatif.analyse(trace, others, measured) | {"plotly": PLOTLY}

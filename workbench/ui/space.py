@@ -134,7 +134,7 @@ def client(
     return workbench
 
 
-def launch_options(client: Any, door: Door | None = None) -> dict[str, Any]:
+def launch_options(client: Any, door: Door | None = None, public: bool = False) -> dict[str, Any]:
     """How the app is launched: `LAUNCH`, no uploads, the HTTP API on the same port, and all of it behind a door.
 
     The API's routes are given when Gradio's app is made, so that they come before Gradio's own; the guard stands in
@@ -143,6 +143,7 @@ def launch_options(client: Any, door: Door | None = None) -> dict[str, Any]:
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
         door: by default one that this machine's own pages and programs find open.
+        public: strangers may reach it: the bodies of the pages' calls are smaller.
     """
     from gradio.routes import App, ORJSONResponse
     from starlette.middleware import Middleware
@@ -151,8 +152,9 @@ def launch_options(client: Any, door: Door | None = None) -> dict[str, Any]:
 
     from workbench.server.callers import UVICORNS
     from workbench.server.door import Door
-    from workbench.server.guard import Guard
+    from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.routes import router
+    from workbench.server.turns import Turns
     from workbench.ui import LAUNCH
 
     front = door or Door()
@@ -163,13 +165,21 @@ def launch_options(client: Any, door: Door | None = None) -> dict[str, Any]:
         def build_middleware_stack(self) -> Any:
             return front.before(super().build_middleware_stack())
 
+    def let_in(user: str) -> None:
+        if getattr(client, "ready", True):  # while it is in the making, asking it would hold up everybody
+            getattr(client, "let_in", lambda _: None)(user)
+
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
 
     os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would believe whoever connects from this machine
     app = Behind(
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
-        middleware=[Middleware(Guard), *LAUNCH["app_kwargs"]["middleware"]],
+        middleware=[
+            Middleware(Guard, call_bytes=CALL_BYTES if public else None),
+            Middleware(Turns, let_in=let_in),
+            *LAUNCH["app_kwargs"]["middleware"],
+        ],
         default_response_class=ORJSONResponse,
     )
     return {**LAUNCH, "max_file_size": MAX_FILE_SIZE, "app_kwargs": {}, "_app": app, "prevent_thread_lock": True}

@@ -1,0 +1,175 @@
+"""Large requests of the pages: few at once, addresses by turns, unread until then, dropped when their callers leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workbench.core.errors import CapacityError
+from workbench.server.guard import CALL_BYTES, CALLS, Guard
+from workbench.server.turns import LARGE_BYTES, Turns
+from workbench.service.caller import LeftError, watch
+
+ONE, OTHER = "203.0.113.7", "198.51.100.9"
+
+
+class Post:
+    """A large request: what was read of it, and what was answered."""
+
+    def __init__(self, address: str, size: int = LARGE_BYTES + 1, declared: bool = True, names: str = "") -> None:
+        length = [(b"content-length", str(size).encode())] if declared else []
+        headers = [*length, (b"x-workbench-user", names.encode())]
+        self.scope = {"type": "http", "method": "POST", "path": CALLS, "headers": headers, "client": (address, 1)}
+        self.address, self.size, self.read = address, size, 0
+        self.left = asyncio.Event()
+        self.status, self.body = 0, b""
+
+    async def receive(self) -> dict[str, Any]:
+        if self.read < self.size:
+            n = min(1 << 20, self.size - self.read)
+            self.read += n
+            return {"type": "http.request", "body": b"x" * n, "more_body": self.read < self.size}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.status = message.get("status", self.status)
+        self.body += message.get("body", b"")
+
+    async def to(self, app: Any) -> None:
+        await app(self.scope, self.receive, self.send)
+
+
+class Slow:
+    """An app that reads the body, and answers when it is told to; it notes who was served, and how many at once."""
+
+    def __init__(self) -> None:
+        self.served: list[str] = []
+        self.now = self.most = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        while (await receive()).get("more_body"):
+            pass
+        self.served.append(scope["client"][0])
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+        self.now -= 1
+
+
+async def settled() -> None:
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declared: bool) -> None:
+    async def scene() -> None:
+        slow = Slow()
+        app = Guard(Turns(slow, places=2, waiting=8))
+        many = [Post(ONE, declared=declared, names=str(i)) for i in range(40)]
+        asked = [asyncio.ensure_future(post.to(app)) for post in many]
+        await settled()
+        other = Post(OTHER)
+        asked.append(asyncio.ensure_future(other.to(app)))
+        await settled()
+        assert slow.now == 2
+        assert sum(post.read > 0 for post in many) == 2  # nobody's body is read before its turn
+        refused = [post for post in many if post.status]
+        assert len(refused) == 40 - 2 - 8
+        assert "of your address" in json.loads(refused[0].body)["error"]["message"]
+        slow.go.set()
+        await asyncio.gather(*asked)
+        assert slow.most == 2
+        assert slow.served.index(OTHER) <= 3  # after the two that had begun, and one more turn at most
+        assert (len(slow.served), other.status) == (11, 200)
+
+    asyncio.run(scene())
+
+
+def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> None:
+    async def scene() -> None:
+        slow = Slow()
+        turns = Turns(slow, places=1)
+        first, second, third = (asyncio.ensure_future(Post(ONE).to(turns)) for _ in range(3))
+        await settled()
+        second.cancel()
+        first.cancel()
+        await settled()
+        slow.go.set()
+        await third
+        assert len(slow.served) == 2
+        assert (turns.free, len(turns.queue), turns.users) == (1, 0, {})
+
+    asyncio.run(scene())
+
+
+def test_work_for_a_caller_who_has_left_is_broken_off() -> None:
+    ended: list[type[BaseException]] = []
+
+    def work(check: Callable[[], None], begun: threading.Event) -> None:
+        begun.set()
+        try:
+            while True:
+                check()
+        except LeftError as error:
+            ended.append(type(error))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        begun = threading.Event()
+        done = asyncio.ensure_future(asyncio.to_thread(work, watch(), begun))
+        await asyncio.to_thread(begun.wait)
+        post.left.set()
+        await done
+
+    post = Post(ONE, size=10)
+    asyncio.run(post.to(Turns(app)))
+    assert ended == [LeftError]
+    watch()()  # outside of a request nobody leaves
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_call_far_larger_than_a_trace_is_not_read_to_its_end(declared: bool) -> None:
+    async def scene() -> Post:
+        slow = Slow()
+        post = Post(ONE, size=11 << 20, declared=declared)
+        await post.to(Guard(Turns(slow), call_bytes=CALL_BYTES))
+        assert not slow.served
+        return post
+
+    post = asyncio.run(scene())
+    assert post.read <= (0 if declared else CALL_BYTES + (1 << 20))
+    assert "4 MiB" in json.loads(post.body)["error"]["message"]
+
+
+def test_large_calls_count_as_requests_and_small_ones_do_not() -> None:
+    counted: list[str] = []
+
+    def let_in(user: str) -> None:
+        if len(counted) == 1:
+            raise CapacityError("Too many.", "Try again in 3 s.", 3)
+        counted.append(user)
+
+    async def scene() -> list[Post]:
+        slow = Slow()
+        slow.go.set()
+        app = Guard(Turns(slow, let_in))
+        posts = [Post(ONE), Post(ONE, size=10), Post(ONE)]
+        for post in posts:
+            await post.to(app)
+        assert len(slow.served) == 2
+        return posts
+
+    posts = asyncio.run(scene())
+    assert len(counted) == 1
+    assert b"Try again in 3 s" in posts[2].body

@@ -1,0 +1,104 @@
+"""Turns at what is computed beside the runs, and an end of it when nobody waits for the answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from workbench.core.errors import CapacityError
+from workbench.service import Backend, Limits
+from workbench.service import backend as backends
+from workbench.service.caller import LEFT, LeftError
+from workbench.service.fairlock import FairLock
+from workbench.ui.session import Session
+
+from .conftest import PROMPT, until
+
+
+def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> None:
+    lock, held, free = FairLock(waiting=3), [], threading.Event()
+
+    def hold(user: str, wait: bool = False) -> None:
+        with lock.hold(user):
+            held.append(user)
+            if wait:
+                free.wait(30)
+
+    threads = [threading.Thread(target=hold, args=("a.0", True))]
+    threads[0].start()
+    until(lambda: bool(held))
+    for user in ("a.1", "a.2", "a.3", "b.0"):
+        threads.append(threading.Thread(target=hold, args=(user,)))
+        threads[-1].start()
+        until(lambda: len(lock._queue) == len(threads) - 1)
+    with pytest.raises(CapacityError, match="3 of your address wait"):
+        hold("a.4")
+    free.set()
+    for thread in threads:
+        thread.join(30)
+    assert held == ["a.0", "a.1", "b.0", "a.2", "a.3"]
+
+
+def test_who_leaves_waits_no_more() -> None:
+    lock = FairLock()
+
+    def gone() -> None:
+        raise LeftError
+
+    with lock.hold("a"):
+        with pytest.raises(LeftError), lock.hold("b", gone):
+            pass
+        assert len(lock._queue) == 0
+    with lock.hold("b"):
+        pass
+
+
+@contextmanager
+def left() -> Iterator[None]:
+    """As in a request whose caller has left."""
+    event = threading.Event()
+    event.set()
+    token = LEFT.set(event)
+    try:
+        yield
+    finally:
+        LEFT.reset(token)
+
+
+def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = backend(limits=Limits(requests_per_minute=4))
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, user="a")
+    run.wait(30)
+    run.request.images = {}
+    event = threading.Event()
+
+    def explain(models: Any, request: Any, trace: Any, drafter: Any, told: Callable[[float], None]) -> Any:
+        told(0.5)
+        event.set()
+        told(0.6)
+        return {"done": True}
+
+    monkeypatch.setattr(backends, "explain", explain)
+    token = LEFT.set(event)
+    with pytest.raises(LeftError):
+        run.explain()
+    LEFT.reset(token)
+    assert (run.explained, run.trace.attribution) == (None, None)  # type: ignore[union-attr]
+    assert run.explain() == {"done": True}
+    run.explain()
+    with pytest.raises(CapacityError, match="4 requests a minute"):
+        run.explain()
+
+
+def test_nothing_is_analysed_for_a_caller_who_has_left() -> None:
+    session = Session(client=None)
+    with left(), pytest.raises(LeftError):
+        session.whatif({"trace": {}})
+    with pytest.raises(Exception, match="trace"):
+        session.whatif({"trace": {}})
