@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.bench.contenders import EngineContender, HuggingFaceContender
+from workbench.bench.contenders import DRAFTING, EngineContender, HuggingFaceContender
 from workbench.bench.forced import agreement, drafter_with_agreement, noisy_copy, random_drafter
 from workbench.bench.worlds import tiny_model, tiny_models
 from workbench.core.sampling import SamplingParams
@@ -34,12 +34,13 @@ def test_all_sides_write_the_same_text(models: Models) -> None:
     others = [
         hf(models),
         hf(models, assistant=models.drafter.model, draft_tokens=3),
+        hf(models, assistant=models.drafter.model),
         hf(models, draft_tokens=5, ngram=2),
     ]
     wanted = ours.run(PROMPT).token_ids
     assert len(wanted) == N
-    assert [c.run(PROMPT).token_ids for c in others] == [wanted] * 3
-    assert [c.name for c in others] == ["hf-generate", "hf-assisted", "hf-prompt-lookup"]
+    assert [c.run(PROMPT).token_ids for c in others] == [wanted] * 4
+    assert [c.name for c in others] == ["hf-generate", "hf-assisted", "hf-assisted-defaults", "hf-prompt-lookup"]
 
 
 def test_the_assistant_drafts_a_fixed_number_of_tokens(models: Models) -> None:
@@ -49,6 +50,27 @@ def test_the_assistant_drafts_a_fixed_number_of_tokens(models: Models) -> None:
     sample = hf(models, assistant=copy, draft_tokens=3).run(PROMPT)
     assert sample.rounds == N // 4
     assert copy.generation_config.num_assistant_tokens == before
+
+
+def test_with_its_defaults_it_drafts_as_its_users_have_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What transformers reads while it generates is its own configuration, and a schedule leaves nothing behind."""
+    copy = noisy_copy(models.target.model, 0.0)
+    config = copy.generation_config
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = 7, "heuristic"
+    seen = []
+    generate = type(models.target.model).generate
+
+    def watched(self: object, *args: object, **options: object) -> object:
+        if self is models.target.model:  # the assistant generates, too
+            seen.append([getattr(config, name) for name in DRAFTING])
+        return generate(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(models.target.model), "generate", watched)
+    before = [getattr(config, name) for name in DRAFTING]
+    for _ in range(2):
+        hf(models, assistant=copy).run(PROMPT)
+    assert seen == [before, before]
+    assert hf(models, assistant=copy).parameters["num_assistant_tokens"] == 7
 
 
 def test_the_parts_of_the_time_add_up(models: Models) -> None:

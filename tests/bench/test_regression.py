@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.bench.regression import FEWEST, compare_reports
+from workbench.bench.regression import FEWEST, FIGURES, compare_reports
 from workbench.bench.report import BASELINE, BenchReport
 from workbench.core.errors import WorkbenchError
 
@@ -103,3 +103,9 @@ def test_reports_that_share_nothing_are_refused() -> None:
         compare_reports(report(1), other)
     with pytest.raises(WorkbenchError, match="no runs"):
         compare_reports(report(1), BenchReport({}, MACHINE, [], {}))
+
+
+def test_a_whole_call_of_another_engine_is_not_divided_by_plain_decoding_alone() -> None:
+    theirs = [{"repeat": 0, "tokens": 10, "seconds": 4.0, "decode_seconds": None}]
+    plain = [{"repeat": 0, "tokens": 10, "seconds": 2.0, "decode_seconds": 1.0}]
+    assert FIGURES["speedup"].value(theirs, plain) == pytest.approx(0.5), "over decoding alone it was 0.25"

@@ -67,9 +67,14 @@ def test_ratios_are_taken_within_a_prompt_and_repetition() -> None:
     assert base.speedup_vs_autoregressive.value == 1.0
     assert fast.speedup_vs_autoregressive.value == pytest.approx(2.0)
     assert fast.speedup_vs_autoregressive.low == fast.speedup_vs_autoregressive.high == pytest.approx(2.0)
+    assert fast.tokens_per_second is not None
+    assert base.tokens_per_second is not None
     assert fast.tokens_per_second / base.tokens_per_second == pytest.approx(2.0)
     assert (fast.tau, fast.acceptance_rate) == (2.0, 0.5)
-    assert fast.speedup_per_tau == pytest.approx(1.0)
+    assert fast.call_speedup_vs_autoregressive is not None
+    assert fast.call_speedup_vs_autoregressive.value == pytest.approx(((2.5 / 1.5) * (4.5 / 2.5)) ** 0.5)
+    assert fast.tokens_per_second == pytest.approx((20 / 1 * 20 / 2) ** 0.5)
+    assert fast.call_tokens_per_second == pytest.approx((20 / 1.5 * 20 / 2.5) ** 0.5)
     assert fast.overhead_share == pytest.approx(0.02)
     assert fast.overhead_ms_per_round == pytest.approx(3.0)
     assert fast.identical_to_autoregressive == 1.0
@@ -92,9 +97,39 @@ def test_hugging_face_is_met_by_its_counterpart_on_whole_calls() -> None:
     assert (fast.hf_counterpart, fast.speedup_vs_hf.value) == ("hf-assisted", pytest.approx(4.5 / 1.5))
     assert assisted.speedup_vs_hf is None
     assert assisted.overhead_share is None
+    assert (assisted.tokens_per_second, assisted.speedup_vs_autoregressive) == (None, None), "decoding is not known"
+    assert assisted.call_speedup_vs_autoregressive is not None
+    assert assisted.call_speedup_vs_autoregressive.value == pytest.approx(2.5 / 4.5), "whole calls on both sides"
 
 
-def test_a_long_prompt_counts_no_more_than_a_short_one_and_the_share_of_tau_weighs_alike() -> None:
+@pytest.mark.parametrize(("method", "counterpart"), [("draft-model", "hf-assisted"), ("lookahead-trie", "hf-generate")])
+def test_the_ratio_to_hugging_face_is_what_plain_decoding_gives_times_what_speculation_adds(
+    method: str, counterpart: str
+) -> None:
+    """1.86 of which 1.57 is plain decoding: a user would credit speculation with all of it."""
+    times = {"autoregressive": (2.0, 3.1, 2.4), method: (1.3, 2.9, 1.1), "hf-generate": (3.2, 4.1, 4.4)}
+    times["hf-assisted"] = (2.2, 5.0, 3.9)
+    samples = [
+        Sample(name, i, repeat, [1] * 20, s * (1 + 0.1 * repeat * i), None, 10, dict.fromkeys(FIGURES, 1.0))
+        for name, own in times.items()
+        for i, s in enumerate(own)
+        for repeat in range(2)
+    ]
+    kinds = {name: "hugging-face" if name.startswith("hf") else "workbench" for name in times}
+    rows = {r.method: r for r in build_rows(samples, [Scripted(n, 1, kind) for n, kind in kinds.items()], greedy=True)}
+    found, plain = rows[method], rows["autoregressive"]
+    assert found.hf_counterpart == counterpart
+    assert found.speedup_vs_hf is not None
+    assert found.hf_plain_part is not None
+    assert found.hf_speculation_part is not None
+    assert plain.speedup_vs_hf is not None
+    assert plain.hf_speculation_part is not None
+    assert found.hf_plain_part.value * found.hf_speculation_part.value == pytest.approx(found.speedup_vs_hf.value)
+    assert found.hf_plain_part.value == pytest.approx(plain.speedup_vs_hf.value)
+    assert plain.hf_speculation_part.value == pytest.approx(1.0)
+
+
+def test_a_long_prompt_counts_no_more_than_a_short_one() -> None:
     def runs(name: str, *times: tuple[int, float], rounds: int) -> list[Sample]:
         return [
             Sample(name, i, 0, [1] * n, s, s, rounds, dict.fromkeys(FIGURES, 1.0)) for i, (n, s) in enumerate(times)
@@ -105,7 +140,6 @@ def test_a_long_prompt_counts_no_more_than_a_short_one_and_the_share_of_tau_weig
     row = build_rows([*base, *fast], [Scripted("autoregressive", 1), Scripted("draft-model", 1)], greedy=True)[1]
     assert row.speedup_vs_autoregressive is not None
     assert row.speedup_vs_autoregressive.value == pytest.approx((2 * 2 * 8) ** (1 / 3)), "of totals it would be 5"
-    assert row.speedup_per_tau == pytest.approx((1 * 1 * 0.5) ** (1 / 3))
 
 
 def test_every_contender_is_warmed_up_and_the_order_changes() -> None:

@@ -56,7 +56,8 @@ def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> 
     assert result.status == 0
     rows = {row["method"]: row for row in result.json["rows"]}
     assert list(rows) == [
-        "autoregressive", "draft-model", "prompt-lookup", "hf-generate", "hf-assisted", "hf-prompt-lookup",
+        "autoregressive", "draft-model", "prompt-lookup", "hf-generate", "hf-assisted", "hf-assisted-defaults",
+        "hf-prompt-lookup",
     ]  # fmt: skip
     draft = rows["draft-model"]
     assert (draft["parameters"]["depth"], draft["hf_counterpart"]) == (2, "hf-assisted")
@@ -69,7 +70,7 @@ def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> 
     )
     assert all(row["identical_to_autoregressive"] == 1.0 for row in rows.values())
     assert {"cpu", "cores", "torch", "date"} <= set(result.json["machine"])
-    assert len(list(csv.DictReader(out.read_text().splitlines()))) == 6
+    assert len(list(csv.DictReader(out.read_text().splitlines()))) == 7
 
 
 @pytest.mark.slow

@@ -45,6 +45,18 @@ def test_one_prompt_has_an_interval_over_its_repeats_and_says_so() -> None:
     assert (pair.value, pair.low, pair.high) == (pytest.approx(math.sqrt(1.56)), None, None)
 
 
+def test_three_prompts_repeated_ten_times_are_three_observations() -> None:
+    """Taken for thirty independent ones they gave [1.70, 2.30], narrower than the prompts lie apart."""
+    found, once = estimate({p: [float(p)] * 10 for p in (1, 2, 3)}), estimate({p: [float(p)] for p in (1, 2, 3)})
+    assert found is not None
+    assert once is not None
+    assert (found.value, found.low, found.high) == pytest.approx((once.value, once.low, once.high))
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 1 < 3 < found.high, "the prompts' own range is inside"
+    assert found.verdict == OPEN
+
+
 def test_two_prompts_cost_a_degree_of_freedom_each() -> None:
     """Their scatter is taken around two means: four runs leave two degrees, three leave one, and no interval."""
     logs = np.log([[1.2, 1.3], [0.9, 0.95]])

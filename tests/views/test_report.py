@@ -15,11 +15,16 @@ from workbench.views import report
 DEPTHS = [[1, 10, 8], [2, 8, 4]]
 
 
+def made(value: float) -> dict[str, Any]:
+    return {"value": value, "low": value - 0.25, "high": value + 0.25, "n": 4, "prompts": 4}
+
+
 def row(method: str, kind: str = "workbench", speed: float = 1.0, **changes: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "method": method, "title": method, "kind": kind, "promise": "exact", "parameters": {}, "prompts": 4,
-        "tau": 2.0, "acceptance_rate": 0.5, "tokens_per_second": 100.0,
-        "speedup_vs_autoregressive": {"value": speed, "low": speed - 0.25, "high": speed + 0.25, "n": 4, "prompts": 4},
+        "tau": 2.0, "acceptance_rate": 0.5, "tokens_per_second": 100.0, "call_tokens_per_second": 90.0,
+        "speedup_vs_autoregressive": None if kind != "workbench" else made(2 * speed),
+        "call_speedup_vs_autoregressive": made(speed),
         "draft_ms_per_round": 1.0, "verify_ms_per_round": 3.0, "overhead_ms_per_round": 0.5, "overhead_share": 0.11,
         "acceptance_by_position": DEPTHS, "weights_mib": 50.0, "growth_mib": 2.0, "warnings": [],
     }  # fmt: skip
@@ -98,10 +103,10 @@ def test_no_text_of_a_report_becomes_markup() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_not_invented() -> None:
-    unknown = {"speedup_vs_autoregressive": None, "tau": None, "weights_mib": None, "growth_mib": None}
+    unknown = {"call_speedup_vs_autoregressive": None, "tau": None, "weights_mib": None, "growth_mib": None}
     rows = [row("x", acceptance_by_position=[], verify_ms_per_round=None, **unknown)]
     assert report.panels(rows) == []
-    lone = row("y", speedup_vs_autoregressive={"value": 2.0, "low": None, "high": None, "n": 1, "prompts": 1})
+    lone = row("y", call_speedup_vs_autoregressive={"value": 2.0, "low": None, "high": None, "n": 1, "prompts": 1})
     panel = report.speed([lone])
     assert panel is not None
     assert panel.table[1][1:4] == ["2.00", "–", "–"], "one prompt has no interval"

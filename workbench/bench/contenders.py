@@ -15,6 +15,9 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.engine.method import Configured
 
+DRAFTING = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
+"""What transformers reads of an assistant's generation configuration to decide how much it drafts."""
+
 
 def weights_of(*models: Any) -> int:
     """Bytes of the parameters of models; what they share counts once."""
@@ -89,7 +92,8 @@ class HuggingFaceContender:
     """`generate` of transformers: plain, with an assistant model, or with prompt lookup.
 
     Draft lengths are held fixed (constant schedule, no confidence stop), so that both sides draft the same number of
-    tokens a round and only the implementation differs.
+    tokens a round and only the implementation differs. With an assistant and no `draft_tokens` it is called as its
+    users call it, with transformers' own defaults: its draft length, its schedule, its confidence stop.
 
     Attributes:
         model: the target.
@@ -97,7 +101,8 @@ class HuggingFaceContender:
         max_new_tokens: length limit.
         sampling: `SamplingParams` of every run.
         assistant: drafter, for assisted generation.
-        draft_tokens: tokens drafted a round by the assistant or by prompt lookup; None for plain decoding.
+        draft_tokens: tokens drafted a round by the assistant or by prompt lookup; None for plain decoding, and for
+            transformers' defaults.
         ngram: longest n-gram looked up by prompt lookup.
         seed: seed of sampled runs.
     """
@@ -117,19 +122,26 @@ class HuggingFaceContender:
     def name(self) -> str:
         """Name in reports."""
         if self.assistant is not None:
-            return "hf-assisted"
+            return "hf-assisted-defaults" if self.draft_tokens is None else "hf-assisted"
         return "hf-generate" if self.draft_tokens is None else "hf-prompt-lookup"
 
     @property
     def title(self) -> str:
         """Name for people."""
-        how = {"hf-assisted": "assistant_model", "hf-generate": "plain", "hf-prompt-lookup": "prompt lookup"}
+        how = {
+            "hf-assisted": "assistant_model",
+            "hf-assisted-defaults": "assistant_model with its defaults",
+            "hf-generate": "plain",
+            "hf-prompt-lookup": "prompt lookup",
+        }
         return f"Hugging Face generate, {how[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The draft length, and what else decides the work of a round."""
         found = {"draft_tokens": self.draft_tokens, "ngram": self.ngram}
+        if self.name == "hf-assisted-defaults":
+            found |= {name: getattr(self.assistant.generation_config, name, None) for name in DRAFTING}
         return {name: value for name, value in found.items() if value is not None}
 
     @property
@@ -173,19 +185,18 @@ class HuggingFaceContender:
 
     @contextmanager
     def _fixed_length(self) -> Iterator[None]:
-        """Hold the assistant's draft length: transformers reads it from the assistant's generation configuration."""
+        """Hold the assistant's draft length: transformers reads it from the assistant's generation configuration.
+
+        With the defaults nothing is set; what a schedule changes is put back, so that every run begins alike.
+        """
         if self.assistant is None:
             yield
             return
         config = self.assistant.generation_config
-        wanted = {
-            "num_assistant_tokens": self.draft_tokens,
-            "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": 0.0,
-        }
-        before = {name: getattr(config, name, None) for name in wanted}
-        for name, value in wanted.items():
-            setattr(config, name, value)
+        before = {name: getattr(config, name, None) for name in DRAFTING}
+        if self.draft_tokens is not None:
+            for name, value in zip(DRAFTING, (self.draft_tokens, "constant", 0.0), strict=True):
+                setattr(config, name, value)
         try:
             yield
         finally:

@@ -56,9 +56,10 @@ class Figure:
     is_speed: bool = False
 
 
-def _rates(runs: Sequence[Run]) -> dict[tuple[int, int], float]:
-    """Tokens per second of one prompt's runs, by (0, repeat)."""
-    return {(0, run["repeat"]): run["tokens"] / (run["decode_seconds"] or run["seconds"]) for run in runs}
+def _rates(runs: Sequence[Run], whole: bool = False) -> dict[tuple[int, int], float]:
+    """Tokens per second of one prompt's runs, by (0, repeat); `whole`: of whole calls."""
+    seconds = lambda run: run["seconds"] if whole else run["decode_seconds"] or run["seconds"]  # noqa: E731
+    return {(0, run["repeat"]): run["tokens"] / seconds(run) for run in runs}
 
 
 def _rate(runs: Sequence[Run]) -> float | None:
@@ -67,7 +68,8 @@ def _rate(runs: Sequence[Run]) -> float | None:
 
 
 def _speedup(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
-    found = speedup(_rates(runs), _rates(plain))
+    whole = any(run["decode_seconds"] is None for run in runs)  # another engine: whole calls on both sides then
+    found = speedup(_rates(runs, whole), _rates(plain, whole))
     return None if found is None else found.value
 
 

@@ -6,20 +6,24 @@ import csv
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workbench.bench.machine import describe
 from workbench.bench.prompts import BenchPrompt, groups_of
 from workbench.bench.sample import Contender, Sample
-from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
+from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
 
-ESTIMATES = ("speedup_vs_autoregressive", "speedup_vs_hf")
+ESTIMATES = (
+    "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
+    "hf_speculation_part",
+)  # fmt: skip
 """Columns of a row that are an `Estimate`."""
-SCHEMA_VERSION = 2
-"""Of saved reports. 1 had medians with quartiles; `saved` computes its speed-ups anew from its runs."""
-BASELINE = "autoregressive"
+SCHEMA_VERSION = 3
+"""Of saved reports. 1 had medians with quartiles, 2 whole calls of other engines in the columns of decoding; `saved`
+computes their speeds anew from their runs."""
+BASELINE, HF_BASELINE = "autoregressive", "hf-generate"
 COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
 """What a method is compared with on the side of Hugging Face; every other method meets plain `generate`."""
 
@@ -37,12 +41,16 @@ class BenchRow:
         prompts: prompts measured.
         tau: tokens emitted / target verification passes, over all prompts.
         acceptance_rate: accepted / tested drafted tokens; None without drafts or where the other side does not say.
-        tokens_per_second: geometric mean, prompts weighing alike; prefill left out (whole calls for other engines).
-        speedup_vs_autoregressive: see `workbench.trace.speedup`; decoding only (whole calls for other engines, on both
-            sides).
-        speedup_per_tau: speed-up / τ, the share of the ideal that arrives: geometric mean of the prompts' quotients.
-        speedup_vs_hf: the same estimate, of whole calls, prefill included; None unless measured against it.
+        tokens_per_second: of decoding, prefill left out: geometric mean, prompts weighing alike; None for other
+            engines, which do not say when prefill ends.
+        call_tokens_per_second: the same of whole calls, prefill included: every engine has it.
+        speedup_vs_autoregressive: of decoding; see `workbench.trace.speedup`. None for other engines.
+        call_speedup_vs_autoregressive: the same estimate of whole calls, on both sides.
+        speedup_vs_hf: the same estimate of whole calls over the counterpart's; None unless measured against it.
         hf_counterpart: the row that `speedup_vs_hf` refers to.
+        hf_plain_part: what plain decoding alone gives of `speedup_vs_hf`: ours over Hugging Face's plain `generate`.
+        hf_speculation_part: what speculation adds: its gain over plain decoding here over the counterpart's gain there.
+            The two parts multiply to `speedup_vs_hf`.
         overhead_share: wall time in no model forward / wall time from the end of prefill to the last token.
         overhead_ms_per_round: the same, in milliseconds a round.
         draft_ms_per_round: time in drafting.
@@ -62,11 +70,14 @@ class BenchRow:
     prompts: int
     tau: float | None
     acceptance_rate: float | None
-    tokens_per_second: float
+    tokens_per_second: float | None
+    call_tokens_per_second: float | None
     speedup_vs_autoregressive: Estimate | None
-    speedup_per_tau: float | None
+    call_speedup_vs_autoregressive: Estimate | None
     speedup_vs_hf: Estimate | None
     hf_counterpart: str | None
+    hf_plain_part: Estimate | None
+    hf_speculation_part: Estimate | None
     overhead_share: float | None
     overhead_ms_per_round: float | None
     draft_ms_per_round: float | None
@@ -156,12 +167,8 @@ def build_groups(
 def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
     own = runs[contender.name]
     base = runs.get(BASELINE, {})
-    plain = "hf-generate"
-    counterpart = COUNTERPARTS.get(contender.name, plain)
-    counterpart = counterpart if counterpart in runs else plain if plain in runs else None
     is_ours = contender.kind == "workbench"
-    rate = _decode_rate if is_ours else _call_rate
-    typical = estimate(by_prompt(_rates(own, rate)))
+    decode, call = ({name: _rates(some, which) for name, some in runs.items()} for which in (_decode_rate, _call_rate))
     tau = _share(sum(len(s.token_ids) for s in own.values()), sum(s.rounds for s in own.values()))
     sums: dict[str, float] = defaultdict(float)
     for sample in own.values():
@@ -179,19 +186,13 @@ def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
         prompts=len({prompt for prompt, _ in own}),
         tau=tau,
         acceptance_rate=_share(sums["accepted"], sums["tested"]) if is_ours else None,
-        tokens_per_second=typical.value if typical else 0.0,
-        speedup_vs_autoregressive=speedup(_rates(own, rate), _rates(base, rate)),
-        speedup_per_tau=_per_tau(own, base, rate),
-        speedup_vs_hf=(
-            speedup(_rates(own, _call_rate), _rates(runs[counterpart], _call_rate)) if is_ours and counterpart else None
-        ),
-        hf_counterpart=counterpart if is_ours else None,
+        acceptance_by_position=_by_position(own.values()),
+        **speeds(contender.name, is_ours, decode, call),
         overhead_share=_share(sums["overhead_s"], sums["decode_s"]) if is_ours else None,
         overhead_ms_per_round=_share(1e3 * sums["overhead_s"], rounds) if is_ours else None,
         draft_ms_per_round=_share(1e3 * sums["draft_s"], rounds) if is_ours else None,
         verify_ms_per_round=_share(1e3 * sums["verify_s"], rounds) if is_ours else None,
         identical_to_autoregressive=_share(sum(same), len(same)) if greedy and same else None,
-        acceptance_by_position=_by_position(own.values()),
         weights_mib=contender.weights_bytes / 2**20,
         growth_mib=max(growth) / 2**20 if growth else None,
         warnings=sorted({w for s in own.values() for w in s.warnings}),
@@ -210,15 +211,44 @@ def _rates(runs: Runs, rate: Callable[[Sample], float]) -> dict[tuple[int, int],
     return {key: rate(sample) for key, sample in runs.items()}
 
 
-def _per_tau(own: Runs, base: Runs, rate: Callable[[Sample], float]) -> float | None:
-    """Speed-up / τ prompt by prompt, with the weights of the speed-up: prompts count alike on both sides."""
-    shares = {}
-    for prompt, ratios in pairs(_rates(own, rate), _rates(base, rate)).items():
-        mine = [sample for (index, _), sample in own.items() if index == prompt]
-        emitted, rounds = sum(len(s.token_ids) for s in mine), sum(s.rounds for s in mine)
-        if emitted and rounds:
-            shares[prompt] = [ratio * rounds / emitted for ratio in ratios]
-    found = estimate(shares)
+Rates = Mapping[str, Mapping[tuple[int, int], float]]
+"""Tokens per second by contender, then by (prompt, repeat)."""
+
+
+def speeds(name: str, is_ours: bool, decode: Rates, call: Rates) -> dict[str, Any]:
+    """The fields of a `BenchRow` that are speeds. Each is of decoding or of whole calls on both of its sides.
+
+    Args:
+        name: of the contender.
+        is_ours: whether it is the workbench's, so that it says when prefill ends.
+        decode: rates of decoding; those of other engines are not looked at.
+        call: rates of whole calls.
+    """
+    found: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))
+    own, plain = call.get(name, {}), call.get(BASELINE, {})
+    found["call_tokens_per_second"] = _typical(own)
+    found["call_speedup_vs_autoregressive"] = speedup(own, plain)
+    if not is_ours:
+        return found
+    found["tokens_per_second"] = _typical(decode.get(name, {}))
+    found["speedup_vs_autoregressive"] = speedup(decode.get(name, {}), decode.get(BASELINE, {}))
+    if HF_BASELINE not in call:
+        return found
+    theirs_plain = call[HF_BASELINE]
+    counterpart = COUNTERPARTS.get(name, HF_BASELINE)
+    counterpart = counterpart if counterpart in call else HF_BASELINE
+    theirs = call[counterpart]
+    # the same runs in all three, so that the parts multiply to the whole
+    shared = [key for key in own if all(side.get(key, 0.0) > 0 for side in (own, plain, theirs, theirs_plain))]
+    of_plain = {key: plain[key] / theirs_plain[key] for key in shared}
+    whole = {key: own[key] / theirs[key] for key in shared}
+    added = {key: whole[key] / of_plain[key] for key in shared}
+    parts = {"speedup_vs_hf": whole, "hf_plain_part": of_plain, "hf_speculation_part": added}
+    return found | {"hf_counterpart": counterpart} | {n: estimate(by_prompt(part)) for n, part in parts.items()}
+
+
+def _typical(rates: Mapping[tuple[int, int], float]) -> float | None:
+    found = estimate(by_prompt(rates))
     return None if found is None else found.value
 
 
@@ -282,12 +312,20 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     "method": lambda r: f"`{r.method}`",
     "τ": lambda r: _number(r.tau, 2),
     "accepted / tested": lambda r: _number(r.acceptance_rate, 2),
-    "tokens/s": lambda r: _number(r.tokens_per_second, 0),
-    "× autoregressive [95 %]": lambda r: str(r.speedup_vs_autoregressive or "–"),
-    "speed-up / τ": lambda r: _number(r.speedup_per_tau, 2),
-    "× Hugging Face [95 %]": lambda r: f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–",
-    "overhead": lambda r: "–" if r.overhead_share is None else f"{r.overhead_share:.0%}",
-    "ms/round outside models": lambda r: _number(r.overhead_ms_per_round, 2),
+    "tokens/s, decoding": lambda r: _number(r.tokens_per_second, 0),
+    "tokens/s, whole call": lambda r: _number(r.call_tokens_per_second, 0),
+    "× autoregressive, decoding [95 %]": lambda r: str(r.speedup_vs_autoregressive or "–"),
+    "× autoregressive, whole call [95 %]": lambda r: str(r.call_speedup_vs_autoregressive or "–"),
+    "× Hugging Face, whole call [95 %]": lambda r: (
+        f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–"
+    ),
+    "of it plain decoding × speculation": lambda r: (
+        f"{r.hf_plain_part.value:.2f} × {r.hf_speculation_part.value:.2f}"
+        if r.hf_plain_part and r.hf_speculation_part
+        else "–"
+    ),
+    "overhead of decoding": lambda r: "–" if r.overhead_share is None else f"{r.overhead_share:.0%}",
+    "overhead, ms a round": lambda r: _number(r.overhead_ms_per_round, 2),
     "memory, MiB": lambda r: _memory(r),
     "same text": lambda r: "–" if r.identical_to_autoregressive is None else f"{r.identical_to_autoregressive:.0%}",
 }

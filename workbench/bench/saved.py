@@ -9,11 +9,11 @@ from typing import Any
 
 import polars as pl
 
-from workbench.bench.report import BASELINE, ESTIMATES, SAVED, SCHEMA_VERSION, BenchReport, BenchRow
+from workbench.bench.report import ESTIMATES, SAVED, SCHEMA_VERSION, BenchReport, BenchRow, speeds
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import PanicError, no_panic
 from workbench.trace.files import read_regular
-from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
+from workbench.trace.speedup import Estimate
 
 _METADATA = "workbench.report"
 _REMEDY = "Give a report that `workbench bench --out` wrote as .json or .parquet."
@@ -79,22 +79,18 @@ def _row(row: dict[str, Any]) -> BenchRow:
 
 
 def _renew(wire: dict[str, Any]) -> None:
-    """Bring a report of schema 1 up to date: its runs are there, so its speed-ups are computed anew, by today's rule.
+    """Bring a report of an earlier schema up to date: its runs are there, so its speeds are computed anew.
 
-    A report without runs keeps no speed-up, since medians cannot be turned into geometric means.
+    A report without runs keeps no speed: medians cannot be turned into geometric means, nor whole calls into decoding.
     """
     for group, rows in [(None, wire["rows"]), *wire["groups"].items()]:
         runs = [run for run in wire["runs"] if group in (None, run["group"])]
         decode, call = (_rates(runs, whole) for whole in (False, True))
         for row in rows:
-            name, own = row["method"], call if row["kind"] != "workbench" else decode
-            row.pop("speedup_in_total", None)
-            row["speedup_per_tau"] = None
-            typical = estimate(by_prompt(own.get(name, {})))
-            row["tokens_per_second"] = typical.value if typical else row["tokens_per_second"]
-            peer = row["hf_counterpart"]
-            found = speedup(own.get(name, {}), own.get(BASELINE, {})), speedup(call.get(name, {}), call.get(peer, {}))
-            row |= {key: value and value.to_wire() for key, value in zip(ESTIMATES, found, strict=True)}
+            for gone in ("speedup_in_total", "speedup_per_tau"):
+                row.pop(gone, None)
+            found = speeds(row["method"], row["kind"] == "workbench", decode, call)
+            row |= {key: value.to_wire() if isinstance(value, Estimate) else value for key, value in found.items()}
 
 
 def _rates(runs: list[dict[str, Any]], whole: bool) -> dict[str, dict[tuple[int, int], float]]:

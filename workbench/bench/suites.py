@@ -202,6 +202,7 @@ def _contenders(models: Models, methods: Sequence[Configured], plan: Plan) -> li
             found.append(
                 HuggingFaceContender(**common, assistant=assistant, draft_tokens=int(configured.values["depth"]))
             )
+            found.append(HuggingFaceContender(**common, assistant=assistant))
         if configured.name == "prompt-lookup":
             ngram = int(configured.values["ngram"])
             found.append(HuggingFaceContender(**common, draft_tokens=int(configured.values["depth"]), ngram=ngram))
