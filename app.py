@@ -53,7 +53,9 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     from workbench.server.door import door
     from workbench.server.tls import certificate
     from workbench.service.checks import check_models, check_port
+    from workbench.ui import space
 
+    args.place = space.detect(public=args.public)
     for option, name, _, _ in LIMITS:
         if (value := getattr(args, name)) is not None and not value > 0:
             parser.exit(2, f"error: {option}: {value} is not more than 0.\n")
@@ -61,7 +63,12 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         check_models(args.target, args.drafter, args.device, args.dtype)
         args.https = certificate(args.ssl_certfile, args.ssl_keyfile)
         args.door = door(
-            args.host, args.allowed_host, args.allowed_origin, args.api_key, args.trusted_proxy, public=args.public
+            args.host,
+            args.allowed_host,
+            args.allowed_origin,
+            args.api_key,
+            args.trusted_proxy,
+            public=args.place.public,
         )
         check_port(args.host, args.port)
     except WorkbenchError as error:
@@ -75,7 +82,9 @@ def main() -> None:
     from workbench.ui import Later, build, space
     from workbench.ui.start import uncollected
 
-    place = space.detect(public=args.public)
+    place = args.place
+    if place.public:  # sweeps of strangers do not go among this user's own
+        os.environ[space.PUBLIC] = "true"
     for warning in args.door.warnings(args.host):
         sys.stderr.write(f"warning: {warning}\n")
     models = {"target": args.target, "drafter": args.drafter, "device": args.device, "dtype": args.dtype}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,7 +21,7 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.server.app import make
 from workbench.server.door import Door, door, is_user
 from workbench.server.keys import KEY, OPEN
-from workbench.ui import build, space
+from workbench.ui import build, space, sweep
 from workbench.ui.kept import Kept
 
 SECRET = "a key of some length"
@@ -183,6 +184,7 @@ def test_an_empty_key_is_a_mistake_a_short_one_a_warning_and_none_on_the_network
     assert door("127.0.0.1", env={}).warnings("127.0.0.1") == []
     assert door("0.0.0.0", key=SECRET, env={}).warnings("0.0.0.0") == []
     assert "--api-key" in door("0.0.0.0", env={}).warnings("0.0.0.0")[0]
+    assert door("0.0.0.0", env={"SPACE_ID": "a/b"}).warnings("0.0.0.0") == [], "strangers are meant to"
     assert "8 characters" in door("0.0.0.0", key="x" * 8, env={}).warnings("0.0.0.0")[0]
 
 
@@ -237,6 +239,19 @@ def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.Monkey
             call({})
     with pytest.raises(WorkbenchError, match="this machine's user only"):
         kept.recording("20261122-180000-0a1b2c3d")
+
+
+def test_kept_sweeps_are_not_listed_and_not_opened_for_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "sweep.json").write_text("{}")
+    monkeypatch.setattr(sweep, "folder", lambda: tmp_path)
+    monkeypatch.setattr(sweep, "lines_of", lambda place: [{"id": place.folder.name, "date": ""}])
+    view = sweep.SweepView(FakeWorkbench())
+    assert [line["id"] for line in view.kept({})["kept"]] == ["one"]
+    monkeypatch.setattr(sweep, "is_user", lambda: False)
+    assert view.kept({}) == {"kept": []}
+    with pytest.raises(WorkbenchError, match="not kept here"):
+        view.open({"id": "one/0"})
 
 
 # -- documentation ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from workbench.core.errors import ParameterError
-from workbench.server.door import Door
+from workbench.server.door import Door, door
 from workbench.server.origins import Allowed, allowed
 
 HERE = "http://localhost:7860"
@@ -161,7 +161,7 @@ def test_on_all_addresses_any_address_is_a_name_but_no_name_of_others(monkeypatc
 
 def test_a_space_a_proxys_address_colab_and_the_environment_name_the_server() -> None:
     space = allowed("0.0.0.0", env={"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space,bench.example.org"})
-    assert space.frames, "the Hub shows it in one"
+    assert door("0.0.0.0", env={"SPACE_ID": "a/b"}).allow.frames, "the Hub shows it in one"
     assert space.host("a-b.hf.space")
     assert space.host("bench.example.org")
     assert not space.host("evil.test")

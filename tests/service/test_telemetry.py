@@ -32,11 +32,14 @@ def written() -> Iterator[io.StringIO]:
     """What the workbench's logs write, as JSON lines."""
     logger = logging.getLogger("workbench")
     before = (logger.handlers[:], logger.level, logger.propagate)
+    filters = {name: logging.getLogger(name).filters[:] for name in logs.LIBRARIES}
     logs.write_json_logs("DEBUG")
     stream = io.StringIO()
     logger.handlers[0].setStream(stream)  # type: ignore[attr-defined]
     yield stream
     logger.handlers[:], logger.level, logger.propagate = before
+    for name, those in filters.items():
+        logging.getLogger(name).filters[:] = those
 
 
 def test_metrics_agree_with_the_traces(backend: Callable[..., Backend]) -> None:
@@ -170,3 +173,18 @@ def test_people_read_the_same_as_lines(written: io.StringIO) -> None:
     first, second = written.getvalue().splitlines()
     assert first == "ERROR workbench: a turn failed"
     assert second.startswith("RuntimeError at test_telemetry.py:")
+
+
+def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(written: io.StringIO) -> None:
+    handler = logging.StreamHandler(written)
+    for name in logs.LIBRARIES:
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        try:
+            raise RuntimeError(SECRET)
+        except RuntimeError as error:
+            logger.error("Exception in ASGI application\n", exc_info=error)
+        finally:
+            logger.removeHandler(handler)
+    assert written.getvalue().count("Exception in ASGI application: RuntimeError at test_telemetry.py:") == 2
+    assert SECRET not in written.getvalue()

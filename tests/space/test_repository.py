@@ -120,6 +120,7 @@ def test_a_public_app_uses_listed_models_only() -> None:
     listed = {space.LISTED: " Qwen/Qwen3-0.6B , me/mine,"}
     assert space.detect(listed, public=True).allow_models == ("Qwen/Qwen3-0.6B", "me/mine")
     assert space.detect({}, public=True).allow_models == ()
+    assert space.detect({space.PUBLIC: "true"}) == space.detect({}, public=True)
 
 
 # -- the image --------------------------------------------------------------------------------------------------------

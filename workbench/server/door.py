@@ -34,15 +34,17 @@ class Door:
     Attributes:
         allow: names it answers to, pages that may ask.
         key: what a request has to bring; None: nothing.
-        open: others can reach it over the network, and need no key: what belongs to this machine's user is shown to
-            requests from this machine only.
+        open: others can reach it over the network and need no key, though it is not made for them: what belongs to this
+            machine's user is shown to requests from this machine only.
         trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
+        public: strangers are meant to use it.
     """
 
     allow: Allowed = field(default_factory=Allowed)
     key: str | None = None
     open: bool = False
     trusted: tuple[str, ...] = ()
+    public: bool = False
 
     def before(self, app: Any) -> Any:
         """The same ASGI application behind this door."""
@@ -52,7 +54,7 @@ class Door:
 
     def warnings(self, host: str) -> list[str]:
         """What whoever starts a server should know of it."""
-        if self.key is None and not is_loopback(host):
+        if self.key is None and not self.public and not is_loopback(host):
             return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} keeps strangers out."]
         if self.key is not None and len(self.key) < SHORT:
             return [f"The key has {len(self.key)} characters: it could be found by trying. Use {SHORT} or more."]
@@ -103,7 +105,7 @@ def door(
         key: the key; None: that of the environment, if there is one.
         trusted: proxies that may say who asks; none: those of the environment.
         env: the environment; by default this process's.
-        public: strangers are meant to use it.
+        public: strangers are meant to use it, as they are on every Space.
 
     Raises:
         ParameterError: something is no name, no origin, no key or no address; `option` says which.
@@ -115,5 +117,6 @@ def door(
     key = (env.get(KEY, "") if key is None else key).strip() or None
     proxies = tuple(trusted) or callers.from_environment(env)
     callers.networks(proxies)
+    public = public or bool(env.get("SPACE_ID"))
     allow = allowed(host, hosts, origins, env, public)
-    return Door(allow, key, open=key is None and not is_loopback(host), trusted=proxies)
+    return Door(allow, key, open=key is None and not public and not is_loopback(host), trusted=proxies, public=public)

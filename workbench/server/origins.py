@@ -94,7 +94,7 @@ def allowed(
         hosts: further names.
         origins: pages that may ask besides its own.
         env: the environment; by default this process's.
-        public: strangers may reach it anyway: other pages may show it in a frame.
+        public: strangers may reach it anyway: other pages may show it in a frame, as the Hub does a Space.
 
     Raises:
         ParameterError: something is no name or no origin; `option` says which.
@@ -119,7 +119,7 @@ def allowed(
         hosts=tuple(dict.fromkeys([*names, *space, *given])),
         origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
         any_address=bound in ("0.0.0.0", "::", ""),
-        frames=public or bool(env.get("SPACE_ID")),  # the Hub shows a Space in a frame
+        frames=public,
     )
 
 

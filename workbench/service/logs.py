@@ -21,12 +21,31 @@ class Discreet(logging.Formatter):
     """Formats an error as its kind and places."""
 
     def formatException(self, ei: Any) -> str:  # the standard library's name
-        kind, problem, _ = ei
-        return f"{kind.__name__} at {places(problem)}"
+        return wordless(ei[1])
 
 
 class DiscreetJson(Discreet, JsonFormatter):
     """The same as a JSON object a line."""
+
+
+class Wordless(logging.Filter):
+    """The same for loggers of libraries, which have handlers of their own: the error becomes part of the line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            record.msg, record.args = f"{record.getMessage().strip()}: {wordless(record.exc_info[1])}", ()
+            record.exc_info = record.exc_text = None
+        return True
+
+
+WORDLESS = Wordless()
+LIBRARIES = ("uvicorn.error", "asyncio")
+"""Loggers that write tracebacks of what broke off an answer, or was left behind by one."""
+
+
+def wordless(problem: BaseException) -> str:
+    """An error as its kind and where it was raised."""
+    return f"{type(problem).__name__} at {places(problem)}"
 
 
 def places(problem: BaseException, most: int = 8) -> str:
@@ -53,6 +72,8 @@ def write_plain_logs(level: str = "WARNING") -> None:
 def _write(formatter: logging.Formatter, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
+    for name in LIBRARIES:
+        logging.getLogger(name).addFilter(WORDLESS)
     logger = logging.getLogger("workbench")
     logger.handlers[:] = [handler]
     logger.setLevel(level)

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.service.logs import places
+from workbench.service.logs import wordless
 
 log = logging.getLogger("workbench.ui")
 
@@ -24,7 +24,7 @@ class Discreet(gr.Blocks):
         except gr.Error:
             raise
         except Exception as problem:
-            log.error("a call failed: %s at %s", type(problem).__name__, places(problem))
+            log.error("a call failed: %s", wordless(problem))
             raise gr.Error(
                 "The request was not understood. The API page (/?view=api) shows how to ask.", print_exception=False
             ) from None

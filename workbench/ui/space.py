@@ -19,6 +19,8 @@ MAX_FILE_SIZE = 1
 browser, and no call of the API takes one."""
 LISTED = "WORKBENCH_ALLOW_MODELS"
 """Environment variable with the Hub models that a public app may use besides the bundled ones, commas between them."""
+PUBLIC = "WORKBENCH_PUBLIC"
+"""Environment variable that says what `--public` says, which sets it: for whatever asks where the app runs."""
 STRANGERS: dict[str, Any] = {
     "runs_per_user": 2,
     "runs_per_address": 8,
@@ -75,7 +77,7 @@ def detect(env: Mapping[str, str] | None = None, public: bool = False) -> Place:
         mode = Mode.SPACE_GPU if _has_gpu(env) else Mode.SPACE_CPU
     else:
         mode = Mode.LOCAL
-    public = public or mode is not Mode.LOCAL
+    public = public or mode is not Mode.LOCAL or env.get(PUBLIC, "").lower() in _TRUE
     listed = tuple(name.strip() for name in env.get(LISTED, "").split(",") if name.strip())
     return Place(mode, public, listed if public or listed else None)
 
