@@ -14,7 +14,7 @@ _LOSSES = (
 )
 _MEDUSA = (
     "All heads share the target's LM head behind a residual block of their own, where the paper gives each head an LM "
-    "head of its own: four of them would be half as large as the bundled target. Heads may be less accurate.",
+    "head of its own: four of them would be nearly half as large as the bundled target. Heads may be less accurate.",
     "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
     "get more of the training.",
     "By default 12 nodes in 4 levels instead of about 60, because a small target pays more for each node; τ may be "
@@ -56,7 +56,7 @@ DIFFERS: dict[str, tuple[str, ...]] = {
         "because a seeded run would else depend on those before it; the first rounds accept less.",
         "A token without successors proposes nothing, where a table that starts with zeros proposes token 0 eight "
         "times: early trees are smaller and nothing is verified in vain.",
-        "The paper decodes greedily; here sampling is exact, too, by the rule for chosen drafts.",
+        "The released code decodes greedily; here sampling is exact, too, by the rule for chosen drafts.",
     ),
     "lookahead-trie": (
         "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because a small target pays more for each "
@@ -104,8 +104,8 @@ DIFFERS: dict[str, tuple[str, ...]] = {
     ),
     "msd": (
         "The layer is EagleVLM's here, with its norms on embedding and feature, before the layer and behind it, of "
-        "which the paper has none, so that the drafters differ only in how a picture enters; how much MSD gains over "
-        "EAGLE may differ.",
+        "which EAGLE, on which MSD builds, has none, so that the drafters differ only in how a picture enters; how "
+        "much MSD gains over EAGLE may differ.",
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 63, 8 and 5, because a small target pays "
         "more for each node; τ may be lower.",
         _LOSSES,
