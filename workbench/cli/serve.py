@@ -54,7 +54,7 @@ def serve(
     ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key, where it is another file.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics.
+    """Serve an OpenAI-compatible API: /v1/completions, /v1/chat/completions, /v1/models, /health, /ready, /metrics.
 
     Example: curl localhost:8000/v1/completions -H content-type:application/json
     -d '{"model": "text-target", "prompt": "Once upon a time", "speculation": {"method": "draft-tree"}}'
