@@ -146,6 +146,7 @@ def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fa
 
 def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app + "/?pace=8&method=draft-model", viewport={"width": 390, "height": 844}, has_touch=True)
+    assert page.evaluate("matchMedia('(pointer: coarse)').matches"), "a finger"
     page.click("[data-press=run]")
     wait_rounds(page, 2)
     seen = "(e) => { const box = e.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
@@ -159,6 +160,9 @@ def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str,
     says(page, ".wb-note", "draft-model → draft-tree")
     page.click("[data-near=stop]")
     state(page, "cancelled")
+    page.locator(".wb-nodes [role=treeitem], .wb-ghost").first.click()
+    size = page.locator(".wb-nodecard .wb-from").first.bounding_box() or {}
+    assert min(size["width"], size["height"]) >= 44, "a finger hits it"
 
 
 def test_step_starts_a_run_of_one_round(fake_app: str, open_page: Opener) -> None:

@@ -16,7 +16,7 @@ from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page
-from workbench.ui.kept import Kept
+from workbench.ui.kept import Kept, drafted_by
 from workbench.views import lessons, recorded
 
 
@@ -65,6 +65,16 @@ def test_the_matrix_gives_the_reason_in_place_of_a_tick() -> None:
         ["", "", ""],
         ["", "No draft model is chosen for a.", "No draft model is chosen for b."],
     ]
+
+
+def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() -> None:
+    shown = {entry["name"]: drafted_by(entry) for entry in recorded.index()}
+    assert any(trace.header.drafter for trace in map(recorded.trace, shown) if trace.header.method == "prompt-lookup")
+    for entry in shown.values():
+        needs = [need for name in entry["methods"] for need in registry.get(name).needs]
+        assert (entry["drafter"] is not None) is ("drafter" in needs), entry["name"]
+    foreign = {"method": "my-own", "methods": ["my-own"], "drafter": "small"}
+    assert drafted_by(foreign) == foreign
 
 
 def test_the_tour_leaves_out_what_has_no_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.ui.kept import Kept
+from workbench.ui.kept import Kept, drafted_by
 from workbench.ui.pages import add_page
 from workbench.views import recorded
 
@@ -15,7 +15,7 @@ def add(demo: gr.Blocks, client: Any, kept: Kept) -> None:
     """Add the page to the app. `client` is not asked for anything."""
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:
-        return recorded.index()
+        return [drafted_by(entry) for entry in recorded.index()]
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
         return kept.recording(str(request.get("name")))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.methods import known
 from workbench.server.door import is_user
 from workbench.trace.ids import is_id
 from workbench.views import recorded
@@ -17,6 +18,18 @@ PAGE = 12
 """Runs that the gallery shows at once."""
 MAX_TEXT = 2000
 """Characters of a search, of all tags, or of a note."""
+
+
+def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of the gallery that names the draft model only where one of its methods drafts with it.
+
+    A trace names what was loaded beside the target, whether or not its method asked for it.
+    """
+    try:
+        needed = any("drafter" in known.get(name).needs for name in entry["methods"] or [entry["method"]])
+    except UnknownNameError:  # a method from elsewhere: nothing is known against it
+        return entry
+    return entry if needed else entry | {"drafter": None}
 
 
 class Kept:
@@ -56,7 +69,7 @@ class Kept:
         runs, problems = [], [f"{name}: {why}" for name, why in sorted(store.problems.items())]
         for row in found.slice(first, PAGE).to_dicts():
             try:
-                runs.append(recorded.describe(row["id"], store.load(row["id"])) | row)
+                runs.append(drafted_by(recorded.describe(row["id"], store.load(row["id"]))) | row)
             except WorkbenchError as problem:  # noqa: PERF203  # a damaged file hides no other run
                 problems.append(f"{row['id']}: {problem}")
         return {"allowed": True, "total": len(found), "page": PAGE, "runs": runs, "problems": problems}

@@ -56,8 +56,8 @@ export function mergeMarks(settings, pictures) {
   return [...all].map(([index, text]) => ({ index, text })).sort((a, b) => a.index - b.index);
 }
 
-/** Two runs that share the engine's rounds have no times of their own. */
-function speed(page, base) {
+/** Two runs that share the engine's rounds have no times of their own. Pure. */
+export function speed(page, base) {
   const shared = page.beside.run && page.beside.run.from === "live";
   if (!shared) return base.speed;
   return page.m.speedup.figure({ mine: null, plain: null, none: "two runs share the engine: run one drafter alone, and the baseline, to measure" });

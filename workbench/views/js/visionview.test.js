@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { eyeless, mergeMarks, queryHeat, workingOut } from "./visionview.js";
+import { eyeless, mergeMarks, queryHeat, speed, workingOut } from "./visionview.js";
 import { hint } from "./visionpanel.js";
 import { namesAt, scale, spread } from "./visionkeep.js";
 import { way } from "./visiondata.js";
 import { layout } from "./visionkinds.js";
+import { figure } from "./speedup.js";
 
 test("a round has one mark, whatever changed before it", () => {
   assert.deepEqual(mergeMarks([{ index: 3, text: "depth 2 → 4" }], [{ index: 1, text: "picture changed" }, { index: 3, text: "picture changed" }]), [
@@ -73,4 +74,12 @@ test("the panel says what to do next with the brush", () => {
   assert.match(hint({ tool: "hide", painted: 3, active: true, scope: "drafter" }), /next round on only the drafter is without it/);
   assert.match(hint({ tool: "hide", painted: 3, active: false, scope: "both" }), /Press Run/);
   assert.match(hint({ tool: "restore", painted: 3 }), /bring them back/);
+});
+
+test("of two runs that share the engine's rounds no speed-up is shown, of a run alone or beside a recorded one the measured", () => {
+  const measured = { value: "1.50×", unit: "", label: "one run", worked: "" }, of = (run) => speed({ beside: { run }, m: { speedup: { figure } } }, { speed: measured });
+  assert.equal(of(null), measured);
+  assert.equal(of({ from: "recorded" }), measured, "a recorded run took nothing from this one");
+  assert.deepEqual([of({ from: "live" }).value, of({ from: "live" }).label], ["—", "speed-up: no baseline"]);
+  assert.match(of({ from: "live" }).worked, /run one drafter alone/);
 });
