@@ -63,9 +63,10 @@ def main() -> int:
     for mutation in rotten:
         say(mutation, GONE, 0.0, f"its text is there {mutation.count()} times")
     chosen = [mutation for mutation in chosen if mutation not in rotten]
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    importlib.import_module("torch").set_num_threads(1)
+    if not all(test.endswith(".js") for mutation in chosen for test in mutation.tests):
+        for library in LIBRARIES:
+            importlib.import_module(library)
+        importlib.import_module("torch").set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="workbench-mutate-") as folder:
         copies = [copied(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(chosen))))]
         broken = unbroken(copies[0], chosen)

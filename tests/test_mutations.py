@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from mutations import MUTATIONS, ROOT, Mutation
+from views.test_modules import needs_node
 
 
 def test_names_and_breaks_are_told_apart() -> None:
@@ -24,3 +27,17 @@ def test_a_mutation_still_applies_and_its_tests_exist(mutation: Mutation) -> Non
         path, _, name = test.partition("::")
         text = (ROOT / path).read_text(encoding="utf-8")
         assert path.endswith(".js") or re.search(rf"^def {name.partition('[')[0]}\(", text, re.MULTILINE), test
+
+
+@needs_node
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_mutation_is_tried_in_a_copy_and_its_verdict_is_the_exit_code() -> None:
+    tried = next(mutation for mutation in MUTATIONS if mutation.name == "link-loses-the-query")
+    command = [sys.executable, str(ROOT / "tests" / "mutate.py"), "--only", tried.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 killed" in done.stdout
+    assert tried.count() == 1, "the working tree is as it was"
+    unknown = subprocess.run([*command, "--only", "nothing-like-it"], capture_output=True, timeout=120, check=False)
+    assert unknown.returncode == 2
