@@ -145,6 +145,8 @@ def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> N
         assert one.logprob == pytest.approx(float(law[one.token]), abs=1e-9)
         assert [top.token for top in one.top] == law.topk(n_top).indices.tolist()
         assert [top.logprob for top in one.top] == pytest.approx(law.topk(n_top).values.tolist(), abs=1e-9)
+        assert one.rank == 1 + int((law > law[one.token]).sum())
+        assert [top.rank for top in one.top] == list(range(1, n_top + 1))
         assert one.data.decode() == models.tokenizer.decode([one.token])
 
 

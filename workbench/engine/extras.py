@@ -80,12 +80,14 @@ class Scored:
     Attributes:
         token: its id.
         data: its text, as bytes: it may be a part of a character.
+        rank: 1 for the likeliest at its place.
         logprob: in the target's own law, in nats: before penalties, bias, temperature and filters.
         top: the likeliest tokens at its place in the same way, likeliest first; without their own `top`.
     """
 
     token: int
     data: bytes
+    rank: int
     logprob: float
     top: tuple[Scored, ...] = ()
 
@@ -95,12 +97,14 @@ def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, toke
     laws = logits.double().log_softmax(1)
     at = laws.new_tensor(tokens).long()
     best = laws.topk(min(n_top, laws.shape[1]), dim=1)
-    own, ids, values = to_host([laws.gather(1, at.unsqueeze(1)).squeeze(1), best.indices, best.values])
-    return [
-        Scored(token, token_text.data(token), logprob,
-               tuple(Scored(i, token_text.data(i), v) for i, v in zip(tops, tops_logprob, strict=True)))
-        for token, logprob, tops, tops_logprob in zip(tokens, own, ids, values, strict=True)
-    ]  # fmt: skip
+    mine = laws.gather(1, at.unsqueeze(1))
+    own, above, ids, values = to_host([mine.squeeze(1), (laws > mine).sum(1), best.indices, best.values])
+    found = []
+    for i, token in enumerate(tokens):
+        pairs = enumerate(zip(ids[i], values[i], strict=True), 1)
+        top = tuple(Scored(other, token_text.data(other), rank, value) for rank, (other, value) in pairs)
+        found.append(Scored(token, token_text.data(token), above[i] + 1, own[i], top))
+    return found
 
 
 def prefill_scored(

@@ -1,14 +1,14 @@
 """OpenAI's completions and chat completions: what is asked for, and what is answered. No HTTP here.
 
-Reference: https://platform.openai.com/docs/api-reference. Fields of OpenAI that would change the text and that are not
-supported are refused, not ignored. Ours: `speculation` = `{"method", "params", "drafter"}`, `top_k`, `min_p`,
-`repetition_penalty`; `usage.speculation` has the figures.
+Reference: https://platform.openai.com/docs/api-reference; which fields there are, `workbench.server.fields` says. Ours:
+`speculation` = `{"method", "params", "drafter"}`; `usage.speculation` has the figures.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from workbench.core.errors import (
     TokenizerMismatchError,
     WorkbenchError,
 )
+from workbench.server import fields, logprobs
 from workbench.server.guard import TooLargeError
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
@@ -28,23 +29,6 @@ from workbench.trace.metrics import summary
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
 """New tokens where nothing is said. 16 is OpenAI's own."""
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "logprobs": (False, 0),
-    "top_logprobs": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "tools": ([],),
-    "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-}
-"""Fields that are understood only where they ask for nothing."""
 FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "target_forwards",
            "draft_forwards", "tokens_per_second", "prefill_seconds", "draft_seconds", "verify_seconds",
            "overhead_share")  # fmt: skip
@@ -55,20 +39,24 @@ class Wanted:
     """A request, understood.
 
     Attributes:
-        options: keywords of `Workbench.start`.
+        starts: for each answer, keywords of `Workbench.start`; `n` answers of the first prompt come first.
+        stop: strings that end the text.
         model: as the client named it.
         chat: whether the answer is a message.
         stream: whether the answer is streamed.
         include_usage: whether a stream ends with its usage.
+        echo: whether the prompt is repeated in front.
         id: of the answer.
         created: Unix time.
     """
 
-    options: dict[str, Any]
+    starts: list[dict[str, Any]]
+    stop: tuple[str, ...]
     model: str
     chat: bool
     stream: bool
     include_usage: bool
+    echo: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -87,21 +75,25 @@ def understand(client: Any, body: Any, chat: bool) -> Wanted:
     if not isinstance(body, dict):
         raise ParameterError("The request is not an object.", "Send a JSON object.")
     asked = {name: value for name, value in body.items() if value is not None}
-    for name, neutral in NEUTRAL.items():
-        if name in asked and asked[name] not in neutral:
-            raise ParameterError(f"{name} is not supported.", "Leave it out.")
-    stream = _flag(asked, "stream")
+    fields.check_names(asked, chat)
+    wishes, stream = fields.extras(asked, chat), fields.flag(asked, "stream")
+    if stream and "prompt_logprobs" in asked:
+        raise fields.wrong("prompt_logprobs", "prompt_logprobs are not streamed.", "Leave stream out.")
     usage = asked.get("stream_options", {})
-    if not isinstance(usage, dict):
-        raise ParameterError("stream_options is not an object.", 'For example: {"include_usage": true}.')
+    if not isinstance(usage, dict) or not set(usage) <= {"include_usage", "include_obfuscation"}:
+        raise fields.wrong(
+            "stream_options", "stream_options is not understood.", 'For example: {"include_usage": true}.'
+        )
     speculation = asked.get("speculation", {})
     if not isinstance(speculation, dict) or not set(speculation) <= {"method", "params", "drafter"}:
-        raise ParameterError("speculation is not understood.", "It is an object with method, params and drafter.")
+        raise fields.wrong(
+            "speculation", "speculation is not understood.", "It is an object with method, params and drafter."
+        )
     model = asked.get("model")
     sampling = {name: asked.get(name, default) for name, default in SAMPLING.items()}
     given = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
+    prompts = [None] if chat else _prompts(asked.get("prompt", ""))
     options = wire.start_options(client, {
-        "prompt": asked.get("prompt", "") if not chat else None,
         "method": speculation.get("method"),
         "params": wire.params(speculation.get("params")) | sampling,
         "target": model,
@@ -112,31 +104,89 @@ def understand(client: Any, body: Any, chat: bool) -> Wanted:
     })  # fmt: skip
     if chat:
         messages = wire.messages(asked.get("messages"))
-        options["prompt"] = client.chat_prompt(messages, options["target"])
+        prompts = [client.chat_prompt(messages, options["target"])]
         if pictures := wire.images_of(messages):
             options["images"] = pictures
-    return Wanted(options, str(model or ""), chat, stream, _flag(usage, "include_usage"))
+            for name in ("prompt_logprobs", "truncate_prompt_tokens"):
+                if name in asked:
+                    raise fields.wrong(name, f"{name} is not to be had of a prompt with pictures.", "Leave it out.")
+    n = int(fields.number(asked, "n", 1, fields.CHOICES, whole=True) or 1)
+    if n * len(prompts) > fields.CHOICES:
+        raise fields.wrong("n", f"{n * len(prompts)} answers are too many.", f"Ask for {fields.CHOICES} at most.")
+    if wishes != type(wishes)():
+        options["extras"] = wishes
+    starts = [
+        options | {"prompt": wire.prompt(prompt), "seed": options["seed"] + i} for prompt in prompts for i in range(n)
+    ]
+    echo = not chat and fields.flag(asked, "echo")
+    name, told = str(model or ""), fields.flag(usage, "include_usage")
+    return Wanted(starts, options["stop"], name, chat, stream, told, echo)
 
 
-def _flag(asked: dict[str, Any], name: str) -> bool:
-    value = asked.get(name, False)
-    if not isinstance(value, bool):
-        raise ParameterError(f"{name} is not true or false.", "Use one of them.")
-    return value
+def _prompts(value: Any) -> list[Any]:
+    """One prompt, or several: OpenAI takes a string, token ids, or a list of either."""
+    several = isinstance(value, list) and bool(value) and all(isinstance(one, str | list) for one in value)
+    return value if several else [value]
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def whole(wanted: Wanted, trace: Trace) -> dict[str, Any]:
-    """The answer of a request that is not streamed."""
-    content = {"message": {"role": "assistant", "content": trace.text}} if wanted.chat else {"text": trace.text}
+def whole(wanted: Wanted, runs: Sequence[Any]) -> dict[str, Any]:
+    """The answer of a request that is not streamed, from runs that have ended."""
     kind = "chat.completion" if wanted.chat else "text_completion"
-    choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason(trace)}
-    return _envelope(wanted, trace, kind) | {"choices": [choice], "usage": usage(trace)}
+    choices, more = [], {}
+    for i, run in enumerate(runs):
+        trace, found = run.trace, Found.of(run)
+        choice: dict[str, Any] = {"index": i}
+        if wanted.chat:
+            choice["message"] = {"role": "assistant", "content": trace.text}
+            more |= {} if found.prompt is None else {"prompt_logprobs": logprobs.of_prompt(found.prompt)}
+        else:
+            choice["text"] = echoed(wanted, trace) + trace.text
+            choice |= {} if found.prompt is None else {"prompt_logprobs": logprobs.of_prompt(found.prompt)}
+        choice |= {"logprobs": told_of(wanted, trace, found, 0), "finish_reason": finish_reason(trace)}
+        choices.append(choice)
+    traces = [run.trace for run in runs]
+    return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces)} | more
 
 
-def piece(wanted: Wanted, trace: Trace, text: str, first: bool = False, last: bool = False) -> dict[str, Any]:
+def echoed(wanted: Wanted, trace: Trace) -> str:
+    """What stands before the generated text."""
+    return trace.header.prompt if wanted.echo else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Log-probabilities of a run, or None where none were asked for."""
+
+    text: list[Any] | None
+    prompt: list[Any] | None
+
+    @classmethod
+    def of(cls, run: Any) -> Found:
+        """What there is so far."""
+        request: Any = getattr(run, "request", None)
+        wishes = getattr(request, "extras", None)
+        return cls(
+            None if wishes is None or wishes.logprobs is None else list(run.request.scores),
+            None if wishes is None or wishes.prompt_logprobs is None else list(run.request.prompt_scores),
+        )
+
+
+def told_of(wanted: Wanted, trace: Trace, found: Found, said: int) -> dict[str, Any] | None:
+    """Log-probabilities of the tokens from number `said` on; the prompt's before the first, where it is repeated."""
+    if found.text is None:
+        return None
+    if wanted.chat:
+        return logprobs.of_chat(found.text[said:])
+    before = (trace.header.prompt_text[0], found.prompt or []) if wanted.echo else None
+    return logprobs.of_completion(found.text, said, before)
+
+
+def piece(
+    wanted: Wanted, index: int, trace: Trace, text: str, first: bool = False, last: bool = False, told: Any = None
+) -> dict[str, Any]:
     """A part of a streamed answer."""
     if wanted.chat:
         delta = ({"role": "assistant"} if first else {}) | ({"content": text} if text or first else {})
@@ -145,14 +195,14 @@ def piece(wanted: Wanted, trace: Trace, text: str, first: bool = False, last: bo
         content = {"text": text}
     kind = "chat.completion.chunk" if wanted.chat else "text_completion"
     reason = finish_reason(trace) if last else None
-    choices = [{"index": 0, **content, "logprobs": None, "finish_reason": reason}]
+    choices = [{"index": index, **content, "logprobs": told, "finish_reason": reason}]
     return _envelope(wanted, trace, kind) | {"choices": choices} | ({"usage": None} if wanted.include_usage else {})
 
 
-def accounts(wanted: Wanted, trace: Trace) -> dict[str, Any]:
+def accounts(wanted: Wanted, traces: Sequence[Trace]) -> dict[str, Any]:
     """The last part of a streamed answer whose usage was asked for."""
     kind = "chat.completion.chunk" if wanted.chat else "text_completion"
-    return _envelope(wanted, trace, kind) | {"choices": [], "usage": usage(trace)}
+    return _envelope(wanted, traces[0], kind) | {"choices": [], "usage": usage(traces)}
 
 
 def _envelope(wanted: Wanted, trace: Trace, kind: str) -> dict[str, Any]:
@@ -171,26 +221,36 @@ def finish_reason(trace: Trace) -> str:
     return "length" if trace.footer.reason == "length" else "stop"
 
 
-def usage(trace: Trace) -> dict[str, Any]:
-    """Tokens, and the figures of the speculation; "prediction tokens" are OpenAI's name for drafted ones."""
-    figures, n_prompt = summary(trace), len(trace.header.prompt_tokens)
+def usage(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Tokens, and the figures of the speculation; "prediction tokens" are OpenAI's name for drafted ones.
+
+    Tokens are summed over the answers, a prompt's counted once for all of its answers. The figures are those of the one
+    answer; of several, a list of theirs is in `runs`.
+    """
+    figures = [summary(trace) for trace in traces]
+    prompts = {tuple(trace.header.prompt_tokens) for trace in traces}
+    n_prompt, n_new = sum(map(len, prompts)), sum(one["tokens"] for one in figures)
+    told = [_speculation(trace, one) for trace, one in zip(traces, figures, strict=True)]
     return {
         "prompt_tokens": n_prompt,
-        "completion_tokens": figures["tokens"],
-        "total_tokens": n_prompt + figures["tokens"],
+        "completion_tokens": n_new,
+        "total_tokens": n_prompt + n_new,
         "completion_tokens_details": {
-            "accepted_prediction_tokens": figures["accepted"],
-            "rejected_prediction_tokens": figures["tested"] - figures["accepted"],
+            "accepted_prediction_tokens": sum(one["accepted"] for one in figures),
+            "rejected_prediction_tokens": sum(one["tested"] - one["accepted"] for one in figures),
         },
-        "speculation": {
-            "method": trace.rounds[-1].method if trace.rounds else trace.header.method,
-            "promise": trace.header.promise,
-            "drafter": trace.header.drafter,
-            "params": trace.header.params,
-            "seed": trace.header.seed,
-        }
-        | {name: figures[name] for name in FIGURES},
+        "speculation": told[0] if len(told) == 1 else {"runs": told},
     }
+
+
+def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "method": trace.rounds[-1].method if trace.rounds else trace.header.method,
+        "promise": trace.header.promise,
+        "drafter": trace.header.drafter,
+        "params": trace.header.params,
+        "seed": trace.header.seed,
+    } | {name: figures[name] for name in FIGURES}
 
 
 def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
@@ -208,18 +268,24 @@ def error(problem: BaseException) -> tuple[int, dict[str, Any]]:
     elif not isinstance(problem, WorkbenchError):
         status, kind = 500, "server_error"
     message = f"{told['message']} {told['remedy']}".strip()
-    body = {"message": message, "type": kind, "param": None, "code": told["kind"], "remedy": told["remedy"]}
+    param = getattr(problem, "option", "") or None
+    body = {"message": message, "type": kind, "param": param, "code": told["kind"], "remedy": told["remedy"]}
     return status, {"error": body}
 
 
-def sayable(text: str, stops: tuple[str, ...]) -> str:
+def sayable(text: str, stops: tuple[str, ...], since: int = 0) -> str:
     r"""The beginning of a growing text that no stop string can take back any more.
+
+    Args:
+        text: so far.
+        stops: what ends it.
+        since: stop strings that end before so many characters do not count.
 
     Example:
         >>> sayable("one two\n", ("\n\n",)), sayable("one STOP two", ("STOP",))
         ('one two', 'one ')
     """
-    cut = min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))
-    text = text[:cut]
+    ends = (text.find(stop, max(0, since - len(stop) + 1)) for stop in stops)
+    text = text[: min((at for at in ends if at >= 0), default=len(text))]
     held = max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
     return text[: len(text) - held]

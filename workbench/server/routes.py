@@ -109,7 +109,7 @@ def _refused(problem: BaseException) -> Response:
 async def _complete(client: Any, request: Request, chat: bool) -> Response:
     try:
         body = await read_json(request)
-        wanted, run = await asyncio.to_thread(_begin, client, body, chat, user_of(request))
+        wanted, runs = await asyncio.to_thread(_begin, client, body, chat, user_of(request))
     except ClientDisconnect:
         return Response(status_code=CLIENT_LEFT)
     except Exception as problem:
@@ -118,41 +118,54 @@ async def _complete(client: Any, request: Request, chat: bool) -> Response:
     try:
         # A run that fails before its first token is answered with a status, streamed or not.
         until_first = wanted.stream
-        while not run.ended and not (until_first and run.trace is not None and run.trace.rounds):
+        while any(not (run.ended or (until_first and run.trace is not None and run.trace.rounds)) for run in runs):
             if await request.is_disconnected():
                 return Response(status_code=CLIENT_LEFT)
             await asyncio.sleep(POLL_S)
-        if run.ended:
-            trace = await asyncio.to_thread(_finished, run)
-            if not wanted.stream:
-                return JSONResponse(openai.whole(wanted, trace))
+        for run in runs:
+            if run.ended:
+                await asyncio.to_thread(_finished, run)
+        if not wanted.stream:
+            return JSONResponse(openai.whole(wanted, runs))
         keep = True
-        return Stream(wanted, run)
+        return Stream(wanted, runs)
     except Exception as problem:
         return _refused(problem)
     finally:
         if not keep:
-            run.cancel()
+            _cancel(runs)
 
 
 class Stream(StreamingResponse):
-    """A streamed answer whose run ends with the connection, even one that ends before the first word."""
+    """A streamed answer whose runs end with the connection, even one that ends before the first word."""
 
-    def __init__(self, wanted: openai.Wanted, run: Any) -> None:
-        super().__init__(_events(wanted, run), media_type="text/event-stream")
-        self.run = run
+    def __init__(self, wanted: openai.Wanted, runs: list[Any]) -> None:
+        super().__init__(_events(wanted, runs), media_type="text/event-stream")
+        self.runs = runs
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.run.cancel()
+            _cancel(self.runs)
 
 
-def _begin(client: Any, body: Any, chat: bool, user: str) -> tuple[openai.Wanted, Any]:
+def _begin(client: Any, body: Any, chat: bool, user: str) -> tuple[openai.Wanted, list[Any]]:
     wanted = openai.understand(client, body, chat)
-    return wanted, client.start(**wanted.options, user=user)
+    runs: list[Any] = []
+    try:
+        for options in wanted.starts:
+            runs.append(client.start(**options, user=user))  # noqa: PERF401  those that were started are cancelled
+    except BaseException:
+        _cancel(runs)
+        raise
+    return wanted, runs
+
+
+def _cancel(runs: list[Any]) -> None:
+    for run in runs:
+        run.cancel()
 
 
 def _finished(run: Any) -> Trace:
@@ -165,29 +178,58 @@ def _finished(run: Any) -> Trace:
     return trace
 
 
-async def _events(wanted: openai.Wanted, run: Any) -> AsyncIterator[str]:
-    """Server-sent events, as OpenAI names them."""
+class _Line:
+    """One answer of a stream: what was said of it so far."""
+
+    def __init__(self, wanted: openai.Wanted, index: int, run: Any) -> None:
+        self.wanted, self.index, self.run = wanted, index, run
+        self.trace: Trace = run.trace
+        self.least = wanted.starts[index]["extras"].min_tokens if "extras" in wanted.starts[index] else 0
+        self.seen, self.text, self.said, self.n_tokens, self.n_told, self.since = 0, "", 0, 0, 0, 0
+        self.over = False
+
+    def first(self) -> str:
+        """What comes before the text."""
+        if self.wanted.chat:
+            return _event(openai.piece(self.wanted, self.index, self.trace, "", first=True))
+        before = openai.echoed(self.wanted, self.trace)
+        return _event(openai.piece(self.wanted, self.index, self.trace, before)) if before else ""
+
+    def more(self) -> str:
+        """What is new; empty when nothing is."""
+        ended = self.run.ended
+        rounds = self.trace.rounds[self.seen :]
+        self.seen += len(rounds)
+        for token in (token for r in rounds for token in r.emitted):
+            self.text += token.text
+            self.n_tokens += 1
+            if self.n_tokens <= self.least:
+                self.since = len(self.text)
+        sayable = _finished(self.run).text if ended else openai.sayable(self.text, self.wanted.stop, self.since)
+        if len(sayable) <= self.said and not ended:
+            return ""
+        new, self.said, self.over = sayable[self.said :], len(sayable), ended
+        found = openai.Found.of(self.run)
+        told = openai.told_of(self.wanted, self.trace, found, self.n_told)
+        self.n_told = len(found.text or ())
+        return _event(openai.piece(self.wanted, self.index, self.trace, new, last=ended, told=told))
+
+
+async def _events(wanted: openai.Wanted, runs: list[Any]) -> AsyncIterator[str]:
+    """Server-sent events, as OpenAI names them; the pieces of several answers come as they are made."""
     try:
-        trace: Trace = run.trace
-        seen, text, said = 0, "", 0
-        if wanted.chat:
-            yield _event(openai.piece(wanted, trace, "", first=True))
-        while True:
-            ended = run.ended
-            rounds = trace.rounds[seen:]
-            seen += len(rounds)
-            text += "".join(token.text for r in rounds for token in r.emitted)
-            sayable = openai.sayable(text, wanted.options["stop"])
-            if ended:
-                sayable = _finished(run).text
-            if len(sayable) > said or ended:
-                yield _event(openai.piece(wanted, trace, sayable[said:], last=ended))
-                said = len(sayable)
-            if ended:
-                break
-            await asyncio.sleep(POLL_S)
+        lines = [_Line(wanted, i, run) for i, run in enumerate(runs)]
+        for line in lines:
+            if begin := line.first():
+                yield begin
+        while not all(line.over for line in lines):
+            for line in lines:
+                if not line.over and (new := line.more()):
+                    yield new
+            if not all(line.over for line in lines):
+                await asyncio.sleep(POLL_S)
         if wanted.include_usage:
-            yield _event(openai.accounts(wanted, trace))
+            yield _event(openai.accounts(wanted, [line.trace for line in lines]))
         yield "data: [DONE]\n\n"
     except Exception as problem:
         yield _event(openai.error(problem)[1])

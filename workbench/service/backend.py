@@ -20,6 +20,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Models, Request
 from workbench.engine.attribution import explain
 from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.extras import Extras
 from workbench.engine.method import Configured
 from workbench.engine.models import encode, resolve_device, resolve_dtype
 from workbench.engine.pictures import read, swapped
@@ -221,6 +222,7 @@ class Backend:
         user: str = LOCAL,
         lease_s: float | None = None,
         alone: bool = False,
+        extras: Extras | None = None,
     ) -> Run:
         """Start a generation and return at once.
 
@@ -242,6 +244,7 @@ class Backend:
             user: opaque key for limits and fairness; "local" has no limit of runs.
             lease_s: cancel the run when nobody followed it for so many seconds; None: never.
             alone: it is timed: all other runs stand still while it has a row.
+            extras: other ends, penalties, log-probabilities; see there.
 
         Raises:
             WorkbenchError: the request is wrong. What only shows when models are loaded ends the run with an error.
@@ -259,6 +262,7 @@ class Backend:
             request = Request(
                 prompt, configured, sampling, max_new_tokens, seed, tuple(stop),
                 paused=paused, pace=run.pace, on_round=lambda record: self._on_round(run, record), pictures=pictures,
+                extras=(wishes := extras or Extras()), stop_at_eos=not wishes.ignore_eos,
             )  # fmt: skip
             run.request = request
             run.trace_bytes += picture_bytes(pictures)

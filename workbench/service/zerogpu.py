@@ -312,6 +312,7 @@ class ZeroClient:
         user: str = LOCAL,
         lease_s: float | None = None,
         alone: bool = True,
+        extras: Any = None,
     ) -> ZeroRun:
         """Start a generation and return at once; see `workbench.service.backend.Backend.start`.
 
@@ -325,6 +326,8 @@ class ZeroClient:
                 raise MethodUnavailableError("The run cannot start paused.", REASON)
             if pace:
                 raise MethodUnavailableError("The run cannot be held back.", REASON)
+            if extras is not None:
+                raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had.", REASON)
             job = self._checked(prompt, method, params or {}, target, drafter, max_new_tokens, seed, stop, images)
             run = ZeroRun(self, user, method, lease_s)
             self._book.add(run, max_new_tokens)

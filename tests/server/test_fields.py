@@ -1,0 +1,217 @@
+"""The fields of OpenAI's and vLLM's clients: honoured exactly, or refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import serving
+import torch
+import worlds
+from starlette.testclient import TestClient
+
+from workbench import Workbench
+from workbench.core.errors import ParameterError
+from workbench.engine.extras import Extras, Scored
+from workbench.server import fields, logprobs
+from workbench.server.app import make
+
+STORY = serving.STORY
+GREEDY: dict[str, Any] = {"model": "text-target", "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{serving.app().url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[int]:
+    """The tokens of plain decoding."""
+    return serving.app().bench.generate(STORY, "autoregressive", max_new_tokens=24).token_ids
+
+
+def complete(client: openai.OpenAI, **asked: Any) -> Any:
+    known = {"n", "logprobs", "echo", "logit_bias", "presence_penalty", "frequency_penalty", "stream", "prompt", "seed"}
+    more = {name: asked.pop(name) for name in list(asked) if name not in {*known, "max_tokens", "temperature", "stop"}}
+    return client.completions.create(**{"prompt": STORY, "max_tokens": 24, **GREEDY, **asked}, extra_body=more)
+
+
+# -- without models ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chat", "asked", "words"),
+    [
+        (False, {"temperture": 1}, "Did you mean 'temperature'"),
+        (False, {"max_token": 5}, "Did you mean 'max_tokens'"),
+        (True, {"stop_token_id": [1]}, "Did you mean 'stop_token_ids'"),
+        (True, {"n": 1, "zzzz": 1}, "There is no field 'zzzz'"),
+        (False, {"guided_json": {}}, "guided_json is not supported: decoding is not held to a grammar"),
+        (True, {"response_format": {"type": "json_object"}}, "response_format is not supported"),
+        (True, {"echo": True}, "/v1/completions has echo"),
+        (True, {"prompt": "x"}, "it belongs to /v1/completions"),
+        (False, {"use_beam_search": True}, "use_beam_search is not supported"),
+    ],
+)
+def test_what_is_unknown_or_not_honoured_is_named(chat: bool, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(ParameterError, match=words) as caught:
+        fields.check_names(asked, chat)
+    assert caught.value.option == list(asked)[-1]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_asks_for_nothing_is_taken(chat: bool) -> None:
+    silent = dict.fromkeys(fields.SILENT, "x")
+    neutral = {name: values[0] for name, (_, values) in fields.NOT_HONOURED.items() if values}
+    fields.check_names(silent | neutral, chat)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("presence_penalty", 2.1), ("frequency_penalty", "1"), ("frequency_penalty", math.nan), ("min_tokens", -1),
+        ("min_tokens", 1.5), ("min_tokens", True), ("stop_token_ids", 7), ("stop_token_ids", ["7"]),
+        ("stop_token_ids", [-1]), ("ignore_eos", 1), ("truncate_prompt_tokens", 0), ("logit_bias", []),
+        ("logit_bias", {"a": 1}), ("logit_bias", {"1": 101}), ("logit_bias", {"1": None}), ("prompt_logprobs", 21),
+        ("top_logprobs", 3),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_are_refused_with_their_field(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError) as caught:
+        fields.extras({name: value}, chat=True)
+    assert caught.value.option == name
+
+
+def test_fields_become_wishes() -> None:
+    asked = {"logprobs": True, "top_logprobs": 4, "min_tokens": 3, "stop_token_ids": [9], "ignore_eos": True,
+             "logit_bias": {"5": -1}, "presence_penalty": 0.5, "truncate_prompt_tokens": 8}  # fmt: skip
+    assert fields.extras(asked, chat=True) == Extras(3, (9,), True, ((5, -1.0),), 0.5, 0.0, 4, None, 8)
+    assert fields.extras({}, chat=False) == Extras()
+    assert fields.extras({"logprobs": 2, "echo": True}, chat=False) == Extras(logprobs=2, prompt_logprobs=2)
+
+
+def test_a_part_of_a_character_has_its_bytes_and_no_text_of_its_own() -> None:
+    scores = [Scored(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
+    told = logprobs.of_completion(scores, 0)
+    assert told["tokens"] == [" a", "bytes:\\xe4\\xb8", "bytes:\\xad", "b"]
+    assert told["text_offset"] == [0, 2, 2, 3]
+    assert logprobs.of_completion(scores, 3)["text_offset"] == [3]
+    assert logprobs.of_chat(scores)["content"][1]["bytes"] == [0xE4, 0xB8]
+
+
+def test_a_target_alone_answers_ordinary_requests(tmp_path: Path) -> None:
+    """`workbench serve --target X` without a draft model: a method that runs decodes."""
+    folder = tmp_path / "alone"
+    worlds.family("llama", vocab_size=257).float().save_pretrained(folder)
+    worlds.byte_tokenizer().save_pretrained(folder)
+    with Workbench(target=str(folder), drafter="auto", device="cpu") as bench:
+        bench.load()
+        http = TestClient(make(bench), base_url="http://localhost")
+        for path, body in (
+            ("/v1/completions", {"prompt": "abc", "max_tokens": 4}),
+            ("/v1/completions", {"model": str(folder), "prompt": "abc", "max_tokens": 4}),
+        ):
+            answer = http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["usage"]["speculation"]["method"] == "prompt-lookup"
+
+
+# -- with the bundled models and OpenAI's client ----------------------------------------------------------------------
+
+
+def test_an_unknown_field_is_told_in_openais_shape(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, temperture=1.0)
+    body: Any = caught.value.body
+    assert (body["param"], body["type"]) == ("temperture", "invalid_request_error")
+    assert "Did you mean 'temperature'?" in body["message"]
+
+
+def test_several_answers_and_several_prompts(client: openai.OpenAI) -> None:
+    warm: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 8, "ignore_eos": True}
+    answer = complete(client, n=2, prompt=[STORY, "Tom had a red ball."], **warm)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    one = [complete(client, prompt=prompt, **warm | {"seed": 3 + i}).choices[0].text
+           for prompt in (STORY, "Tom had a red ball.") for i in range(2)]  # fmt: skip
+    assert [choice.text for choice in answer.choices] == one
+    assert answer.usage.completion_tokens == 32
+    assert len(answer.usage.model_dump()["speculation"]["runs"]) == 4
+    texts = ["", "", "", ""]
+    for part in complete(client, n=2, prompt=[STORY, "Tom had a red ball."], stream=True, **warm):
+        texts[part.choices[0].index] += part.choices[0].text
+    assert texts == one
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_add_up_to_the_models_own(client: openai.OpenAI, plain: list[int], stream: bool) -> None:
+    """Of the prompt too, where it is repeated; against one forward without cache or engine."""
+    bench = serving.app().bench
+    answer = complete(client, logprobs=2, echo=True, stream=stream)
+    parts = list(answer) if stream else [answer]
+    text = "".join(part.choices[0].text for part in parts)
+    told = [part.choices[0].logprobs for part in parts if part.choices[0].logprobs]
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    tokens, values, tops, offsets = ([x for one in told for x in getattr(one, name)] for name in names)
+    assert "".join(tokens) == text
+    assert offsets == [len("".join(tokens[:i])) for i in range(len(tokens))]
+    prompt = bench.generate(STORY, "autoregressive", max_new_tokens=1).header.prompt_tokens
+    models = bench._backend.load("text-target")
+    ids = torch.tensor([[*prompt, *plain]])
+    with torch.inference_mode():
+        laws = models.target.model(ids, use_cache=False).logits[0].double().log_softmax(-1)
+    wanted = laws[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
+    assert values[0] is None
+    assert values[1:] == pytest.approx(wanted, abs=1e-6)
+    assert all(len(top) >= 2 and max(top.values()) >= value for top, value in zip(tops[1:], values[1:], strict=True))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_tells_log_probabilities_too(client: openai.OpenAI, stream: bool) -> None:
+    messages: list[Any] = [{"role": "user", "content": "What is 2 + 3?"}]
+    asked: dict[str, Any] = {"messages": messages, "logprobs": True, "top_logprobs": 3, "max_tokens": 8, **GREEDY}
+    answer = client.chat.completions.create(**asked, stream=stream)
+    parts: Any = list(answer) if stream else [answer]
+    said = [(part.choices[0].delta if stream else part.choices[0].message).content or "" for part in parts]
+    content = [one for part in parts if part.choices[0].logprobs for one in part.choices[0].logprobs.content]
+    assert "".join(one.token for one in content).startswith("".join(said))
+    assert all(one.logprob == max(top.logprob for top in one.top_logprobs) for one in content)
+    assert all(bytes(one.bytes).decode() == one.token for one in content)
+    assert {len(one.top_logprobs) for one in content} == {3}
+
+
+def test_log_probabilities_of_a_prompt_alone(client: openai.OpenAI) -> None:
+    choice = complete(client, prompt_logprobs=1, max_tokens=1).choices[0].model_dump()
+    first, *others = choice["prompt_logprobs"]
+    assert first is None
+    assert choice["logprobs"] is None
+    assert all(min(one["rank"] for one in each.values()) == 1 for each in others)
+
+
+def test_ends_are_the_callers(client: openai.OpenAI, plain: list[int]) -> None:
+    stop = plain[10]
+    at = plain.index(stop)
+    cut = complete(client, stop_token_ids=[stop])
+    assert (cut.choices[0].finish_reason, cut.usage.completion_tokens) == ("stop", at + 1)
+    longer = complete(client, stop_token_ids=[stop], min_tokens=at + 2)
+    assert longer.usage.completion_tokens > at + 1
+    barred = complete(client, logit_bias={str(stop): -100}, stop_token_ids=[stop])
+    assert barred.choices[0].finish_reason == "length"
+    assert complete(client, ignore_eos=True, max_tokens=4).usage.completion_tokens == 4
+
+
+def test_penalties_change_the_text_and_not_with_the_method(client: openai.OpenAI) -> None:
+    asked = {"presence_penalty": 0.6, "frequency_penalty": 0.9}
+    texts = {complete(client, **asked, speculation={"method": name}).choices[0].text
+             for name in ("autoregressive", "draft-model", "draft-tree")}  # fmt: skip
+    assert len(texts) == 1
+    assert texts != {complete(client).choices[0].text}
+
+
+def test_a_prompt_is_cut_from_its_beginning(client: openai.OpenAI) -> None:
+    assert complete(client, truncate_prompt_tokens=5, max_tokens=2).usage.prompt_tokens == 5
