@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from traces import HOSTILE, hostile, traces
 
+import workbench
 from workbench.core.errors import WorkbenchError
 from workbench.core.rules import RATIO
 from workbench.trace import export, metrics
@@ -123,6 +128,9 @@ def test_a_file_cut_short_gives_what_it_holds(trace: Trace) -> None:
     cut = export.read_json_lines("\n".join(lines[:5]))
     assert cut.rounds == trace.rounds[:4]
     assert cut.footer.reason == ""
+    assert cut.footer.warnings == [export.INCOMPLETE]
+    assert export.read(export.parquet(cut)).footer.warnings == [export.INCOMPLETE], "kept, it still says so"
+    assert export.read_json_lines(export.json_lines(trace)).footer.warnings == trace.footer.warnings
 
 
 # -- Chrome trace -----------------------------------------------------------------------------------------------------
@@ -160,3 +168,25 @@ def test_the_chrome_trace_says_what_the_trace_says(trace: Trace) -> None:
     drawn = sum(e["dur"] for e in events if e["name"] == "verify")
     phases = [p for r in trace.rounds for p in r.phases if p.name == "verify"]
     assert drawn == pytest.approx(1e6 * sum(p.end_s - p.start_s for p in phases))
+
+
+# -- Mutants ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_trace_with_one_field_wrong_is_refused_or_harms_no_reader() -> None:
+    program = [sys.executable, str(Path(__file__).with_name("mutants.py"))]
+    env = {**os.environ, "PYTHONPATH": str(Path(workbench.__file__).parents[1])}
+    told = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout)
+    assert told["tried"] > 2000
+    assert told["refused"] > told["tried"] // 2
+    assert told["broke"] == {}
+
+
+def test_figures_that_a_real_trace_may_hold_are_not_refused(trace: Trace) -> None:
+    for name in recorded.names():
+        export.checked(recorded.trace(name))
+    wire = json.loads(json.dumps(trace.to_wire()))
+    wire["header"]["seed"] = 10**30
+    wire["rounds"][0]["signals"] = {"entropy": 0}
+    assert export.read_wire(wire).header.seed == 10**30

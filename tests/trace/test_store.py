@@ -22,7 +22,7 @@ from traces import FIXTURES, HOSTILE, hostile
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import export, metrics
 from workbench.trace.events import SCHEMA_VERSION, Trace
-from workbench.trace.store import ENTRY, INDEX, VERSION, RunStore
+from workbench.trace.store import ENTRY, INDEX, VERSION, RunStore, entry_of_trace
 
 
 def recorded(**changes: Any) -> Trace:
@@ -323,3 +323,26 @@ def test_a_store_that_cannot_be_written_is_still_searched(store: RunStore, monke
     assert ids(store) == [run]
     with pytest.raises(WorkbenchError, match="read-only"):
         store.save(recorded())
+
+
+def test_one_bad_file_stops_no_import(store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    for name in ("a", "b", "c", "e"):
+        (place / f"{name}.jsonl").write_text(export.json_lines(recorded()))
+    lines = (place / "c.jsonl").read_text().splitlines(keepends=True)
+    (place / "c.jsonl").write_text("".join(lines[:2]))
+    (place / "d.jsonl").mkdir()
+
+    def fails(trace: Trace, *more: Any) -> Any:
+        if next(calls) == 1:
+            raise OverflowError("a figure that nobody foresaw")
+        return entry_of_trace(trace, *more)
+
+    calls = iter(range(99))
+    monkeypatch.setattr("workbench.trace.store.entry_of_trace", fails)
+    done = store.import_(*sorted(place.iterdir()))
+    assert len(done.added) == 3
+    assert {Path(name).name for name in done.problems} == {"b.jsonl"}
+    assert list(done.notes.values()) == [export.INCOMPLETE]
+    assert [Path(name).name for name in done.notes] == ["c.jsonl"]

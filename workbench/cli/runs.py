@@ -156,6 +156,8 @@ def import_runs(
         print(run)
     for run in done.known:
         typer.echo(f"note: {run} was there already", err=True)
+    for name, what in done.notes.items():
+        typer.echo(f"note: {harmless(name)}: {what}", err=True)
     for name, why in done.problems.items():
         typer.echo(f"note: {harmless(name)} was left out: {why}", err=True)
     if done.problems and not (done.added or done.known):

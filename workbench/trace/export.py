@@ -21,7 +21,6 @@ import polars as pl
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import no_panic
-from workbench.core.rules import Rule
 from workbench.trace import frames, metrics
 from workbench.trace.events import (
     ACCEPTED,
@@ -36,11 +35,15 @@ from workbench.trace.events import (
     Trace,
     pictures_of,
 )
+from workbench.trace.kinds import misfit
 
 MAX_BYTES = 64 * 2**20
 """Largest trace file that is read."""
 WINDOW = 8
 """Rounds of the windowed acceptance, as in the Live view."""
+
+INCOMPLETE = "The file ends before its footer: the run is incomplete, rounds are missing at its end."
+"""Warning of a trace whose file was cut at the end of a line."""
 
 _METADATA = "workbench.run"
 _PID = 1
@@ -58,12 +61,12 @@ def json_lines(trace: Trace) -> str:
 
 
 def read_json_lines(text: str) -> Trace:
-    """The inverse of `json_lines`. A file that ends early, without a footer, gives what it holds.
+    """The inverse of `json_lines`. A file that ends early, without a footer, gives what it holds, and says so.
 
     Raises:
         WorkbenchError: it is no such file, it is damaged, or a newer workbench wrote it.
     """
-    wire: dict[str, Any] = {"header": None, "rounds": [], "footer": {}}
+    wire: dict[str, Any] = {"header": None, "rounds": [], "footer": None}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -80,6 +83,8 @@ def read_json_lines(text: str) -> Trace:
             raise WorkbenchError(f"Line {number} is an event of unknown kind {str(kind)[:40]!r}.", _REMEDY)
     if wire["header"] is None:
         raise WorkbenchError("The file has no header line.", _REMEDY)
+    if wire["footer"] is None:
+        wire["footer"] = {"warnings": [INCOMPLETE]}
     return read_wire(wire)
 
 
@@ -158,16 +163,16 @@ def checked(trace: Trace) -> Trace:
     Raises:
         WorkbenchError: naming the round and what is wrong with it.
     """
-    pictures = [dataclasses.asdict(p) for p in trace.header.pictures]
-    if not all(_is_picture(p) for p in pictures):
+    for part, event in (("header", trace.header), ("footer", trace.footer)):
+        if name := misfit(event):
+            raise WorkbenchError(f"The trace is damaged: {name} of its {part} is none.", _REMEDY)
+    if not all(_is_picture(dataclasses.asdict(picture)) for picture in trace.header.pictures):
         raise WorkbenchError("The trace is damaged: a picture of its header is none.", _REMEDY)
-    if not all(_is_rule(name, rule) for name, rule in trace.header.rules.items()):
-        raise WorkbenchError("The trace is damaged: a rule of its header is none.", _REMEDY)
-    if trace.attribution is not None and not isinstance(trace.attribution, dict):
+    if not _is_attribution(trace.attribution):
         raise WorkbenchError("The trace is damaged: its attribution is none.", _REMEDY)
     for i, r in enumerate(trace.rounds):
         try:
-            wrong = _what_is_wrong(r, i)
+            wrong = f"{name} is of the wrong kind" if (name := misfit(r)) else _what_is_wrong(r, i)
         except TypeError:
             wrong = "a value is of the wrong kind"
         if wrong:
@@ -178,10 +183,9 @@ def checked(trace: Trace) -> Trace:
 def _what_is_wrong(r: Round, i: int) -> str:
     nodes, n = r.nodes, len(r.nodes)
     columns = [getattr(nodes, name) for name in nodes.__dataclass_fields__ if name != "inputs"]
-    columns += nodes.inputs.values() if isinstance(nodes.inputs, dict) else [None]
     if r.index != i:
         return f"its index is {r.index!r:.20}"
-    if any(not isinstance(column, list) or len(column) != n for column in columns):
+    if any(len(column) != n for column in [*columns, *nodes.inputs.values()]):
         return "the columns of its nodes differ in length"
     if any(not -1 <= parent < child for child, parent in enumerate(nodes.parents)):
         return "a node comes before its parent"
@@ -191,29 +195,34 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "its path leaves the tree"
     if any(e.kind not in (ACCEPTED, CORRECTED, BONUS, PLAIN) for e in r.emitted):
         return "a token is of an unknown kind"
-    if not all(isinstance(text, str) for text in [*nodes.text, *(e.text for e in r.emitted)]):
-        return "a token's text is no text"
-    numbers = [*nodes.p, *nodes.depth, r.seconds, r.started_s, r.draft_s, r.verify_s, r.overhead_s, r.waited_s]
-    numbers += [x for p in r.phases for x in (p.start_s, p.end_s)] + [e.p for e in r.emitted]
-    numbers += [x for column in nodes.inputs.values() for x in column if x is not None]
-    if not all(isinstance(x, (int, float)) for x in numbers):
-        return "what should be a number is none"
-    if not all(name is None or isinstance(name, str) for name in nodes.rule):
-        return "a node's rule has no name"
-    if not isinstance(r.vision, dict) or not all(_is_picture(p) for p in pictures_of(r.vision)):
+    if any(not len(top.tokens) == len(top.text) == len(top.prob) for top in [*r.top_p, *r.top_q] if top is not None):
+        return "likeliest tokens, their texts and probabilities differ in number"
+    if not all(_is_picture(p) for p in pictures_of(r.vision)):
         return "what it sees cannot be read"
     return ""
 
 
-def _is_rule(name: Any, rule: Rule) -> bool:
-    """Whether all it says is text."""
-    words = [name, rule.name, rule.title, rule.formula, rule.says, rule.leaves, rule.source]
-    pairs = [rule.places, rule.because]
-    if not all(isinstance(pair, dict) for pair in pairs) or not isinstance(rule.leviathan, bool):
+def _is_attribution(found: Any) -> bool:
+    """Whether it is what `Trace.attribution` says."""
+    if found is None:
+        return True
+    if not isinstance(found, dict):
         return False
-    return all(
-        isinstance(word, str) for word in [*words, *(w for pair in pairs for both in pair.items() for w in both)]
+    blind, parts = found.get("p_blind"), [found.get(name) for name in ("target", "drafter")]
+    rows = [row for part in parts if isinstance(part, dict) for maps in part.values() for row in _items(maps)]
+    return (
+        all(part is None or isinstance(part, dict) for part in parts)
+        and all(isinstance(row, list) and _are_numbers(row) for row in rows)
+        and (blind is None or (isinstance(blind, list) and _are_numbers(blind)))
     )
+
+
+def _items(maps: Any) -> list[Any]:
+    return maps if isinstance(maps, list) else [maps]  # which then is no row
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(type(x) in (int, float) and abs(x) < 2**63 for x in values)
 
 
 def _is_picture(picture: Any) -> bool:

@@ -82,11 +82,12 @@ def default_folder() -> Path:
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did: ids that were added, ids that were there already, and files that could not be read."""
+    """What an import did: ids added, ids that were there already, files left out and why, and notes on files read."""
 
     added: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 class RunStore:
@@ -270,10 +271,14 @@ class RunStore:
                 entry = entry_of_trace(trace, run or _new_id(), {*old.get("tags", ()), *tags}, str(old.get("note", "")))
                 self._write(entry["id"], export.parquet(trace, {ENTRY: json.dumps(entry)}))
                 done.added.append(entry["id"])
+                if export.INCOMPLETE in trace.footer.warnings:
+                    done.notes[str(file)] = export.INCOMPLETE
             except WorkbenchError as error:
                 done.problems[str(file)] = str(error)
             except OSError as error:
                 done.problems[str(file)] = str(error.strerror)
+            except Exception as error:  # nothing that nobody foresaw in one file stops the others
+                done.problems[str(file)] = f"It cannot be kept ({type(error).__name__})."
         return done
 
     # -- files and index -----------------------------------------------------------------------------------------
@@ -456,7 +461,9 @@ def _entry_of(file: Path) -> dict[str, Any] | None:
         raise
     except Exception as error:  # polars raises several kinds, and panics on some files
         raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.") from None
-    version = entry.get("version", 0)
+    version = entry.get("version", 0) if isinstance(entry, dict) else None
+    if type(version) is not int:
+        raise WorkbenchError("Its entry is damaged.")
     if version > VERSION:
         raise WorkbenchError("A newer workbench kept this run.", "Update the workbench to read it.")
     return entry if version == VERSION else None

@@ -106,11 +106,11 @@ def budget(trace: Trace, plain: Trace | None = None) -> Budget:
             stand for it, if there are at least `LEAST_PLAIN_ROUNDS`.
 
     Raises:
-        WorkbenchError: the trace has no rounds, or `plain` is of another target, number format or prompt.
+        WorkbenchError: the trace generated nothing, or `plain` is of another target, number format or prompt.
     """
     rounds = trace.rounds
-    if not rounds:
-        raise WorkbenchError("The trace has no rounds.", "Give a run that generated something.")
+    if not any(r.emitted for r in rounds):
+        raise WorkbenchError("The trace has no rounds with tokens.", "Give a run that generated something.")
     predicted = laws(rounds)
     every, where = plain_rounds(trace, plain)
     stalled, timed, base = stalls(rounds), calm(rounds), calm(every)
