@@ -14,14 +14,18 @@ export function choiceOf(sweep, choice) {
 }
 
 /** What is said above a recorded example. Pure. */
-export function banner({ on, date }, same) {
-  return `RECORDED example, measured on ${on}; ${date}.${same ? "" : " Its axes are not those of the panel."} Measure puts figures of this machine in its place.`;
+export function banner({ on, date }, other) {
+  return `RECORDED example, measured on ${on}; ${date}.${other.length ? ` The panel asks for something else: ${other.join(", ")}.` : ""} Measure puts figures of this machine in its place.`;
 }
 
-/** Whether the panel asks for the axes and the settings of a sweep. Pure. */
-export function asksFor(request, sweep) {
-  const axes = Object.fromEntries(request.axes.map(({ name, values }) => [name, values]));
-  return JSON.stringify(axes) === JSON.stringify(sweep.axes) && request.method === sweep.method && request.target === sweep.target;
+const NUMBERS = { repeats: "repeats", limit: "prompts a kind", max_new_tokens: "tokens at most", seed: "seed" };
+
+/** In what the panel asks for something else than a sweep was measured with, in words; [] where in nothing. Pure. */
+export function differences(request, sweep) {
+  const axes = Object.fromEntries(request.axes.map(({ name, values }) => [name, values])), found = JSON.stringify(axes) === JSON.stringify(sweep.axes) ? [] : ["axes"];
+  for (const name of ["method", "target"]) if (request[name] !== sweep[name]) found.push(name);
+  for (const [name, words] of Object.entries(NUMBERS)) if (sweep[name] !== undefined && request[name] !== sweep[name]) found.push(`${words} ${request[name]}, not ${sweep[name]}`);
+  return found;
 }
 
 /** Draw the list into `el`; emits `wb:kept` {id}. */
@@ -42,4 +46,4 @@ export function render(el, list, open, kit) {
   });
 }
 
-export default { words, choiceOf, asksFor, banner, render };
+export default { words, choiceOf, differences, banner, render };

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { asksFor, banner, choiceOf, words } from "./sweepkept.js";
+import { banner, choiceOf, differences, words } from "./sweepkept.js";
 
 const sweep = { axes: { method: ["draft-model:depth=2,policy=fixed", "prompt-lookup"], temperature: [0, 0.7] }, method: "draft-model", params: { top_k: 5 }, target: "text-target", drafter: null, prompts: [], group: ["copy"], limit: 3, max_new_tokens: 48, seed: 1, repeats: 4 };
 const usual = { axes: [], method: "draft-model", params: {}, target: "text-target", drafter: null, groups: ["stories"], limit: 2, max_new_tokens: 48, seed: 0, repeats: 2 };
@@ -17,10 +17,12 @@ test("a line of the list says what, how far, when and on what, and whether someb
 });
 
 test("an example is called one, and told apart from what the panel asks for", () => {
-  assert.ok(asksFor({ axes: [{ name: "depth", values: [1, 2] }], method: "draft-model", target: "t" }, { axes: { depth: [1, 2] }, method: "draft-model", target: "t" }));
-  assert.ok(!asksFor({ axes: [{ name: "depth", values: [1, 3] }], method: "draft-model", target: "t" }, { axes: { depth: [1, 2] }, method: "draft-model", target: "t" }));
-  for (const other of [{ method: "draft-tree" }, { target: "u" }]) {
-    assert.ok(!asksFor({ axes: [{ name: "depth", values: [1, 2] }], method: "draft-model", target: "t", ...other }, { axes: { depth: [1, 2] }, method: "draft-model", target: "t" }), JSON.stringify(other));
-  }
-  assert.match(banner({ on: "CPU · float32 · X", date: "2026-11-22" }, false), /^RECORDED example, measured on CPU · float32 · X; 2026-11-22\. Its axes are not/);
+  const made = { axes: { depth: [1, 2] }, method: "draft-model", target: "t", repeats: 5, limit: 2, max_new_tokens: 48, seed: 0 };
+  const asked = { ...made, axes: [{ name: "depth", values: [1, 2] }] };
+  assert.deepEqual(differences(asked, made), []);
+  assert.deepEqual(differences({ ...asked, axes: [{ name: "depth", values: [1, 3] }], method: "draft-tree" }, made), ["axes", "method"]);
+  assert.deepEqual(differences({ ...asked, target: "u" }, made), ["target"]);
+  assert.deepEqual(differences({ ...asked, repeats: 2, seed: 7 }, made), ["repeats 2, not 5", "seed 7, not 0"]);
+  assert.equal(banner({ on: "CPU · X", date: "2026-11-22" }, ["repeats 2, not 5"]), "RECORDED example, measured on CPU · X; 2026-11-22. The panel asks for something else: repeats 2, not 5. Measure puts figures of this machine in its place.");
+  assert.doesNotMatch(banner({ on: "CPU", date: "" }, []), /something else/);
 });

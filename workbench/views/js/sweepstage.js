@@ -58,7 +58,7 @@ export function draw(page) {
   kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
   parts.progress.hidden = !measuring && !(sweep && !sweep.complete);
   parts.banner.hidden = page.from !== "example" || measuring || !sweep;
-  if (!parts.banner.hidden) kit.write(parts.banner, m.sweepkept.banner(sweep, !page.choice || !catalogue || m.sweepkept.asksFor(m.sweepchoice.request(page.choice, catalogue, m.form.clamp), sweep.sweep)));
+  if (!parts.banner.hidden) kit.write(parts.banner, m.sweepkept.banner(sweep, page.choice && catalogue ? m.sweepkept.differences(m.sweepchoice.request(page.choice, catalogue, m.form.clamp), sweep.sweep) : []));
   parts.otherwise.hidden = !sweep?.note;
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
