@@ -76,6 +76,7 @@ def test_what_asks_for_nothing_is_taken(chat: bool) -> None:
     ("name", "value"),
     [
         ("presence_penalty", 2.1), ("frequency_penalty", "1"), ("frequency_penalty", math.nan), ("min_tokens", -1),
+        ("min_tokens", 10**400), ("presence_penalty", -(10**400)), ("frequency_penalty", math.inf),
         ("min_tokens", 1.5), ("min_tokens", True), ("stop_token_ids", 7), ("stop_token_ids", ["7"]),
         ("stop_token_ids", [-1]), ("ignore_eos", 1), ("truncate_prompt_tokens", 0), ("logit_bias", []),
         ("logit_bias", {"a": 1}), ("logit_bias", {"1": 101}), ("logit_bias", {"1": None}), ("prompt_logprobs", 21),

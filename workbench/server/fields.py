@@ -6,7 +6,6 @@ A field that is not honoured is never ignored, unless it says nothing about the 
 from __future__ import annotations
 
 import difflib
-import math
 from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
@@ -152,8 +151,8 @@ def number(asked: dict[str, Any], name: str, least: float, most: float, whole: b
     value = asked.get(name)
     if value is None:
         return None
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or not least <= value <= most or (whole and value != int(value)):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most or (whole and value != int(value)):
         kind = "whole number" if whole else "number"
         upto = f" to {most:g}" if most < wire.INTEGERS - 1 else ""
         raise wrong(name, f"{name} is not a {kind} from {least:g}{upto}.", "Give one, or leave it out.")

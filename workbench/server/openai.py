@@ -116,7 +116,9 @@ def understand(client: Any, body: Any, chat: bool) -> Wanted:
     if wishes != type(wishes)():
         options["extras"] = wishes
     starts = [
-        options | {"prompt": wire.prompt(prompt), "seed": options["seed"] + i} for prompt in prompts for i in range(n)
+        options | {"prompt": wire.prompt(prompt), "seed": (options["seed"] + i) % wire.INTEGERS}
+        for prompt in prompts
+        for i in range(n)
     ]
     echo = not chat and fields.flag(asked, "echo")
     name, told = str(model or ""), fields.flag(usage, "include_usage")
