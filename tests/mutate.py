@@ -9,6 +9,7 @@ in importing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import shlex
@@ -67,6 +68,7 @@ def main() -> int:
         for library in LIBRARIES:
             importlib.import_module(library)
         importlib.import_module("torch").set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copies go, whoever ends it
     with tempfile.TemporaryDirectory(prefix="workbench-mutate-") as folder:
         copies = [copied(Path(folder) / str(i)) for i in range(max(1, min(options.jobs, len(chosen))))]
         broken = unbroken(copies[0], chosen)
@@ -112,26 +114,31 @@ def unbroken(copy: Path, mutations: Iterable[Mutation]) -> str:
 def tried(mutations: Sequence[Mutation], copies: list[Path]) -> list[str]:
     """Try them, as many at once as there are copies; a line is printed for each as soon as it is known."""
     waiting, free, running, verdicts = list(mutations), list(copies), list[Trial](), list[str]()
-    while waiting or running:
-        while waiting and free:
-            mutation, copy = waiting.pop(0), free.pop()
-            log, whole = copy / "trial.log", (copy / mutation.file).read_text(encoding="utf-8")
-            (copy / mutation.file).write_text(whole.replace(mutation.old, mutation.new), encoding="utf-8")
-            running.append(Trial(mutation, copy, whole, started(copy, mutation.tests, log), log, time.monotonic()))
-        time.sleep(0.05)
-        for trial in list(running):
-            verdict = ended(trial)
-            if verdict is None:
-                continue
-            running.remove(trial)
-            (trial.copy / trial.mutation.file).write_text(trial.whole, encoding="utf-8")
-            free.append(trial.copy)
-            lines = trial.log.read_text(errors="replace").splitlines()
-            by = next((line for line in lines if line.startswith(("FAILED ", "not ok "))), "")
-            if verdict not in (KILLED, SURVIVED):
-                by = " / ".join(lines[-3:])
-            say(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
-            verdicts.append(verdict)
+    try:
+        while waiting or running:
+            while waiting and free:
+                mutation, copy = waiting.pop(0), free.pop()
+                log, whole = copy / "trial.log", (copy / mutation.file).read_text(encoding="utf-8")
+                (copy / mutation.file).write_text(whole.replace(mutation.old, mutation.new), encoding="utf-8")
+                running.append(Trial(mutation, copy, whole, started(copy, mutation.tests, log), log, time.monotonic()))
+            time.sleep(0.05)
+            for trial in list(running):
+                verdict = ended(trial)
+                if verdict is None:
+                    continue
+                running.remove(trial)
+                (trial.copy / trial.mutation.file).write_text(trial.whole, encoding="utf-8")
+                free.append(trial.copy)
+                lines = trial.log.read_text(errors="replace").splitlines()
+                by = next((line for line in lines if line.startswith(("FAILED ", "not ok "))), "")
+                if verdict not in (KILLED, SURVIVED):
+                    by = " / ".join(lines[-3:])
+                say(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
+                verdicts.append(verdict)
+    finally:  # they have a group of their own, which Ctrl-C does not reach
+        for trial in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(trial.pid, signal.SIGKILL)
     return verdicts
 
 
@@ -155,6 +162,7 @@ def started(copy: Path, tests: Sequence[str], log: Path) -> int:
     code = 3
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(copy)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
