@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -18,7 +17,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from workbench.core.draw import Draw
 from workbench.core.errors import ParameterError
 from workbench.core.params import param, params_of
 from workbench.core.sampling import SamplingParams, law, pick, with_history
@@ -99,15 +97,6 @@ def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
             wanted = i
             break
     assert token == wanted
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**62), st.integers(1, 50), st.integers(1, 50))
-def test_uniforms_depend_on_the_seed_and_their_place_alone(seed: int, a: int, b: int) -> None:
-    parts = Draw(seed)
-    together = np.concatenate([parts.uniform(a), parts.uniform(b)])
-    assert (together == Draw(seed).uniform(a + b)).all()
-    assert ((together >= 0) & (together < 1)).all()
 
 
 # -- parameters -------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_no_allowed_value_of_the_sampling_ends_a_run(method: str, name: str, tex
     assert row.status == "finished", row.error
 
 
-def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_with_it_are_not(text: Models) -> None:
+def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_not(text: Models) -> None:
     """Several requests for change before one round: only the impossible one is left out."""
     engine = Engine(text)
     row = engine.submit(asked(registry.get("early-exit"), text, 30))

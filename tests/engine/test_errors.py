@@ -354,6 +354,34 @@ def test_a_failure_while_drafting_leaves_the_batch_mates_alone(engine: Engine, d
         assert [row.trace.token_ids for row in (rows[0], rows[2]) if row.trace] == [wanted, wanted]
 
 
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit", "oracle"])
+def test_a_failing_batch_mate_changes_no_draw(name: str, engine: Engine) -> None:
+    """Trees that are drawn again are the same: a number follows from its place, and from no count of calls."""
+
+    class Late:
+        def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            if ids.shape[1] > len(PROMPT) + 4:
+                raise ZeroDivisionError("late")
+            return scores
+
+    sampled = SamplingParams(1.0)
+    alone = engine.generate(Request(PROMPT, registry.get(name), sampled, 24, seed=5, stop_at_eos=False))
+    settings = (SamplingParams(1.0, processors=(Late(),)), sampled)
+    requests = [Request(PROMPT, registry.get(name), s, 24, seed=5, stop_at_eos=False, paused=True) for s in settings]
+    rows = [engine.submit(request) for request in requests]
+    while not all(row.primed for row in rows):
+        engine.step()
+    for row in rows:
+        row.resume()
+    while not engine.idle:
+        engine.step()
+    assert [row.status for row in rows] == ["error", "finished"]
+    assert rows[1].trace is not None
+    assert rows[1].trace.token_ids == alone.token_ids
+    assert [r.nodes.tokens for r in rows[1].trace.rounds] == [r.nodes.tokens for r in alone.rounds]
+    assert [r.nodes.u for r in rows[1].trace.rounds] == [r.nodes.u for r in alone.rounds]
+
+
 def test_generate_raises_what_ended_the_run(engine: Engine) -> None:
     with pytest.raises(WorkbenchError, match="NaN"):
         engine.generate(Request(PROMPT, registry.get("autoregressive"), SamplingParams(processors=(Poison(),))))

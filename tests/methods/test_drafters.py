@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
 from workbench.bench.goodness import chi_square
-from workbench.core.draw import Draw
+from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request, Row, load_models
@@ -26,6 +26,7 @@ from workbench.methods.drafters import stochastic_beam
 from workbench.methods.drafters.ngram import NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling, template
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
+from workbench.methods.drafters.warmth import WARM
 from workbench.methods.policies.planned import Planned
 from workbench.trace.metrics import summary
 
@@ -182,6 +183,27 @@ def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
     assert isinstance(method.drafter, LookaheadTrie)
 
 
+@pytest.mark.parametrize("name", [m.name for m in registry.methods() if "warm" in m.params])
+def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str) -> None:
+    """At its beginning, or when it is made warm; on the method's page beside the parameter."""
+    engine, method = Engine(worlds.world("llama", noise=None, device=device)), registry.get(name)
+    warm, cold = (method.with_params(warm=value) for value in (True, False))
+    assert "seeded run then depends on earlier ones" in method.params["warm"].doc
+    request = Request(worlds.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
+    assert engine.generate(request).footer.warnings == []
+    assert engine.generate(dataclasses.replace(request, method=warm)).footer.warnings == [WARM]
+    row = engine.submit(request)
+    engine.step()
+    row.change(params={"warm": True})
+    while not engine.idle:
+        engine.step()
+    assert row.trace is not None
+    assert row.trace.footer.warnings == [WARM]
+    assert [r.index for r in row.trace.rounds if WARM in r.notes] == [
+        next(r.index for r in row.trace.rounds if r.changes)
+    ]
+
+
 # -- token recycling --------------------------------------------------------------------------------------------------
 
 
@@ -280,10 +302,9 @@ def test_recycling_needs_the_rejected_nodes_and_their_own_places(device: str) ->
 
 def perturbed(q: torch.Tensor, runs: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Gumbel values [runs, V] of the children of `runs` parents, and the parents' own."""
-    row = recycling_row()
-    row.draw = Draw(seed)
     value = torch.linspace(-1, 3, runs, dtype=torch.float64)
-    _, g = stochastic_beam._perturb(q.expand(runs, -1), torch.zeros_like(value), value, row)
+    u = torch.from_numpy(Draw(seed).uniform(0, Purpose.GUMBEL, runs * len(q))).view(runs, -1)
+    _, g = stochastic_beam._perturb(q.expand(runs, -1), torch.zeros_like(value), value, u)
     return g, value
 
 

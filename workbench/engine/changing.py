@@ -57,6 +57,8 @@ def _switch(row: Row, target: Runner, settings: Settings) -> None:
         _change_drafter(row, target, configured.drafter, models, settings.swaps)
     row.configured, row.models, row.sampling, row.policy_state = configured, models, settings.sampling, policy_state
     row.changes += settings.changes
+    if (notice := configured.drafter.notice()) and notice not in _said(row):
+        row.say(notice)
 
 
 def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, swaps: Sequence[Swap]) -> None:
@@ -130,8 +132,7 @@ def levels_left(row: Row) -> int:
     if left is not None and left < 1:
         row.silenced = _too_short(row.models)
     if row.silenced:
-        assert row.trace is not None
-        if row.silenced not in row.trace.footer.warnings:
+        if row.silenced not in _said(row):
             row.say(row.silenced)
         return 0
     return row.remaining if left is None else left
@@ -144,3 +145,8 @@ def _too_short(models: Models) -> str:
         "nothing is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
         "method without one."
     )
+
+
+def _said(row: Row) -> list[str]:
+    assert row.trace is not None
+    return row.trace.footer.warnings

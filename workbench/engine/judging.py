@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.draw import Purpose
 from workbench.core.sampling import law, with_history
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import to_host
@@ -42,8 +43,12 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         logits = logits.float()
     greedy = row.sampling.greedy
     p = logits.softmax(1) if greedy else law(logits, row.sampling)
-    row.uniform = row.draw.uniform(n).tolist() if row.verifier.draws(row.sampling) and n else None
-    u_stop = None if greedy else torch.from_numpy(row.draw.uniform(n + 1)).to(logits.device, non_blocking=True)
+    place = len(row.committed)
+    tested = row.verifier.draws(row.sampling) and n > 0
+    row.uniform = row.draw.uniform(place, Purpose.ACCEPT, n).tolist() if tested else None
+    u_stop = None
+    if not greedy:
+        u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
     ruling = row.verifier.rule(tree, logits, p, row.sampling, u_stop)
     p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
     if tree.fanout <= 1:  # a chain: node i hangs on place i

@@ -106,6 +106,7 @@ class Engine:
             why = self.models.target.why_context or "the context ends there"
             notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
             row.max_new_tokens = room
+        notes += [notice] if (notice := row.drafter.notice()) else []
         notes += [note for picture in request.pictures if (note := picture.info.get("note"))]
         row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
         self.waiting.append(row)

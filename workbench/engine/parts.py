@@ -72,6 +72,10 @@ class Drafter:
     reads_target: ClassVar[bool] = False
     """Whether it reads the target's own states, and so sees of a picture what the target sees."""
 
+    def notice(self) -> str:
+        """What the user of a run with these parameters has to know before it begins; "" if nothing."""
+        return ""
+
     def prime(self, row: Row, models: Models) -> Any:
         """State for one row; None when there is none."""
         return None

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.draw import Purpose
 from workbench.core.sampling import law, likeliest, pick, with_history
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.engine.request import Row
@@ -60,8 +61,7 @@ def draft_chain(
     depth = max(row.plan.depth for row in rows)
     sampled = [q_law is not None or not row.sampling.greedy for row in rows]
     uniforms = [
-        torch.from_numpy(row.draw.uniform(row.plan.depth)).to(runner.device, non_blocking=True) if s else None
-        for row, s in zip(rows, sampled, strict=True)
+        _uniforms(row).to(runner.device, non_blocking=True) if s else None for row, s in zip(rows, sampled, strict=True)
     ]
     tokens: list[list[Tensor]] = [[] for _ in rows]
     laws: list[list[Tensor]] = [[] for _ in rows]
@@ -93,6 +93,11 @@ def draft_chain(
         if not active:
             break
     return [_chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source) for i, t in enumerate(tokens)]
+
+
+def _uniforms(row: Row) -> Float[Tensor, " K"]:
+    """One number for each level that is planned, float64 on the host."""
+    return torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
 
 
 def _chain_tree(tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str) -> DraftTree:

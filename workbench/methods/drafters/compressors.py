@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.core.draw import Draw
+from workbench.core.draw import numbers
 from workbench.methods.drafters.feature_net import View
 
 GROUPS = 8
@@ -22,7 +22,7 @@ def n_kept(n: int, ratio: int) -> int:
 
 def subset(n: int, m: int, seed: int = 0) -> list[int]:
     """A uniformly random subset of size m, in order; the same for the same seed."""
-    order = sorted(range(n), key=Draw(seed).uniform(n).tolist().__getitem__)
+    order = sorted(range(n), key=numbers(seed, n).tolist().__getitem__)
     return sorted(order[:m])
 
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbench.core.draw import Purpose
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Plan
@@ -40,7 +41,8 @@ class StochasticBeam(TreeFromModel):
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
         logq: list[Tensor] = []
         for level in range(plan.depth):
-            child_phi, child_value = _perturb(p.double(), phi, value, row)
+            u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+            child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(self.width, int(torch.isfinite(flat).sum()))
             top = flat.topk(k)  # falling: siblings come out in their order
@@ -75,12 +77,11 @@ def _point_mass(p: Float[Tensor, "w V"]) -> Float[Tensor, "w V"]:
 
 
 def _perturb(
-    p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], row: Row
+    p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
 ) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
-    """(φ, G) of all children: Gumbel values whose largest, for each parent, is the parent's G. Float64."""
-    u = torch.from_numpy(row.draw.uniform(p.numel())).to(p.device).reshape(p.shape).clamp_(1e-300, 1 - 1e-16)
+    """(φ, G) of all children: Gumbel values whose largest, for each parent, is the parent's G. u: uniforms, float64."""
     child_phi = phi.unsqueeze(1) + p.log()
-    g = child_phi - torch.log(-torch.log(u))
+    g = child_phi - torch.log(-torch.log(u.clamp(1e-300, 1 - 1e-16)))
     top = g.amax(1, keepdim=True)
     g_parent = value.unsqueeze(1)
     v = g_parent - g + torch.log1p(-torch.exp((g - top).clamp(max=0)))

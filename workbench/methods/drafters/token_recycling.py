@@ -14,6 +14,7 @@ from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.request import Row
+from workbench.methods.drafters.warmth import WARM, warmth
 
 RANKS = 8
 """Successors remembered for each token."""
@@ -41,7 +42,11 @@ class TokenRecycling(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, ge=1, le=96, doc="nodes of the static tree")
-    warm: bool = param(False, doc="keep the table for later runs on this backend (they then see traces of this text)")
+    warm: bool = warmth("the table")
+
+    def notice(self) -> str:
+        """Warm drafts depend on other runs."""
+        return WARM if self.warm else ""
 
     def prime(self, row: Row, models: Models) -> np.ndarray:
         """The table [V, 8], −1 where nothing is known: a fresh one, or the shared one."""

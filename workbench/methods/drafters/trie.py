@@ -12,6 +12,7 @@ from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.request import Row
+from workbench.methods.drafters.warmth import WARM, warmth
 
 MAX_NODES = 65_536
 """Nodes after which a warm trie is squeezed."""
@@ -136,7 +137,11 @@ class LookaheadTrie(Drafter):
     branch_length: int = param(8, ge=2, le=16, doc="tokens inserted after each token, and most levels drafted")
     query_length: int = param(2, ge=1, le=8, doc="longest suffix looked up, in tokens")
     output_weight: float = param(0.0001, ge=0.0, le=1.0, doc="weight of output counts against prompt counts")
-    warm: bool = param(False, doc="keep output branches for later runs on this backend")
+    warm: bool = warmth("output branches")
+
+    def notice(self) -> str:
+        """Warm drafts depend on other runs."""
+        return WARM if self.warm else ""
 
     def prime(self, row: Row, models: Models) -> TrieState:
         """Insert everything committed."""
