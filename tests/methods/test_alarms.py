@@ -1,0 +1,150 @@
+"""Alarms of quality: a drafter that cannot be wrong is accepted to the end, every round, in every tree and head.
+
+A wrong position, a stale state, a child under another parent: exactness hides them all, since the text stays right and
+only τ falls. Here it may not: τ is depth + 1. Laws are made peaked, so that every tree holds the likeliest path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.pictures import read
+from workbench.methods import registry
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.flash import FlashNet
+from workbench.methods.drafters.medusa import MedusaHeads
+
+DEPTH, TOKENS = 3, 33
+PEAKED = 40.0
+"""What the LM head is multiplied by: the likeliest token then has nearly all of the law."""
+PROMPT = worlds.random_prompt(9)
+COPIES: dict[str, dict[str, Any]] = {
+    "draft-model": {},
+    "draft-tree": {"nodes": 24},
+    "draft-tree-sampled": {},
+    "early-exit": {"exit_layer": 3},
+    "oracle": {"acceptance": 1.0},
+}
+"""Methods whose drafter can be the target itself. A copy's q is p, so that what is drawn from it is always kept; the
+siblings of `draft-tree` are not drawn, and at a temperature the target may draw another."""
+HEADS: dict[str, dict[str, Any]] = {
+    "medusa": {"nodes": 48},
+    "medusa-typical": {"nodes": 48},
+    "eagle-vlm": {},
+    "msd": {},
+    "specvlm": {},
+    "flash": {"nodes": 24},
+}
+"""Methods whose drafter guesses from the target's states."""
+SEEING = {"chain": {"policy": "fixed"}, "tree": {"policy": "dynamic-tree", "path_threshold": 0.02}}
+NO_MODEL = {"autoregressive", "prompt-lookup", "token-recycling", "lookahead-trie"}
+BLIND = {"vlm-text-only"}
+"""It is shown less than the target, whatever it is a copy of."""
+
+
+def test_every_method_has_its_alarm_or_a_reason() -> None:
+    ours = {method.name for method in registry.of_catalogue()}
+    assert ours == {*COPIES, *HEADS, "vlm-draft"} | NO_MODEL | BLIND
+
+
+def peaked(models: Models) -> Models:
+    """The same models with surer laws."""
+    for runner in {id(r): r for r in (models.target, models.drafter) if r is not None}.values():
+        weight: Any = runner.lm_head.weight
+        weight.data.mul_(PEAKED)
+    return models
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    """A target, its copy as drafter, heads."""
+    return peaked(worlds.world("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa")))
+
+
+def lengths(models: Models, request: Request) -> set[int]:
+    """Tokens emitted by each round that the end of the text did not cut."""
+    trace = Engine(models).generate(request)
+    assert trace.footer.error == ""
+    found = [len(r.emitted) for r in trace.rounds[:-1]]
+    assert len(found) > 4
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), [(name, t) for name in COPIES for t in (0.0, 1.0) if (name, t) != ("draft-tree", 1.0)]
+)
+def test_a_copy_of_the_target_is_accepted_to_the_end(name: str, temperature: float, models: Models) -> None:
+    method = registry.get(name).with_params(depth=DEPTH, **COPIES[name])
+    sampling = SamplingParams(temperature)
+    assert lengths(models, Request(PROMPT, method, sampling, TOKENS, stop_at_eos=False)) == {DEPTH + 1}
+
+
+@pytest.mark.parametrize("form", SEEING)
+def test_a_copy_with_eyes_is_accepted_to_the_end(form: str) -> None:
+    models, twin = (peaked(tiny_vision_models(vocabulary=20)) for _ in range(2))
+    models.target, models.drafter = (Runner(m.target.model, m.target.context) for m in (models, twin))
+    models.drafter_processor = models.processor
+    picture = noise_picture(3)
+    text, images = read(models, f"abc{IMAGE}deab", (picture,))
+    method = registry.get("vlm-draft").with_params(depth=DEPTH, **SEEING[form])
+    request = Request(text, method, max_new_tokens=TOKENS, images=images, pictures=(picture,), stop_at_eos=False)
+    assert lengths(models, request) == {DEPTH + 1}
+
+
+class Knows:
+    """The target's greedy text and what its LM head reads at every place of it."""
+
+    def __init__(self, models: Models) -> None:
+        model: Any = models.target.model
+        self.text = [*PROMPT, *worlds.hf_greedy(model, PROMPT, TOKENS + 8)]
+        with torch.inference_mode():
+            ids = torch.tensor([self.text], device=model.device)
+            self.features = model.model(ids, use_cache=False).last_hidden_state[0]  # [n, D]
+        self.vocabulary = models.target.vocab_size
+
+    def places(self, states: Tensor) -> Tensor:
+        """Where the target had these states, [*b, D] → [*b]. A state that it never had is nowhere."""
+        distance = (states.unsqueeze(-2) - self.features).norm(dim=-1)
+        nearest = distance.min(-1)
+        return torch.where(nearest.values < 1e-6, nearest.indices, len(self.text) - 1)
+
+    def after(self, places: Tensor, ahead: int) -> Tensor:
+        """Features `ahead` places behind others, [*b] → [*b, D]."""
+        return self.features[(places + ahead).clamp_max(len(self.text) - 1)]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_know_the_text_are_accepted_to_the_end(
+    name: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They find out where they are by the state or the place that they are given: a wrong one shows."""
+    knows = Knows(models)
+
+    def medusa(self: MedusaHeads, hidden: Tensor) -> Tensor:
+        k = len(self.weight)
+        wanted = knows.places(hidden).unsqueeze(1) + 2 + torch.arange(k, device=hidden.device)
+        ids = torch.tensor(knows.text, device=hidden.device)[wanted.clamp_max(len(knows.text) - 1)]
+        return 9.0 * torch.nn.functional.one_hot(ids, knows.vocabulary).double()
+
+    def layer(self: FeatureNet, x: Tensor, places: Tensor, mask: Any = None, entries: Any = None) -> Tensor:
+        if entries is not None:
+            entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
+        return knows.after(places, 1).unsqueeze(0)
+
+    def futures(self: FlashNet, state: Tensor) -> Tensor:
+        here = knows.places(state)
+        return torch.stack([knows.after(here, i) for i in range(self.ahead)], -2)
+
+    monkeypatch.setattr(MedusaHeads, "forward", medusa)
+    monkeypatch.setattr(FeatureNet, "forward", layer)
+    monkeypatch.setattr(FlashNet, "futures", futures)
+    method = registry.get(name).with_params(depth=DEPTH, **HEADS[name])
+    assert lengths(models, Request(PROMPT, method, max_new_tokens=TOKENS, stop_at_eos=False)) == {DEPTH + 1}
