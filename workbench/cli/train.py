@@ -25,7 +25,8 @@ def train(
 ) -> None:
     """Train a bundled model again, or one like it: tokenizer, corpus, target, drafter, medusa, evaluate.
 
-    Progress goes to standard error. Interrupted training goes on from its last checkpoint.
+    Progress goes to standard error. Interrupted training goes on from its last checkpoint; --set resume=false starts
+    over and keeps the old checkpoint aside.
     """
     recipes = {recipe["name"]: recipe for recipe in json.loads(FILE.read_text(encoding="utf-8"))}
     if name is None:

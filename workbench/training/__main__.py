@@ -7,6 +7,7 @@ import dataclasses
 import sys
 import time
 
+from workbench.core.errors import WorkbenchError
 from workbench.training.recipes import RECIPES, run
 
 
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         run(name, values, report)
-    except ValueError as error:
+    except (ValueError, WorkbenchError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0

@@ -13,6 +13,7 @@ from torch import nn
 from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import scale_rates
+from workbench.training.resuming import set_aside
 
 Report = Callable[[str], None]
 
@@ -86,6 +87,8 @@ def run_loop(
     if options.resume and options.checkpoint and options.checkpoint.exists():
         _restore(options, trained, optimizers, result)
         report(f"{options.name}: resumed at step {result.steps} from {options.checkpoint}")
+    elif options.checkpoint and options.checkpoint.exists():
+        report(f"{options.name}: starts over; the earlier checkpoint is {set_aside(options.checkpoint)}")
     clock = options.clock
     parameters = [p for p in trained.parameters() if p.requires_grad]
     saved_at, seen_at, seen_tokens = clock.seconds, clock.seconds, result.tokens

@@ -28,6 +28,7 @@ from workbench.training.heads.recipe import VisionHeadOptions, train_vision_head
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
 from workbench.training.pretrain import PretrainOptions, pretrain
+from workbench.training.resuming import settle
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
     VisionDrafterOptions,
@@ -254,7 +255,8 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
 
     Args:
         name: Name of the recipe.
-        options: Its options by name; missing ones and `None` take their defaults, strings are converted.
+        options: Its options by name; missing ones and `None` take their defaults, strings are converted. Without
+            `resume` it goes on from its checkpoint where there is one.
         report: Receives progress lines.
 
     Returns:
@@ -262,9 +264,10 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
 
     Raises:
         ValueError: For an unknown recipe or option.
+        ParameterError: The recipe's checkpoint was trained with other settings.
     """
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(RECIPES)}")
     recipe = RECIPES[name]
     transformers_logging.disable_progress_bar()
-    return recipe.run(recipe.parse(options), report)
+    return recipe.run(settle(recipe.parse(options), options), report)

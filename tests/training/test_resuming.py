@@ -1,0 +1,77 @@
+"""`workbench train` goes on where it was interrupted, unless it is asked to start over."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.core.errors import ParameterError
+from workbench.training import recipes
+from workbench.training.clock import RunClock
+from workbench.training.loop import LoopOptions, run_loop
+
+
+@dataclass
+class Options:
+    """Of a recipe that takes no time."""
+
+    checkpoint: Path | None = None
+    resume: bool = False
+    steps: int = 2
+    rate: float = 0.1
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What a tiny recipe called "tiny" reports."""
+    lines: list[str] = []
+
+    def train(options: Options, report: Any) -> dict[str, Any]:
+        layer = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": options.rate}], lr=options.rate)
+
+        def step(_: int) -> tuple[int, dict[str, float]]:
+            layer(torch.ones(1, 1)).sum().backward()
+            return 1, {"loss": 0.0}
+
+        loop = LoopOptions("tiny", RunClock(None, options.steps), options.checkpoint, options.resume)
+        return dataclasses.asdict(run_loop(loop, layer, [optimizer], step, report))
+
+    tiny = recipes.Recipe("tiny", "", Options, train)
+    monkeypatch.setitem(recipes.RECIPES, "tiny", tiny)
+    return lines
+
+
+def run(lines: list[str], checkpoint: Path, **options: Any) -> int:
+    return recipes.run("tiny", {"checkpoint": checkpoint, **options}, lines.append)["steps"]
+
+
+def test_training_goes_on_from_its_checkpoint_unless_it_is_asked_to_start_over(said: list[str], tmp_path: Path) -> None:
+    checkpoint = tmp_path / "tiny.pt"
+    assert run(said, checkpoint, steps=2) == 2
+    assert run(said, checkpoint, steps=5) == 5
+    assert any("resumed at step 2" in line for line in said)
+    before = checkpoint.read_bytes()
+    assert run(said, checkpoint, steps=1, resume="false") == 1
+    assert (tmp_path / "tiny.pt.old-1").read_bytes() == before, "what was trained is still there"
+    assert run(said, checkpoint, steps=1, resume=False) == 1
+    assert (tmp_path / "tiny.pt.old-2").exists()
+
+
+def test_a_checkpoint_of_other_settings_is_refused_and_stays(said: list[str], tmp_path: Path) -> None:
+    checkpoint = tmp_path / "tiny.pt"
+    run(said, checkpoint, rate=0.2)
+    before = checkpoint.read_bytes()
+    with pytest.raises(ParameterError, match=r"rate=0\.2") as refused:
+        run(said, checkpoint, rate=0.3)
+    assert "resume=false" in refused.value.remedy
+    assert checkpoint.read_bytes() == before
+    assert run(said, checkpoint, rate=0.2, steps=3) == 3, "a refusal changes nothing"
+    assert run(said, checkpoint, rate=0.3, resume=False) == 2
+    assert run(said, checkpoint, rate=0.3, steps=4) == 4

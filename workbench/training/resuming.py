@@ -1,0 +1,56 @@
+"""Interrupted training goes on: from its own checkpoint, never from one of other settings, and overwriting none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import ParameterError
+from workbench.trace.files import write_whole
+
+LENGTH = {"resume", "minutes", "steps", "own_minutes", "threads", "checkpoint", "checkpoint_seconds"}
+"""Options that may differ from those of the checkpoint: how long and where it is trained, not what."""
+
+
+def settle(options: Any, asked: Mapping[str, Any]) -> Any:
+    """Options of a recipe that go on from its checkpoint where there is one, unless `resume` was asked for otherwise.
+
+    Args:
+        options: parsed.
+        asked: options by name, as they were given.
+
+    Raises:
+        ParameterError: the checkpoint is of other settings.
+    """
+    checkpoint: Path | None = getattr(options, "checkpoint", None)
+    if checkpoint is None or not hasattr(options, "resume"):
+        return options
+    is_there = checkpoint.exists() or hasattr(options, "method")  # heads have a checkpoint for each method
+    resume = is_there if asked.get("resume") is None else options.resume
+    beside = checkpoint.with_name(f"{checkpoint.name}.settings.json")
+    settings = {
+        f.name: str(getattr(options, f.name)) for f in dataclasses.fields(options) if f.name not in LENGTH
+    }  # fmt: skip
+    if resume and checkpoint.exists() and beside.exists():
+        before = json.loads(beside.read_text(encoding="utf-8"))
+        changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
+        if changed:
+            was = ", ".join(f"{name}={before[name]}" for name in changed)
+            raise ParameterError(
+                f"The checkpoint {checkpoint} was trained with {was}.",
+                "Give the same again to go on; resume=false starts over and keeps the old one aside.",
+            )
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(beside, (json.dumps(settings, indent=1) + "\n").encode())
+    return dataclasses.replace(options, resume=resume)
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a checkpoint of an earlier run, so that a new one does not overwrite it; returns where it is now."""
+    n = 1
+    while (old := checkpoint.with_name(f"{checkpoint.name}.old-{n}")).exists():
+        n += 1
+    return checkpoint.replace(old)
