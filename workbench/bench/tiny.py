@@ -29,12 +29,12 @@ _NAMES: dict[Any, tuple[str, ...]] = {
     2: ("num_key_value_heads", "swa_num_key_value_heads", "num_experts_per_tok", "num_experts_per_token", "moe_k",
         "moe_topk", "o_groups"),
     8: ("head_dim", "swa_head_dim", "v_head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "index_head_dim", "dim_head",
-        "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "mamba_head_dim", "mamba_d_head",
-        "kv_channels", "d_rel", "ple_embed_dim", "hc_lowrank"),
+        "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "mamba_head_dim", "kv_channels",
+        "d_rel", "ple_embed_dim", "hc_lowrank"),
     16: ("kv_lora_rank", "q_lora_rank", "o_lora_rank", "moe_intermediate_size", "shared_expert_intermediate_size",
          "shared_experts_intermediate_size", "expert_ffn_hidden_size", "moe_shared_expert_intermediate_size",
          "moe_dim", "router_hidden_size", "index_topk", "mamba_d_state", "ssm_state_size", "state_size", "rotary_dim",
-         "dim_model_base"),
+         "dim_model_base", "mamba_d_head"),
     1: ("n_group", "topk_group", "n_groups", "mamba_n_groups", "n_shared_experts", "num_shared_experts"),
     128: ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "model_max_length"),
 }  # fmt: skip
@@ -45,12 +45,18 @@ TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 _ENCODERS = ("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
              "prophetnet", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
              "xlm-roberta", "xlm-roberta-xl", "xmod")  # fmt: skip
-_LATENT = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
+_LATENT = ("axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
+           "glm_moe_dsa", "kimi_linear", "minicpm3", "youtu")  # fmt: skip
 EXTRA: dict[str, dict[str, Any]] = {
     **{name: {"is_decoder": True, "pad_token_id": 1} for name in _ENCODERS},  # as which their classes write text
     **{name: {"num_key_value_heads": 4} for name in _LATENT},  # every head has keys of its own
     "gptj": {"rotary_dim": 4},
     "codegen": {"rotary_dim": 4},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "zaya": {"num_experts_per_tok": 1},
+    "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [8, 16]},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
     "falcon": {"new_decoder_architecture": False},
     "xmod": {"is_decoder": True, "pad_token_id": 1, "default_language": "en_XX"},
 }
@@ -72,11 +78,11 @@ def tiny_config(name: str, **values: Any) -> PretrainedConfig:
 
 def _small(kind: type[PretrainedConfig], values: dict[str, Any]) -> PretrainedConfig:
     make: Any = kind  # configurations take more than their stubs know
-    usual = make()
+    usual, values = make(), dict(values)
     parts = {
-        name: _small(part, {}).to_dict()
-        for name, part in make.sub_configs.items()
-        if isinstance(part, type) and issubclass(part, PretrainedConfig) and hasattr(usual, name)
+        name: _small(type(part), {}).to_dict() | values.pop(name, {})
+        for name in make.sub_configs
+        if isinstance(part := getattr(usual, name, None), PretrainedConfig)
     }
     alias = make.attribute_map
     sizes = {

@@ -29,7 +29,10 @@ def check(
         bool,
         typer.Option(help="Check on the bundled models and write the exactness board; goes on where it was stopped."),
     ] = False,
-    fresh: Annotated[bool, typer.Option(help="With --report: check anew what the board has evidence for.")] = False,
+    fresh: Annotated[bool, typer.Option(help="With --report or --families: anew what the board has.")] = False,
+    families: Annotated[
+        bool, typer.Option(help="Instead: try every family that transformers knows; goes on where its board stops.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -44,6 +47,8 @@ def check(
     With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
     and the evidence goes into assets/boards, method by method.
     """
+    if families:
+        raise typer.Exit(_families(fresh, as_json))
     from workbench.methods import known
 
     for name in names or ():
@@ -112,3 +117,24 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
     names = [name for name in (DEFAULT_TARGET, VISION_TARGET) if name in bundled()]
     return [(name, own_drafter(name, method.drafter.blind) or "none") for name in names]
+
+
+def _families(fresh: bool, as_json: bool) -> int:
+    """A verdict a line and the board; 1 if a family writes other text than its own `generate`, else 0."""
+    from workbench.bench import board, census
+    from workbench.engine.models import load_tokenizer
+
+    tokenizer, found = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved()
+    for name in census.families():
+        if name in found:
+            continue
+        found[name] = entry = census.examine(name, tokenizer)
+        line = f"{entry.verdict:<16} {name:<26} {entry.why}".rstrip()
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+        census.save(list(found.values()))
+    entries = list(found.values())
+    if as_json:
+        print(json.dumps([dataclasses.asdict(entry) for entry in entries], ensure_ascii=False, indent=2))
+    else:
+        print(f"The board is in {board.folder()}.")
+    return int(any(entry.verdict == census.DIFFERS for entry in entries))

@@ -1,0 +1,47 @@
+"""The board of families: complete, and true of a sample in every run, of all of them with `-m slow`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.bench import board, census
+from workbench.bench.census import CHAINS, DIFFERS, EQUAL, NOT_BUILT, REFUSED
+
+SAMPLE = {
+    "llama": EQUAL, "gemma2": EQUAL, "olmoe": EQUAL, "gptj": EQUAL, "mpt": CHAINS, "bloom": REFUSED, "trocr": REFUSED,
+    "deepseek_v32": REFUSED, "mamba": REFUSED,
+}  # fmt: skip
+
+
+def test_the_board_lists_every_family_that_transformers_knows() -> None:
+    saved, page = census.saved(), (board.folder() / "families.md").read_text(encoding="utf-8")
+    assert page == census.markdown(census.read())
+    assert all(f"| `{name}` | {kind} |" in page for name, kind in census.families().items())
+    assert set(saved) <= set(census.families())
+    assert not [entry for entry in saved.values() if entry.verdict == DIFFERS]
+    assert all(entry.why for entry in saved.values() if entry.verdict != EQUAL)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_family_is_what_the_board_says(name: str) -> None:
+    found = census.examine(name, worlds.letter_tokenizer(64))
+    assert found.verdict == SAMPLE[name], found.why
+    assert census.saved().get(name, found).verdict == found.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in census.families() if name not in SAMPLE])
+def test_every_other_family_is_what_the_board_says(name: str) -> None:
+    assert census.examine(name, worlds.letter_tokenizer(64)).verdict == census.saved()[name].verdict
+
+
+def test_what_cannot_be_built_says_what_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: Any) -> Any:
+        raise ValueError("no such size\nValueError: heads must divide width")
+
+    monkeypatch.setattr(census, "tiny_config", too_large)
+    found = census.examine("llama", worlds.letter_tokenizer(64))
+    assert (found.verdict, found.why) == (NOT_BUILT, "ValueError: heads must divide width")

@@ -1,0 +1,208 @@
+"""Every family that transformers has a causal language model for: does it decode here, or is it refused by name?
+
+The list is transformers' own mapping, so that a new version brings its new families along. Of each a tiny random model
+is built and asked what a target is asked when it is loaded (`workbench.engine.probe`); one that passes then writes
+greedy text, by a draft tree and by a chain, which must be that of Hugging Face's `generate`. What cannot be built says
+what stops it, and counts for nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging as hf_logging
+
+from workbench.bench import board
+from workbench.bench.check import check_greedy
+from workbench.bench.families import random_model
+from workbench.bench.finding import PASS
+from workbench.bench.forced import noisy_copy
+from workbench.bench.tiny import tiny_config
+from workbench.core.errors import ModelError
+from workbench.engine import Models, Runner
+from workbench.engine.probe import admit
+from workbench.methods import registry
+from workbench.trace.files import write_whole
+
+BOARD = "families"
+EQUAL, CHAINS, REFUSED, DIFFERS = "equal", "equal in chains", "refused", "differs"
+NOT_BUILT, NOT_ASKED = "not built yet", "not asked yet"
+MEANINGS = {
+    EQUAL: "greedy text by a draft tree and by a chain is `generate`'s, token for token",
+    CHAINS: "so it is by a chain; methods with trees are refused by name, before the run",
+    REFUSED: "refused by name when it is loaded, with the reason given",
+    DIFFERS: "passes the probe and yet writes other text: a fault",
+    NOT_BUILT: "no tiny random model of it could be made, for the reason given",
+    NOT_ASKED: "`workbench check --families` has not come to it yet",
+}
+LARGEST = 10_000_000
+"""Parameters above which a model is not tiny, and not built."""
+PROMPT = (5, 9, 13, 9, 5, 9, 13, 21, 5, 9)
+"""It repeats itself, so that there is something to copy."""
+NEW_TOKENS = 12
+TREE, CHAIN = "draft-tree", "draft-model"
+LONGEST_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was found of a family.
+
+    Attributes:
+        family: transformers' name of it, `model_type`.
+        model: name of its class.
+        verdict: a key of `MEANINGS`.
+        why: the reason, where it is not equal.
+    """
+
+    family: str
+    model: str
+    verdict: str
+    why: str = ""
+
+
+def families() -> dict[str, str]:
+    """All families by name, with their classes, as the installed transformers maps them."""
+    return {name: str(model) for name, model in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items())}
+
+
+def examine(name: str, tokenizer: Any) -> Entry:
+    """Build a tiny random model of a family in float64 and see what becomes of it.
+
+    Args:
+        name: of the family.
+        tokenizer: any; texts are compared by their token ids.
+    """
+    kind = families()[name]
+    with _quietly():
+        try:
+            models = Models(Runner(_build(name)), tokenizer, name)
+            _try_alone(models)
+            admit(models.target, "It")
+            models.drafter, models.drafter_name = Runner(noisy_copy(models.target.model, 0.2)), "noisy-copy"
+        except ModelError as error:
+            return Entry(name, kind, REFUSED, _said(error))
+        except Exception as error:  # configurations and models raise many kinds
+            return Entry(name, kind, NOT_BUILT, _said(error))
+        why = models.target.why_no_trees
+        models.drafter.why_no_trees = why
+        for method in (CHAIN,) if why else (CHAIN, TREE):
+            found = check_greedy(registry.get(method), models, [PROMPT], NEW_TOKENS, with_corners=False)
+            if found.verdict != PASS:
+                return Entry(name, kind, DIFFERS, f"{method}: {found.detail}"[:LONGEST_REASON])
+    return Entry(name, kind, CHAINS, why.split(": ", 1)[1]) if why else Entry(name, kind, EQUAL)
+
+
+def _build(name: str) -> Any:
+    """A tiny random model."""
+    config = tiny_config(name)
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"the smallest configuration found for it has {size:,} parameters")
+    return random_model(config)
+
+
+def _try_alone(models: Models) -> None:
+    """The model's own forward has to run, else it was not built well; in float32 where float64 is too wide (XGLM)."""
+    model = models.target.model
+    with torch.inference_mode():
+        try:
+            model(input_ids=torch.tensor([PROMPT]), use_cache=False)
+        except Exception:
+            models.target = Runner(model.float())
+            model(input_ids=torch.tensor([PROMPT]), use_cache=False)
+
+
+def _said(error: Exception) -> str:
+    """The reason in one line: of nested errors the innermost, without the name that the board gives beside it."""
+    text = error.message if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+    lines = [line.strip() for line in text.splitlines() if len(line.split()) > 1]
+    line = next(
+        (line for line in reversed(lines) if re.match(r"\w*Error: ", line)), lines[0] if lines else text.strip()
+    )
+    return line.split(" cannot be decoded here: ", 1)[-1][:LONGEST_REASON]
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Families warn about much that is of no concern here. One thread: tiny models are faster without more."""
+    threads, level = torch.get_num_threads(), hf_logging.get_verbosity()
+    torch.set_num_threads(1)
+    hf_logging.set_verbosity_error()
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            hf_logging.set_verbosity(level)
+
+
+# -- the board --------------------------------------------------------------------------------------------------------
+
+
+def save(entries: Sequence[Entry]) -> None:
+    """Write the board: a JSON file, and the Markdown made from it."""
+    saved = {
+        "board": BOARD,
+        "transformers": transformers.__version__,
+        "date": datetime.date.today().isoformat(),
+        "rows": {entry.family: asdict(entry) for entry in entries},
+    }
+    folder = board.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{BOARD}.json", f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode())
+    write_whole(folder / f"{BOARD}.md", markdown(saved).encode())
+
+
+def read() -> dict[str, Any]:
+    """The board as it was saved."""
+    return json.loads((board.folder() / f"{BOARD}.json").read_text(encoding="utf-8"))
+
+
+def saved() -> dict[str, Entry]:
+    """The board's entries by family; empty where nothing was saved, or with another transformers."""
+    if not (board.folder() / f"{BOARD}.json").is_file() or read()["transformers"] != transformers.__version__:
+        return {}
+    return {name: Entry(**row) for name, row in board.read(BOARD).items()}
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The text of the board."""
+    known = {name: asdict(Entry(name, kind, NOT_ASKED)) for name, kind in families().items()}
+    rows = [found["rows"].get(name, row) for name, row in known.items()]
+    counts = Counter(row["verdict"] for row in rows)
+    lines = [
+        "# Families of models",
+        "",
+        f"All {len(rows)} families that transformers {found['transformers']} has a causal language model for, each as "
+        f"a tiny random model, {found['date']}. Generated by `workbench check --families`; models of a family may "
+        "differ from its tiny one by settings (alibi, LongRoPE), which is why every model is asked again when it is "
+        "loaded.",
+        "",
+        "| verdict | families | meaning |",
+        "|---|--:|---|",
+        *(f"| **{verdict}** | {counts[verdict]} | {meaning} |" for verdict, meaning in MEANINGS.items()),
+        "",
+        "| family | class | verdict | why |",
+        "|---|---|---|---|",
+        *(f"| `{r['family']}` | {r['model']} | {r['verdict']} | {_cell(r['why'])} |" for r in rows),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
