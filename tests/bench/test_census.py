@@ -9,6 +9,9 @@ import worlds
 
 from workbench.bench import board, census
 from workbench.bench.census import CHAINS, DIFFERS, EQUAL, NOT_BUILT, REFUSED
+from workbench.bench.families import random_model
+from workbench.bench.tiny import tiny_config
+from workbench.engine import Models, Runner
 
 SAMPLE = {
     "llama": EQUAL, "gemma2": EQUAL, "olmoe": EQUAL, "gptj": EQUAL, "mpt": CHAINS, "bloom": REFUSED, "trocr": REFUSED,
@@ -45,3 +48,10 @@ def test_what_cannot_be_built_says_what_stops_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(census, "tiny_config", too_large)
     found = census.examine("llama", worlds.letter_tokenizer(64))
     assert (found.verdict, found.why) == (NOT_BUILT, "ValueError: heads must divide width")
+
+
+def test_a_configuration_without_an_end_token_has_none() -> None:
+    """RoCBert's names no `eos_token_id`."""
+    config = tiny_config("roc_bert")
+    assert not hasattr(config, "eos_token_id")
+    assert Models(Runner(random_model(config)), None).eos == frozenset()

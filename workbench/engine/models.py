@@ -214,7 +214,7 @@ class Models:
     def eos(self) -> frozenset[int]:
         """Token ids that end a text."""
         found = getattr(getattr(self.target.model, "generation_config", None), "eos_token_id", None)
-        found = self.target.config.eos_token_id if found is None else found
+        found = getattr(self.target.config, "eos_token_id", None) if found is None else found
         ids = [] if found is None else [found] if isinstance(found, int) else list(found)
         return frozenset(ids)
 
