@@ -157,11 +157,14 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "picture": decode,
     "picture for a server": data_url,
 }
+PIPED = ("prompt", "prompts")
+"""What a shell's `<(command)` may give."""
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("reader", "kind"), [(r, k) for r in READERS for k in ("pipe", "device") if k == "device" or r not in PIPED]
+)
 def test_a_pipe_or_a_device_is_refused_and_not_waited_for(reader: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "it.jsonl"
     if kind == "pipe":
@@ -170,6 +173,24 @@ def test_a_pipe_or_a_device_is_refused_and_not_waited_for(reader: str, kind: str
         path.symlink_to("/dev/zero")
     with pytest.raises(WorkbenchError, match=f"no file but a {kind}"):
         READERS[reader](path)
+
+
+@pytest.mark.timeout(60)
+def test_prompts_come_through_a_pipe_as_they_would_from_a_file() -> None:
+    told = b'{"prompt": "Once upon a time"}\n' * 4000  # more than a pipe holds at once
+    for name in PIPED:
+        end, start = os.pipe()
+
+        def write(start: int = start) -> None:
+            with os.fdopen(start, "wb") as pipe:
+                pipe.write(told)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        found = READERS[name](Path(f"/dev/fd/{end}"))
+        writer.join()
+        os.close(end)
+        assert found == told.decode() if name == "prompt" else [p.prompt for p in found] == ["Once upon a time"] * 4000
 
 
 def test_an_import_names_a_pipe_and_goes_on(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
     """
     path = path or BUNDLED
     try:
-        lines = read_regular(path).decode().splitlines()
+        lines = read_regular(path, or_pipe=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a file of JSON lines.") from None

@@ -143,7 +143,7 @@ def generate(
 
 
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    """The prompt from the argument, a file, or standard input.
+    """The prompt from the argument, a file or pipe, or standard input.
 
     Raises:
         PromptError: the file cannot be read, or what was read is empty.
@@ -152,7 +152,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
         raise typer.BadParameter("give either a prompt, '-' for standard input, or --prompt-file", param_hint="PROMPT")
     if prompt_file is not None:
         try:
-            text = read_regular(prompt_file).decode().replace("\r\n", "\n")
+            text = read_regular(prompt_file, or_pipe=True).decode().replace("\r\n", "\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise PromptError(f"{prompt_file} cannot be read: {reason}.", "Give a text file.") from None

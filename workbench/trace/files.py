@@ -79,15 +79,22 @@ def check_writable(path: Path) -> None:
     tried.unlink()
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular(path: Path, or_pipe: bool = False) -> bytes:
     """The bytes of a regular file.
 
     A pipe, a device or a socket under the name of a file would keep its reader waiting, for ever even: they are
     refused, without opening a pipe's end that somebody may wait for.
 
+    Args:
+        path: of the file.
+        or_pipe: a pipe is read too, to its end, for what the shell's user names on purpose: `<(command)`. One that
+            nobody writes to is waited for.
+
     Raises:
         OSError: it cannot be read, or is no regular file; `strerror` says which.
     """
+    if or_pipe and stat.S_ISFIFO(path.stat().st_mode):
+        return path.read_bytes()
     check_regular(path)
     with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         _check_kind(os.fstat(file.fileno()).st_mode, path)  # it may be another one by now
