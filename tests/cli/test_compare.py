@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -14,6 +16,7 @@ import serving
 from workbench.bench.compare import Comparison
 from workbench.bench.steps import Hearing
 from workbench.cli import main
+from workbench.core.errors import PromptError
 from workbench.views import scenes
 
 SHORT = ["--max-new-tokens", "6", "--repeats", "1"]
@@ -42,6 +45,23 @@ def test_a_comparison_is_a_table_and_a_file(tmp_path: Path, capsys: pytest.Captu
     assert main(["compare", *asked, "--out", str(tmp_path / "made.parquet"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["complete"]
     assert pl.read_parquet(tmp_path / "made.parquet")["setting"].to_list() == ["autoregressive", "draft-model:depth=2"]
+
+
+def test_a_message_is_told_from_a_text_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def stand_in(prompts: Any, *_: Any, **__: Any) -> None:
+        asked.extend((p.name, p.prompt, p.chat) for p in prompts)
+        raise PromptError("That is enough.")
+
+    bench = contextlib.nullcontext(SimpleNamespace(compare=stand_in))
+    monkeypatch.setattr("workbench.cli.compare.open_workbench", lambda *_: bench)
+    assert main(["compare", "Once", "--chat", "What is 2 + 3?", "--chat", "Sort: b, a", "--connect", "http://x"]) != 0
+    assert asked == [
+        ("prompt 1", "What is 2 + 3?", True),
+        ("prompt 2", "Sort: b, a", True),
+        ("prompt 3", "Once", False),
+    ]
 
 
 @pytest.mark.slow

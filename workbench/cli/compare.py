@@ -40,6 +40,10 @@ def compare(
         list[str] | None,
         typer.Option(help="METHOD or METHOD:NAME=VALUE,…; repeat for up to four. `drafter` names a draft model."),
     ] = None,
+    chat: Annotated[
+        list[str] | None,
+        typer.Option(help="A message, put into the target's chat format where it has one; repeatable."),
+    ] = None,
     prompts: Annotated[Path | None, typer.Option(help="Also the prompts of this file of JSON lines.")] = None,
     group: Annotated[
         list[str] | None, typer.Option(help="Also the bundled prompts of this group, for example copy.")
@@ -83,12 +87,14 @@ def compare(
 
     if question and not image:
         raise typer.BadParameter("there is no picture to ask about: give one with --image", param_hint="--question")
-    asked = [*(prompt or []), *(question or [])]
-    chosen = [BenchPrompt(f"{'question' if image else 'prompt'} {i + 1}", text) for i, text in enumerate(asked)]
+    asked = [*((text, True) for text in chat or ()), *((text, False) for text in (*(prompt or ()), *(question or ())))]
+    name = "question" if image else "prompt"
+    chosen = [BenchPrompt(f"{name} {i + 1}", text, chat=is_chat) for i, (text, is_chat) in enumerate(asked)]
     if prompts is not None or group:
         chosen += [p for p in load_prompts(prompts) if not group or p.group in group]
     if not chosen:
-        raise PromptError("There is no prompt to compare on.", "Give a text, --prompts FILE, or --group copy.")
+        remedy = "Give a text, --chat MESSAGE, --prompts FILE, or --group copy."
+        raise PromptError("There is no prompt to compare on.", remedy)
     usual = ["vlm-draft", "vlm-text-only"] if image else ["draft-model", "prompt-lookup"]
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     checks.sampling(sampling)

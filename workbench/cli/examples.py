@@ -20,9 +20,13 @@ def compare(target: str, say: Progress) -> dict[str, Any]:
     """A whole comparison, as the page shows it."""
     from workbench.bench.prompts import BenchPrompt
     from workbench.client import Workbench
+    from workbench.service.presets import message_in
 
     with Workbench(target=target) as bench:
-        prompts = [BenchPrompt(p["title"], p["prompt"]) for p in bench.presets()[:PRESETS]]
+        prompts = [
+            BenchPrompt(p["title"], message_in(p["prompt"]) or p["prompt"], chat=message_in(p["prompt"]) is not None)
+            for p in bench.presets()[:PRESETS]
+        ]
         found = bench.compare(
             prompts, list(LANES), target=target, repeats=REPEATS, max_new_tokens=TOKENS,
             progress=lambda step: say(step.done, step.total, step.text),

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
+
+
+def message_in(prompt: str) -> str | None:
+    """The words of a prompt that is a user's message between the markers of `presets`; None where it is none."""
+    found = _MESSAGE.fullmatch(prompt)
+    return found and found[1]
 
 
 def _ask(question: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -16,6 +15,7 @@ from workbench.client import wire
 from workbench.client.follow import follow
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
 from workbench.service.caller import watch
+from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
@@ -30,7 +30,6 @@ again. A page that was closed frees its row after that time, and the trace says 
 MOST_PAIRS, MOST_RATIO = 64, 1e6
 MOST_OTHERS = 3
 """Runs that another one is compared with at once."""
-_MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
 
 class Session:
@@ -217,16 +216,16 @@ class Session:
         A page writes a message with the bundled models' markers. Their tokenizer reads these as they stand; any other
         would take them for text.
         """
-        found = _MESSAGE.fullmatch(options["prompt"]) if isinstance(options["prompt"], str) else None
-        if found and not found[1].strip():
+        message = message_in(options["prompt"]) if isinstance(options["prompt"], str) else None
+        if message is not None and not message.strip():
             raise PromptError("The prompt is empty.", "Write what the model should answer, or choose a preset.")
         target = next((t for t in self._targets() if t["name"] == options["target"]), None)
-        if found is None or target is None or target.get("kind", "bundled") == "bundled":
+        if message is None or target is None or target.get("kind", "bundled") == "bundled":
             return options
         try:
-            prompt = self.client.chat_prompt([{"role": "user", "content": found[1]}], target["name"])
+            prompt = self.client.chat_prompt([{"role": "user", "content": message}], target["name"])
         except PromptError:
-            prompt = found[1]
+            prompt = message
         return options | {"prompt": prompt}
 
     def _run(self, request: dict[str, Any]) -> Any:

@@ -109,7 +109,7 @@ function pinned(host) {
 }
 
 function measure(page) {
-  const { m, choice, catalogue } = page, request = m.comparechoice.request(choice, catalogue, m.form.clamp);
+  const { m, choice, catalogue } = page, request = m.comparechoice.request(choice, catalogue, m.roles, m.form.clamp);
   const problem = m.comparechoice.problem(choice, catalogue);
   page.errors = problem ? [{ ...problem, kind: "error" }] : [];
   if (problem || !catalogue) return;

@@ -59,11 +59,12 @@ function count(choice) {
   return choice.pictures ? new Set([...choice.questions, ...lines(choice.text)]).size : choice.presets.length + (choice.text.trim() ? 1 : 0);
 }
 
-/** Whether the panel asks for what a comparison holds: target, lanes and prompts. Pure. */
-export function asksFor(choice, catalogue, made) {
+/** Whether the panel asks for what a comparison holds: target, lanes and prompts. A message is the same one whether it was
+ *  sent as such or, as older comparisons did, as text with markers. Pure. */
+export function asksFor(choice, catalogue, made, roles) {
   if (!catalogue) return true;
-  const { prompts } = request(choice, catalogue, (p, value) => ({ value })), mine = choice.lanes.map(laneText), theirs = made.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
-  return choice.target === made.settings.target && `${mine}` === `${theirs}` && JSON.stringify(prompts.map((p) => p.text)) === JSON.stringify(made.prompts.map((p) => p.text));
+  const { prompts } = request(choice, catalogue, roles), said = (all) => JSON.stringify(all.map((p) => roles.join(p.text, Boolean(p.chat)))), mine = choice.lanes.map(laneText), theirs = made.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
+  return choice.target === made.settings.target && `${mine}` === `${theirs}` && said(prompts) === said(made.prompts);
 }
 
 /** Keep what still exists after the target changed. */
@@ -98,11 +99,16 @@ export function runs(choice) {
   return lanes * (count(choice) * choice.repeats + 1);
 }
 
-/** The request, with values inside their ranges. */
-export function request(choice, catalogue, clamp) {
+/** The request, with values inside their ranges. A message goes as its words, marked `chat`: the target's own format is put
+ *  around them. @param {{split: Function}} roles  takes a prompt with markers apart */
+export function request(choice, catalogue, roles, clamp = (spec, value) => ({ value })) {
   const held = (specs, given) => Object.fromEntries(specs.filter((p) => given[p.name] !== undefined).map((p) => [p.name, typeof given[p.name] === "number" ? clamp(p, given[p.name]).value : given[p.name]]));
-  const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => ({ name: p.title, text: p.prompt }));
-  const own = choice.text.trim() ? [{ name: "your own", text: choice.text }] : [];
+  const named = (name, prompt) => {
+    const { words, chat } = roles.split(prompt);
+    return { name, text: words, ...(chat && { chat }) };
+  };
+  const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => named(p.title, p.prompt));
+  const own = choice.text.trim() ? [named("your own", choice.text)] : [];
   const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({ name: text.length > 40 ? `${text.slice(0, 39)}…` : text, text }));
   const specs = (lane) => catalogue.methods.find((m) => m.name === lane.method)?.params ?? [];
   return {
@@ -118,9 +124,10 @@ export function laneText({ method, params, drafter }) {
 }
 
 /** The command line that measures the same. Pure. */
-export function command(choice, catalogue) {
+export function command(choice, catalogue, roles) {
   const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-  const { prompts } = request(choice, catalogue, (p, value) => ({ value })), words = ["workbench", "compare", ...(choice.pictures ? ["--image", `${choice.scene === OWN ? "picture" : choice.scene}.png`] : []), ...prompts.flatMap((p) => (choice.pictures ? ["--question", quote(p.text)] : [quote(p.text)]))];
+  const { prompts } = request(choice, catalogue, roles), how = (p) => (choice.pictures ? ["--question"] : p.chat ? ["--chat"] : []);
+  const words = ["workbench", "compare", ...(choice.pictures ? ["--image", `${choice.scene === OWN ? "picture" : choice.scene}.png`] : []), ...prompts.flatMap((p) => [...how(p), quote(p.text)])];
   for (const lane of choice.lanes) words.push("--lane", quote(laneText(lane)));
   for (const name of ["temperature", "top_k", "top_p"]) if (choice.sampling[name] !== undefined) words.push(`--${name.replace("_", "-")}`, `${choice.sampling[name]}`);
   words.push("--target", quote(choice.target ?? ""), "--repeats", `${choice.repeats}`, "--max-new-tokens", `${choice.max_new_tokens}`, "--seed", `${choice.seed}`);

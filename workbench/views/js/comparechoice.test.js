@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { asksFor, command, first, fromQuery, OWN, picture, problem, request, revise, runs, take, toQuery } from "./comparechoice.js";
 import { clamp } from "./form.js";
+import * as roles from "./roles.js";
 
 const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12 }, policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
 const catalogue = {
@@ -35,7 +36,7 @@ test("a prompt that is not there and a fifth lane are said, too", () => {
 
 test("the request has values inside their ranges and only what was set", () => {
   const choice = { ...first(catalogue), lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }], presets: ["copy"] };
-  const made = request(choice, catalogue, clamp);
+  const made = request(choice, catalogue, roles, clamp);
   assert.deepEqual(made.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
   assert.deepEqual(made.prompts, [{ name: "copy ×3", text: "Again" }]);
   assert.deepEqual(made.sampling, {});
@@ -54,7 +55,7 @@ test("what cannot be measured is said before it is asked for", () => {
 });
 
 test("the command line quotes what a shell would read", () => {
-  assert.match(command({ ...first(catalogue), presets: [], text: "it's" }, catalogue), /compare 'it'\\''s' --lane draft-model /);
+  assert.match(command({ ...first(catalogue), presets: [], text: "it's" }, catalogue, roles), /compare 'it'\\''s' --lane draft-model /);
 });
 
 const scenes = [{ name: "four", url: "data:4", alt: "four shapes", questions: ["Describe it.", "Count the crosses.", "What is left?"] }, { name: "two", url: "data:2", alt: "two", questions: ["Describe it."] }];
@@ -64,12 +65,12 @@ test("a target that reads pictures is asked questions about one, by drafters tha
   const choice = revise({ ...first(catalogue), target: "vision-target" }, seeing);
   assert.deepEqual(choice.lanes.map((lane) => lane.method), ["vlm-draft", "vlm-text-only"]);
   assert.deepEqual([choice.scene, choice.questions], ["four", ["Describe it.", "Count the crosses."]]);
-  const made = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, clamp);
+  const made = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, roles, clamp);
   assert.deepEqual(made.images, ["data:4"]);
   assert.deepEqual(made.prompts.map((p) => p.text), ["Describe it.", "Count the crosses.", "Is it red?"], "a question a line, each once");
   assert.equal(runs(choice), 3 * (2 * choice.repeats + 1));
-  assert.match(command(choice, seeing), /compare --image four.png --question 'Describe it.' --question 'Count the crosses.' /);
-  assert.deepEqual(request(first(catalogue), catalogue, clamp).images, []);
+  assert.match(command(choice, seeing, roles), /compare --image four.png --question 'Describe it.' --question 'Count the crosses.' /);
+  assert.deepEqual(request(first(catalogue), catalogue, roles, clamp).images, []);
   assert.deepEqual(revise({ ...choice, target: "text-target" }, { ...seeing, chosen: { target: "text-target" } }).lanes.map((lane) => lane.method), ["draft-model", "prompt-lookup"], "and back");
 });
 
@@ -90,7 +91,18 @@ test("the Vision tab's picture can be asked about, and where there is none that 
 
 test("an example that the panel does not ask for is told apart", () => {
   const choice = first(catalogue), made = { settings: { target: "text-target" }, prompts: [{ text: "Once" }, { text: "Again" }], lanes: [{ text: "autoregressive", added: true }, { text: "draft-model" }, { text: "prompt-lookup" }] };
-  assert.ok(asksFor(choice, catalogue, made));
-  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, made));
-  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, made));
+  assert.ok(asksFor(choice, catalogue, made, roles));
+  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, made, roles));
+  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, made, roles));
+});
+
+test("a preset that is a message goes as its words, for the target's own chat format, and so does the command line", () => {
+  const chats = { ...catalogue, presets: [{ name: "sum", title: "sum", prompt: "<|user|>What is 2 + 3?<|assistant|>" }, catalogue.presets[0]] };
+  const choice = { ...first(chats), text: "<|user|>My own<|assistant|>" }, { prompts } = request(choice, chats, roles);
+  assert.deepEqual(prompts, [{ name: "sum", text: "What is 2 + 3?", chat: true }, { name: "story", text: "Once" }, { name: "your own", text: "My own", chat: true }]);
+  assert.match(command(choice, chats, roles), /^workbench compare --chat 'What is 2 \+ 3\?' Once --chat 'My own' --lane /);
+  const lanes = choice.lanes.map((lane) => ({ text: lane.method })), made = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
+  assert.ok(asksFor(choice, chats, made(prompts), roles));
+  assert.ok(asksFor({ ...choice, text: "" }, chats, made([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]), roles), "an example that was sent with markers is the same question");
+  assert.ok(!asksFor({ ...choice, text: "" }, chats, made([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles), "the bare words are not");
 });

@@ -42,7 +42,7 @@ export function render(el, data, m) {
   ui.race.title = raced ? "" : "measure first: the race replays what was recorded";
   kit.write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
-  kit.write(ui.command, comparechoice.command(choice, catalogue));
+  kit.write(ui.command, comparechoice.command(choice, catalogue, m.roles));
 }
 
 function showLane(card, held, i, data, m) {

@@ -86,7 +86,7 @@ export function draw(page) {
   }
   const example = page.from === "example" && made && !measuring;
   parts.banner.hidden = !example;
-  if (example) kit.write(parts.banner, m.comparelive.banner(made, !page.choice || m.comparechoice.asksFor(page.choice, catalogue, made)));
+  if (example) kit.write(parts.banner, m.comparelive.banner(made, !page.choice || m.comparechoice.asksFor(page.choice, catalogue, made, m.roles)));
   const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
   for (const name of ["tableCard", "costsCard", "paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some;
   for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some || !complete(made);
