@@ -83,9 +83,10 @@ export function pin(page, pick) {
 export function ended(page, run) {
   if (run === page.plain) page.m.repeats.follow(page);
   if (run !== page.run) return;
-  page.announce(true);
   page.stepping = false;
   const next = page.next;
+  if (next) page.announce(true); // another run takes its place now
+  else page.ending = run;
   page.next = null;
   if (next) next();
   else if (page.wantPlain) page.m.backend.startPlain(page);

@@ -154,6 +154,7 @@ function draw(page, all = false) {
   m.pace.notice([page], all, now);
   page.view = m.view.of(page, now);
   m.pace.again(page, [page.view.arriving]);
+  m.pace.tellEnd(page);
   m.stage.draw(page.parts, m, { ...page.view, all: all || !page.view.active });
   if (page.stepping) announce(page, false);
   if (!page.catalogue) return;

@@ -68,6 +68,14 @@ export function again(page, arriving) {
   if (waits.length) page.staging = setTimeout(page.draw, Math.min(...waits));
 }
 
+/** Say that a run has ended once the last of it has been shown: `page.ending` is the run that this is to be said of. */
+export function tellEnd(page) {
+  const { ending } = page;
+  if (!ending || page.view.arriving) return;
+  page.ending = null;
+  if (ending === page.run) page.announce(true);
+}
+
 /** Milliseconds that a round is to be seen for: until the next one comes, at most. 0: it is there at once.
  *  @param {{pace: number}} run  @param {{speed: number}|null} feeding  a recording that arrives as if it were live */
 export function span(round, run, feeding) {

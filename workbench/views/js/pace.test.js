@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { arrival, line, options, rate, span, stage, words } from "./pace.js";
+import { arrival, line, options, rate, span, stage, tellEnd, words } from "./pace.js";
 import { testOrder } from "./treemodel.js";
 
 const catalogue = { targets: [{ name: "toy", pace: 8 }, { name: "real" }], barred: {} };
@@ -45,4 +45,16 @@ test("the draft is told along what was accepted, then what was refused, then wha
   assert.deepEqual(line(round, testOrder(round.nodes)), [{ node: 0, test: 0 }, { node: 2, test: 1 }]);
   const chain = { path: [0], nodes: { parents: [-1, 0, 1], status: ["accepted", "rejected", "discarded"] } };
   assert.deepEqual(line(chain, [0, 1]).map((s) => s.test), [0, 1, Infinity]);
+});
+
+test("the end is told to a screen reader once, when the last round has been shown, and of no other run", () => {
+  const told = [], run = {}, page = { run, ending: run, view: { arriving: {} }, announce: (over) => told.push(over) };
+  tellEnd(page);
+  assert.deepEqual(told, []);
+  page.view = { arriving: null };
+  tellEnd(page);
+  tellEnd(page);
+  assert.deepEqual(told, [true]);
+  tellEnd(Object.assign(page, { ending: {} }));
+  assert.deepEqual([told.length, page.ending], [1, null]);
 });

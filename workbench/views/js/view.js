@@ -4,7 +4,7 @@
 export function of(page, now) {
   const { m, run, catalogue } = page;
   const all = run ? m.store.visible(run) : [], arriving = arrivingIn(page, all, now), rounds = arriving ? all.slice(0, -1) : all;
-  const figures = m.figures.summary(rounds), active = m.store.isActive(run);
+  const figures = m.figures.summary(rounds), active = m.store.isActive(run), seen = asShown(run, arriving);
   const baseline = baselineOf(page, rounds), measuring = measured(page);
   const shown = m.selection.shown(page.selection, rounds), pairsBarred = m.repeats.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
   const promised = catalogue?.methods.find((x) => x.name === (rounds.at(-1)?.method ?? run?.header?.method));
@@ -16,14 +16,20 @@ export function of(page, now) {
     plainRounds: baseline.rounds, plainFigures: baseline.rounds ? m.figures.summary(baseline.rounds) : null, noBaseline: baseline.why,
     stalls: m.stalls.stalls(rounds), plainStalls: m.stalls.stalls(baseline.rounds ?? []), speed: speedOf(page, baseline, figures, rounds), pairsBarred, pairs: m.repeats.line(m, page.pairs, run, pairsBarred),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
-    badge: lost ? "RECONNECTING" : m.words.badge(run, catalogue?.device ?? ""), state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? run.state : run.from,
+    badge: lost ? "RECONNECTING" : m.words.badge(run, catalogue?.device ?? ""), state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
     simulation: Boolean(run?.header?.simulation || promised?.simulation), alerts: [...m.words.alerts(page.errors, run, rounds), ...page.notices],
     ghosts: page.ghosts, threshold: page.threshold, mode: page.mode, follow: m.selection.follows(page.selection) && !page.selection.hover, scroll: page.scroll,
     waiting: m.words.waiting(run, catalogue !== null || page.errors.length > 0 || run !== null), progress: m.words.progress(run),
     anchor: page.selection.pin?.round ?? rounds.length - 1, brush: page.brush, playing: page.playing !== null,
-    status: m.words.status({ run, figures, pinned, measuring, lost, slow: page.feeding ? page.feeding.label : "", over: run !== null && m.store.isOver(run), paced: m.pace.words }),
+    status: m.words.status({ run: seen, figures, pinned, measuring, lost, slow: page.feeding ? page.feeding.label : "", over: run !== null && m.store.isOver(seen), paced: m.pace.words }),
     origin: run?.origin ?? null, barredBranch: barredBranch(page), measuring, baselineReady: baseline.ready,
   };
+}
+
+/** A run as far as it is shown: it has not finished while its last round is still being told. What broke it off is said at
+ *  once. */
+function asShown(run, arriving) {
+  return arriving && run.state === "finished" ? { ...run, state: "running" } : run;
 }
 
 /** The key figure of speed, from the run, its baseline, and the pairs that were measured beside them. */

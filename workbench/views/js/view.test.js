@@ -86,6 +86,18 @@ test("of a run that is held back, the newest round counts only when all of it ha
   assert.equal(at(0, { run: { ...run, pace: 0 } }).arriving, null);
 });
 
+test("a run that is held back has finished when its last tokens are shown; what broke it off is said at once", () => {
+  const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
+  const at = (now, changes = {}) => {
+    const changed = { ...run, ...changes }, { state, status } = of(page({ run: changed, arrival: { run: changed, n, at: 0 } }), now);
+    return [state, status.split(" · ")[0], status.includes("shown at 4 tokens/s")];
+  };
+  assert.deepEqual(at(0.5 * whole), ["running", "running", true]);
+  assert.deepEqual(at(whole), ["finished", "finished: max tokens reached", false]);
+  assert.deepEqual(at(0.5 * whole, { state: "cancelled" }).slice(0, 1), ["cancelled"]);
+  assert.deepEqual(at(0.5 * whole, { state: "error" }).slice(0, 1), ["error"]);
+});
+
 test("one run beside one baseline is called one run, and stalled rounds are counted in the same breath", () => {
   const run = live("chain"), plain = live("plain"), beside = () => of(page({ run, plain, plainKey: "k" }), 0);
   const before = beside();

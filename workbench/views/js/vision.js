@@ -416,7 +416,7 @@ function control(page, action) {
 
 function ended(page, run) {
   if (run === page.run) {
-    page.announce(true);
+    if (page.next) page.announce(true); else page.ending = run;
     page.vision.fresh ||= Boolean(run.repictured) && !page.m.visiondata.pictureMarks(page.m.store.visible(run)).length; // painted after its last round
   }
   if (!running(page)) page.stepping = false;
@@ -660,6 +660,7 @@ function draw(page) {
   m.pace.notice([page, page.beside], false, now);
   page.view = m.visionview.of(page, now);
   m.pace.again(page, [page.view.arriving, page.view.second?.arriving]);
+  m.pace.tellEnd(page);
   m.visionstage.draw(parts, m, page.view);
   if (page.stepping) announce(page, false);
   if (!page.catalogue) return;
