@@ -42,3 +42,10 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
     page.locator(".wb-ghost.is-rejected").first.click()
     page.wait_for_selector(".wb-facts :text('does not say by which rule')")
     assert play.is_hidden()
+    half = json.loads((FIXTURES / "chain.json").read_text())
+    for r in half["rounds"]:
+        r["nodes"]["text"] = ["\u2039D7\u203a" if parent < 0 else "\u2039A9\u203a" for parent in r["nodes"]["parents"]]
+    upload(page, "half.json", half)
+    page.locator(".wb-ghost.is-rejected:has-text('\u05e9')").first.click()
+    page.wait_for_selector(".wb-facts :text('\u201c\u05e9\u201d')")
+    assert "\u2039" not in page.locator(".wb-card:has(.wb-facts)").inner_text()

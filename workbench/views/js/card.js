@@ -111,23 +111,23 @@ export function placeOf(round, node) {
  *         `barred`: why nothing can be continued; `rules`: of the trace's header */
 export function render(el, data, m) {
   const { kit } = m, state = (el._card ??= build(el, kit));
-  const { round, node } = data;
-  el.classList.toggle("is-empty", !round);
-  if (!round) return;
-  const rows = candidates(round, node), taken = new Set(round.emitted.filter((e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node])).map((e) => e.token));
+  const { node } = data;
+  el.classList.toggle("is-empty", !data.round);
+  if (!data.round) return;
+  const round = m.ribbon.legible(data.round), rows = candidates(round, node), own = candidates(data.round, node), taken = new Set(round.emitted.filter((e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node])).map((e) => e.token));
   while (state.bars.childElementCount < rows.length) state.bars.append(bar(el, kit));
   [...state.bars.children].forEach((row, i) => {
     row.hidden = i >= rows.length;
     if (row.hidden) return;
     fill(row, rows[i], kit);
-    row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: rows[i].text };
+    row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: own[i].text }; // as the vocabulary has it: a prompt is made of it
     const button = row.lastChild, kept = taken.has(rows[i].token);
     kit.set(button, { "aria-label": `Continue from here with “${visible(rows[i].text)}”` });
     button.disabled = Boolean(data.barred) || kept;
     button.title = kept ? "this is what the text goes on with" : data.barred || "continue from here with this token: a new run";
   });
   state.key.hidden = rows.length === 0;
-  m.playcard.render(state.play, data, m);
+  m.playcard.render(state.play, { ...data, round }, m);
   const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null; // where nothing was drawn from q, it says nothing
   const list = [...facts(round, node, data.rules, m), ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]), ...(node === null ? roundFacts(round) : [])];
   while (state.list.childElementCount < 2 * list.length) state.list.append(kit.h("dt"), kit.h("dd"));

@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { candidates, facts as factsOf, overlap, roundFacts, visible } from "./card.js";
 import formula from "./formula.js";
+import { legible, words } from "./ribbon.js";
 import ruling from "./ruling.js";
 
 const { header, rounds } = JSON.parse(readFileSync(new URL("../../../tests/fixtures/wire/chain.json", import.meta.url)));
@@ -72,4 +73,21 @@ test("the overlap counts only tokens of which both probabilities are known", () 
 test("white space is visible at both ends", () => {
   assert.equal(visible("  a b "), "␣␣a b␣");
   assert.equal(visible("\n\t"), "⏎⇥");
+});
+
+test("the card shows the character of joined bytes, as tree and ribbon do, and tells bytes of unfinished ones apart", () => {
+  const text = [" ok", "‹D7›", "‹A9›", "‹9C›"], some = { ...rounds[0].nodes, text, tokens: [1, 2, 3, 4], parents: [-1, 0, 1, 1], depth: [1, 2, 3, 3], position: [1, 2, 3, 3], source: text.map(() => "") };
+  const status = ["accepted", "accepted", "rejected", "accepted"], half = text.map(() => 0.5), nodes = { ...some, status, p: half, q: half, accept: half, u: half, rule: undefined };
+  const top = (tokens, texts) => ({ tokens, text: texts, prob: tokens.map((_, i) => 0.5 / (i + 1)) });
+  const raw = { ...rounds[0], nodes, entropy: [], top_q: [], top_p: [top([1], [" ok"]), top([2, 9], ["‹D7›", "‹F0›"]), top([3, 4, 8, 5], ["‹A9›", "‹9C›", "‹F0›", "!"])] };
+  const round = legible(raw);
+  assert.equal(legible(raw), round, "made once: what is drawn from it can be told to be the same");
+  assert.deepEqual(round.nodes.text, words(nodes));
+  assert.deepEqual(candidates(round, 2).map((c) => c.text), ["\u05e9", "\u05dc", "bytes D7 F0", "·!"]);
+  assert.deepEqual(candidates(round, 1).map((c) => c.text), ["byte D7", "byte F0"]);
+  const said = facts(round, 2).map(([, words]) => words).join(" ");
+  assert.match(said, /then “\u05dc” was accepted/);
+  assert.match(said, /id 3, “\u05e9”/);
+  assert.ok(!said.includes("‹"));
+  assert.deepEqual(raw.nodes.text, text, "the trace stays as it is");
 });

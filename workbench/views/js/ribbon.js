@@ -4,6 +4,7 @@ const CHUNK = { least: 24, most: 64 };
 const MAX_GHOSTS = 5;
 const GHOST_CHARS = 20;
 const BYTES = /^(?:‹[0-9A-F]{2}›)+$/;
+const legibles = new WeakMap();
 const HEX = /(?:‹[0-9A-F]{2}›)+/g, OPEN = /(?:‹[0-9A-F]{2}›)+$/;
 
 /** Cut a round into runs of tokens that end at a line break, so that code and lists keep their shape.
@@ -60,13 +61,37 @@ export function readable(text) {
 /** The texts of drafted tokens as people read them: a token that holds some bytes of a character shows it where the drafts
  *  before it on its way hold the others, and a dot where they do not; a marker of a chat is a role. Pure.
  *  @param {{text: string[], parents: number[]}} nodes  @param {(text: string) => string} role  */
-export function words({ text, parents }, role = (one) => one) {
-  const open = []; // bytes that wait for the rest of their character
-  return text.map((own, i) => {
-    const seen = readable((open[parents[i]] ?? "") + own);
-    open[i] = OPEN.exec(seen)?.[0] ?? "";
-    return role(seen.replace(HEX, "·"));
+export function words(nodes, role = (one) => one) {
+  return joined(nodes).seen.map((text) => role(text.replace(HEX, "·")));
+}
+
+/** Texts of drafted tokens with the bytes that wait before them, and the bytes that wait after them for the rest of their
+ *  character. */
+function joined({ text, parents }) {
+  const open = [];
+  const seen = text.map((own, i) => {
+    const whole = readable((open[parents[i]] ?? "") + own);
+    open[i] = OPEN.exec(whole)?.[0] ?? "";
+    return whole;
   });
+  return { seen, open };
+}
+
+/** A round as a view of single tokens shows it: drafts as `words` has them, and candidates for a place joined with the bytes
+ *  before it; one that completes no character names its bytes, for dots would all look alike. Pure; the same object for the
+ *  same round. */
+export function legible(round) {
+  if (!legibles.has(round)) {
+    const { open } = joined(round.nodes);
+    const read = (top, place) => top && { ...top, text: top.text.map((text) => bytesNamed(readable((open[place - 1] ?? "") + text))) };
+    legibles.set(round, { ...round, nodes: { ...round.nodes, text: words(round.nodes) }, top_p: round.top_p?.map(read), top_q: round.top_q?.map(read) });
+  }
+  return legibles.get(round);
+}
+
+function bytesNamed(text) {
+  const bytes = BYTES.test(text) ? text.match(/[0-9A-F]{2}/g) : [];
+  return bytes.length ? `byte${bytes.length > 1 ? "s" : ""} ${bytes.join(" ")}` : text.replace(HEX, "·");
 }
 
 /** Line breaks and tabs become visible; everything else stays as it is. */

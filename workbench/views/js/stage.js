@@ -193,7 +193,7 @@ function nodeCard(parts, m, round, shown, more, stalled) {
   m.card.render(parts.card, { round, node, ...more }, m);
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
   if (node !== null) {
-    write(parts.cardTitle, `“${m.ribbon.visibleText(round.nodes.text[node])}” at depth ${round.nodes.depth[node]}`);
+    write(parts.cardTitle, `“${m.ribbon.visibleText(m.ribbon.legible(round).nodes.text[node])}” at depth ${round.nodes.depth[node]}`);
     write(parts.cardNote, [round.nodes.status[node], slow].filter(Boolean).join(" · "));
   } else {
     const own = round.emitted.find((e) => e.node === null);

@@ -150,7 +150,7 @@ function node({ m }, rounds, at) {
   const round = at ? rounds[at.round] : null;
   if (!round) return { round: null, node: null, title: "Word", note: "" };
   const drafted = typeof at.node === "number" && at.node >= 0 ? at.node : null, own = round.emitted.find((e) => e.node === null);
-  const title = drafted !== null ? `“${m.ribbon.visibleText(round.nodes.text[drafted])}”, drafted` : own ? `“${m.ribbon.tokenText(round, own)}”, the target's own` : `Round ${round.index + 1}`;
+  const title = drafted !== null ? `“${m.ribbon.visibleText(m.ribbon.legible(round).nodes.text[drafted])}”, drafted` : own ? `“${m.ribbon.tokenText(round, own)}”, the target's own` : `Round ${round.index + 1}`;
   return { round, node: drafted, title, note: drafted !== null ? round.nodes.status[drafted] : (round.bonus_kind ?? "") };
 }
 
