@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from service.fake_hub import FakeHub
 
 from .conftest import Command
 
@@ -131,7 +132,12 @@ def wrong(folder: Path) -> dict[tuple[str, ...], str]:
         ("record", "--target", "text-targt"): "--target",
         ("record", "--out", str(files["text.txt"])): "is a file",
         ("claims", "--method", "medus"): "--method: There is no method 'medus'",
+        ("claims", "--method", "draft-model", "--key", "equation-2"): "Did you mean 'equation-1'",
+        ("claims", "--key", "main"): "--key: A key tells the claims of one method apart. Name the method",
         ("train", "everything"): "There is no recipe",
+        ("train", "target", "--set", "steps=many"): "--set: option steps takes int, not 'many'",
+        ("train", "target", "--set", "compile=maybe"): "--set: option compile takes bool, not 'maybe'",
+        ("train", "target", "--set", "exit_layers=2,x"): "--set: option exit_layers takes",
         ("train", "tokenizer", "--set", "vocab=3"): "Did you mean 'vocab_size'",
         ("whatif", "nobody"): "one of the recordings",
     }
@@ -178,6 +184,33 @@ def test_every_mistake_is_one_line_that_names_the_remedy_and_costs_no_import(tmp
         assert said in err, (words, err)
         assert "cuda" not in err or "cuda" in words, (words, err)
         assert not torch, words
+
+
+def test_a_hub_id_is_asked_after_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"a pickle")
+    hub = FakeHub({"owner/pickled": tmp_path, "owner/gated": tmp_path}, gated=("owner/gated",))
+    home = {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub"), "WORKBENCH_CONFIG": os.devnull}
+    known, unknown = ("generate", "x", "--target", "owner/pickled"), ("generate", "x", "--drafter", "owner/missing")
+    gated = ("sweep", "--axis", "depth=1", "--target", "owner/gated")
+    lane = ("compare", "x", "--lane", "draft-model:drafter=owner/missing")
+    wanted = [
+        (known, "--target: owner/pickled has no safetensors files"),
+        (unknown, "--drafter: The Hub has no model owner/missing, or it is private. Check the spelling"),
+        (gated, "--target: owner/gated is open only to those its owners let in. Ask for access"),
+        (lane, "--lane: The Hub has no model owner/missing"),
+    ]
+    try:
+        answers = refused([words for words, _ in wanted], **home, HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="0")
+    finally:
+        hub.close()
+    for (words, said), (status, out, err, torch) in zip(wanted, answers, strict=True):
+        assert (status, out, torch) == (2, "", False), (words, err)
+        assert said in err
+        assert err.count("\n") == 1
+    assert not any("/resolve/" in path for path in hub.asked), "nothing is downloaded"
+    ((status, _, err, torch),) = refused([unknown], **home, HF_HUB_OFFLINE="1")
+    assert (status, torch) == (2, False)
+    assert "--drafter: owner/missing is not on this machine, and the Hugging Face Hub cannot be reached" in err
 
 
 def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:

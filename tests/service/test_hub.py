@@ -112,6 +112,25 @@ def test_what_the_hub_refuses_is_said(repos: FakeHub, name: str, says: str) -> N
     assert not any("/resolve/" in path for path in repos.asked)
 
 
+def test_a_check_downloads_nothing_and_an_earlier_download_is_not_asked_after(
+    repos: FakeHub, online: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.check("owner/good")
+    assert repos.asked == ["/api/models/owner/good"]
+    with pytest.raises(ModelError, match="The Hub has no model owner/missing"):
+        hub.check("owner/missing")
+    hub.fetch("owner/good", Progress(""), MOST)
+    n_asked = len(repos.asked)
+    hub.check("owner/good")
+    assert len(repos.asked) == n_asked
+    online(f"http://127.0.0.1:{closed_port()}")
+    hub.check("owner/missing")  # nobody answers: loading will tell
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.check("owner/good")
+    with pytest.raises(ModelError, match="not on this machine"):
+        hub.check("owner/missing")
+
+
 def test_a_model_too_large_is_refused_before_it_is_fetched(repos: FakeHub) -> None:
     with pytest.raises(CapacityError, match="owner/good has"):
         hub.fetch("owner/good", Progress(""), 1000)

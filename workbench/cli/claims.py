@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from workbench.cli.loading import quiet
 from workbench.cli.options import Debug, Json
+from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods.known import get as get_method
 from workbench.service.checks import about
+
+FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
+"""The keys of each method's claims; `workbench docs` writes it, so that a wrong one is refused without PyTorch."""
 
 
 def claims(
@@ -33,6 +39,9 @@ def claims(
 
     Example: workbench claims --method token-recycling
     """
+    if key is not None and (everything or not method):
+        with about("key"):
+            raise WorkbenchError("A key tells the claims of one method apart.", "Name the method with --method.")
     if not method and not everything:
         from workbench.bench import board
 
@@ -42,6 +51,8 @@ def claims(
     for name in method or ():
         with about("method"):
             get_method(name)
+        if key is not None:
+            _check_key(name, key)
     from workbench.bench import board
     from workbench.bench import claims as known
 
@@ -70,3 +81,22 @@ def claims(
         print(json.dumps(measured, ensure_ascii=False, indent=2))
     elif report:
         print(f"The board is in {board.folder()}.")
+
+
+def text() -> str:
+    """What the file of keys should hold now."""
+    from workbench.bench import claims as known
+
+    found: dict[str, list[str]] = {}
+    for claim in known.claims():
+        found.setdefault(claim.method, []).append(claim.key)
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _check_key(method: str, key: str) -> None:
+    """Refuse a key that no claim of a method has. What the file does not know, the claims say themselves."""
+    listed = json.loads(FILE.read_text(encoding="utf-8"))
+    if "workbench.bench.claims" in sys.modules or key in listed.get(method, [key]):
+        return
+    with about("key"):
+        raise UnknownNameError.of(f"claim of {method}", key, listed[method])

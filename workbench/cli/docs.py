@@ -42,11 +42,11 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Bring up to date what is generated: README, boards, the catalogue, the list of recipes (for developers)."""
-    from workbench.cli import train
+    """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
+    from workbench.cli import claims, train
     from workbench.methods import known
 
-    for source in (known, train):
+    for source in (known, train, claims):
         wanted = source.text()
         if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
             if check:

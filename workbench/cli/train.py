@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import typing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.service.checks import about
+from workbench.training.options import KINDS, convert, kind_name
 
 FILE = Path(__file__).resolve().parents[1] / "training" / "recipes.json"
 
@@ -40,12 +42,12 @@ def train(
         for option in values:
             if option not in recipes[name]["options"]:
                 raise UnknownNameError.of(f"option of {name}", option, recipes[name]["options"])
-    from workbench.training.recipes import RECIPES, run
+            try:
+                convert(option, KINDS[recipes[name]["kinds"][option]], values[option])
+            except ValueError as error:
+                raise ParameterError(f"{error}.", "`workbench train` lists recipes and options.") from None
+    from workbench.training.recipes import run
 
-    try:
-        RECIPES[name].parse(dict(values))
-    except ValueError as error:
-        raise ParameterError(f"{error}.", "`workbench train` lists recipes and options.") from None
     result = run(name, dict(values), lambda line: print(line, file=sys.stderr, flush=True))
     if as_json:
         print(json.dumps({"recipe": name, "options": values, "result": result}, indent=2, default=str))
@@ -57,7 +59,10 @@ def text() -> str:
     """What the file of recipes should hold now; `workbench docs` writes it, so that a list needs no PyTorch."""
     from workbench.training.recipes import RECIPES
 
-    found = [{"name": r.name, "help": r.help, "options": _options(r.options)} for r in RECIPES.values()]
+    found = [
+        {"name": r.name, "help": r.help, "options": _options(r.options), "kinds": _kinds(r.options)}
+        for r in RECIPES.values()
+    ]
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -67,6 +72,10 @@ def _options(kind: Any) -> dict[str, Any]:
     return {
         key: value if isinstance(value, (int, float, bool, type(None))) else str(value) for key, value in found.items()
     }
+
+
+def _kinds(kind: Any) -> dict[str, str]:
+    return {key: kind_name(one) for key, one in typing.get_type_hints(kind).items()}
 
 
 def _describe(recipe: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from workbench.trace.files import read_regular
 def check_models(
     target: str, drafter: str | None = "auto", device: str = "auto", dtype: str = "auto", drafter_dtype: str = "auto"
 ) -> Pair:
-    """Refuse names of models, devices and number formats that cannot work here; opens no connection.
+    """Refuse names of models, devices and number formats that cannot work here. Of a Hub id only the Hub is asked.
 
     Returns:
         The target and the draft model that are meant.
@@ -54,7 +54,7 @@ def about(option: str) -> Iterator[None]:
 
 
 def check_model(name: str) -> None:
-    """Refuse what is no model: an unknown name, a folder without configuration or weights, a trained head.
+    """Refuse what is no model: an unknown name or Hub id, a folder without configuration or weights, a trained head.
 
     Raises:
         ModelError: with what to give instead.
@@ -62,7 +62,10 @@ def check_model(name: str) -> None:
     check_name(name)
     folder = Path(locate(name))
     if not folder.is_dir():
-        return  # a Hub id: only the Hub knows
+        from workbench.service.hub import check  # brings the Hub's library, which no other name needs
+
+        check(name)
+        return
     try:
         config = json.loads(read_regular(folder / "config.json"))
     except (OSError, ValueError) as error:

@@ -1,28 +1,47 @@
-"""Files of a model: on this machine, or fetched from the Hugging Face Hub first."""
+"""Files of a model: on this machine, or fetched from the Hugging Face Hub first. Brings no PyTorch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, ModelInfo, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, constants, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
 
 from workbench.core.errors import CapacityError, ModelError
 from workbench.engine.bundle import locate
-from workbench.service.memory import megabytes
 from workbench.service.names import check_name, offer
-from workbench.service.progress import DOWNLOADING, Progress
+from workbench.service.progress import DOWNLOADING, Progress, megabytes
 
 PATIENCE_S = 5.0
 """Seconds to wait for the Hub's first answer."""
+SOON_S = 2.0
+"""Seconds to wait for it where nothing is refused when it does not come."""
 FILES: dict[str, Any] = {
     "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
     "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
 }
 """Files a model needs. Pickles and code are never fetched."""
+
+
+def check(name: str) -> None:
+    """Refuse a Hub id of which it is known before anything is loaded that `fetch` would refuse it; downloads nothing.
+
+    An earlier download is not asked after. A Hub that does not answer soon refuses nothing: `fetch` waits longer.
+
+    Raises:
+        ModelError: not found, not open to us, no safetensors; or not on this machine, and the Hub may not be asked.
+    """
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    if constants.HF_HUB_OFFLINE:
+        _kept(name)
+        return
+    info = _ask(name, SOON_S)
+    if info is not None:
+        _sizes(name, info)
 
 
 def fetch(name: str, progress: Progress, most_bytes: int) -> str:
@@ -41,14 +60,11 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     if Path(place).is_dir():
         return place
     check_name(name)
-    info = _ask(name)
+    info = _ask(name, PATIENCE_S)
     if info is None:
         return _kept(name)
-    sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
-    files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
+    files = _sizes(name, info)
     weights = sum(size for file, size in files.items() if file.endswith(".safetensors"))
-    if not any(file.endswith(".safetensors") for file in files):
-        raise ModelError(f"{name} has no safetensors files.", f"Only these are opened here. {offer()}")
     if weights > most_bytes:
         raise CapacityError(
             f"{name} has {megabytes(weights)} of weights; {megabytes(most_bytes)} may be used.", "Use a smaller model."
@@ -60,10 +76,19 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         raise ModelError(f"{name} could not be fetched from the Hub.", f"Try again. {offer()}") from error
 
 
-def _ask(name: str) -> ModelInfo | None:
+def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
+    """The files that a model needs, with their bytes."""
+    sizes = {s.rfilename: s.size or 0 for s in info.siblings or []}
+    files = {file: sizes[file] for file in filter_repo_objects(sizes, **FILES)}
+    if not any(file.endswith(".safetensors") for file in files):
+        raise ModelError(f"{name} has no safetensors files.", f"Only these are opened here. {offer()}")
+    return files
+
+
+def _ask(name: str, patience_s: float) -> ModelInfo | None:
     """What the Hub knows of a model; None when the Hub cannot be reached."""
     try:
-        return HfApi().model_info(name, timeout=PATIENCE_S, files_metadata=True)
+        return HfApi().model_info(name, timeout=patience_s, files_metadata=True)
     except GatedRepoError as error:
         raise ModelError(
             f"{name} is open only to those its owners let in.",

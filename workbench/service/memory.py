@@ -116,11 +116,6 @@ def growth_bytes(runner: Runner, rows: int) -> int:
     return wanted * row_bytes(runner) if wanted > now else 0
 
 
-def megabytes(n_bytes: float) -> str:
-    """For people: "12.3 MB", "1.2 GB"."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
-
-
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
     """See `engine.packed`: up to two more layouts of a weight in float32, one in bfloat16."""
     copies = {torch.float32: 3, torch.bfloat16: 2}.get(dtype, 1)

@@ -7,6 +7,11 @@ from typing import Any
 DOWNLOADING, READING, BUILDING, CALIBRATING = "downloading", "reading", "building", "calibrating"
 
 
+def megabytes(n_bytes: float) -> str:
+    """For people: "12.3 MB", "1.2 GB"."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
+
+
 class Progress:
     """Stage and bytes of one load. Written by the loader, read by anyone; each write is one assignment."""
 

@@ -21,9 +21,9 @@ from workbench.engine.models import find_heads, resolve_device, resolve_dtype
 from workbench.engine.runner import SCRATCH
 from workbench.service import hub, memory
 from workbench.service.desk import Desk
-from workbench.service.memory import Need, megabytes
+from workbench.service.memory import Need
 from workbench.service.names import Pair
-from workbench.service.progress import BUILDING, CALIBRATING, READING, Progress
+from workbench.service.progress import BUILDING, CALIBRATING, READING, Progress, megabytes
 from workbench.service.turns import Turns
 
 log = logging.getLogger("workbench.service")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from workbench.training.evaluate import EvaluateOptions, evaluate
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
+from workbench.training.options import convert
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.resuming import settle
 from workbench.training.scenes.drafters import (
@@ -118,25 +118,8 @@ class Recipe:
         if unknown:
             raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has: {', '.join(kinds)}")
         return self.options(
-            **{key: _convert(key, kinds[key], value) for key, value in values.items() if value is not None}
+            **{key: convert(key, kinds[key], value) for key, value in values.items() if value is not None}
         )
-
-
-def _convert(name: str, kind: Any, value: Any) -> Any:
-    if isinstance(kind, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-        if value in {"", "none"}:
-            return None
-    origin = typing.get_origin(kind)
-    try:
-        if origin is tuple:
-            item = typing.get_args(kind)[0]
-            return tuple(item(part) for part in (value.split(",") if isinstance(value, str) else value) if part != "")
-        if kind is bool and isinstance(value, str):
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
-        return kind(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"option {name} takes {getattr(kind, '__name__', kind)}, not {value!r}") from error
 
 
 def _tokenizer(options: TokenizerOptions, report: Report) -> dict[str, Any]:

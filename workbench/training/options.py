@@ -1,0 +1,56 @@
+"""Options of recipes as text: read by their types, which have names, so that they can be checked without PyTorch."""
+
+from __future__ import annotations
+
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+KINDS: dict[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "int | None": int | None,
+    "float": float,
+    "float | None": float | None,
+    "str": str,
+    "Path": Path,
+    "Path | None": Path | None,
+    "tuple[int, ...]": tuple[int, ...],
+    "tuple[str, ...]": tuple[str, ...],
+}
+"""The types that options have, by their names in the list of recipes."""
+
+
+def kind_name(kind: Any) -> str:
+    """The name of an option's type.
+
+    Raises:
+        KeyError: no option had that type so far; `KINDS` must know it.
+    """
+    for name, known in KINDS.items():
+        if known == kind:
+            return name
+    raise KeyError(kind)
+
+
+def convert(name: str, kind: Any, value: Any) -> Any:
+    """An option's value, which may be text, as its type.
+
+    Raises:
+        ValueError: it is none of that type.
+    """
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+        if value in {"", "none"}:
+            return None
+    origin = typing.get_origin(kind)
+    try:
+        if origin is tuple:
+            item = typing.get_args(kind)[0]
+            return tuple(item(part) for part in (value.split(",") if isinstance(value, str) else value) if part != "")
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+        return kind(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"option {name} takes {getattr(kind, '__name__', kind)}, not {value!r}") from error
