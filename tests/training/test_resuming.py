@@ -14,7 +14,9 @@ from torch import nn
 from workbench.core.errors import ParameterError
 from workbench.training import recipes
 from workbench.training.clock import RunClock
+from workbench.training.heads.recipe import VisionHeadOptions
 from workbench.training.loop import LoopOptions, run_loop
+from workbench.training.resuming import settle
 
 
 @dataclass
@@ -75,3 +77,23 @@ def test_a_checkpoint_of_other_settings_is_refused_and_stays(said: list[str], tm
     assert run(said, checkpoint, rate=0.2, steps=3) == 3, "a refusal changes nothing"
     assert run(said, checkpoint, rate=0.3, resume=False) == 2
     assert run(said, checkpoint, rate=0.3, steps=4) == 4
+
+
+def test_settings_are_never_beside_a_checkpoint_of_others(tmp_path: Path) -> None:
+    """A run that starts over and is killed before its first step must not be taken for the earlier one."""
+    checkpoint = tmp_path / "tiny.pt"
+    settle(Options(checkpoint, rate=0.1), {}, print)
+    checkpoint.write_bytes(b"of rate 0.1")
+    settle(Options(checkpoint, rate=0.2, resume=False), {"resume": False}, print)
+    assert not checkpoint.exists()
+    assert (tmp_path / "tiny.pt.old-1").read_bytes() == b"of rate 0.1"
+
+
+def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tmp_path: Path) -> None:
+    base = tmp_path / "heads.pt"
+    settle(VisionHeadOptions(checkpoint=base, heads=4), {}, print)
+    (tmp_path / "heads-msd.pt").write_bytes(b"msd, 4 heads")
+    assert settle(VisionHeadOptions(checkpoint=base, method="msd", heads=4), {}, print).resume
+    assert not settle(VisionHeadOptions(checkpoint=base, method="flash", heads=8), {}, print).resume
+    with pytest.raises(ParameterError, match=r"heads-msd.*heads=4"):
+        settle(VisionHeadOptions(checkpoint=base, method="all", heads=8), {}, print)

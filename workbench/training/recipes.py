@@ -253,4 +253,4 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
         raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(RECIPES)}")
     recipe = RECIPES[name]
     transformers_logging.disable_progress_bar()
-    return recipe.run(settle(recipe.parse(options), options), report)
+    return recipe.run(settle(recipe.parse(options), options, report), report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,55 @@ LENGTH = {"resume", "minutes", "steps", "own_minutes", "threads", "checkpoint", 
 """Options that may differ from those of the checkpoint: how long and where it is trained, not what."""
 
 
-def settle(options: Any, asked: Mapping[str, Any]) -> Any:
+def settle(options: Any, asked: Mapping[str, Any], report: Callable[[str], None]) -> Any:
     """Options of a recipe that go on from its checkpoint where there is one, unless `resume` was asked for otherwise.
 
     Args:
         options: parsed.
         asked: options by name, as they were given.
+        report: receives progress lines.
 
     Raises:
-        ParameterError: the checkpoint is of other settings.
+        ParameterError: a checkpoint is of other settings.
     """
     checkpoint: Path | None = getattr(options, "checkpoint", None)
     if checkpoint is None or not hasattr(options, "resume"):
         return options
-    is_there = checkpoint.exists() or hasattr(options, "method")  # heads have a checkpoint for each method
-    resume = is_there if asked.get("resume") is None else options.resume
-    beside = checkpoint.with_name(f"{checkpoint.name}.settings.json")
+    several = getattr(options, "checkpoints", None)
+    checkpoints: list[Path] = several() if several else [checkpoint]
+    there = [path for path in checkpoints if path.exists()]
+    resume = bool(there) if asked.get("resume") is None else options.resume
     settings = {
-        f.name: str(getattr(options, f.name)) for f in dataclasses.fields(options) if f.name not in LENGTH
-    }  # fmt: skip
-    if resume and checkpoint.exists() and beside.exists():
-        before = json.loads(beside.read_text(encoding="utf-8"))
-        changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
-        if changed:
-            was = ", ".join(f"{name}={before[name]}" for name in changed)
-            raise ParameterError(
-                f"The checkpoint {checkpoint} was trained with {was}.",
-                "Give the same again to go on; resume=false starts over and keeps the old one aside.",
-            )
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(beside, (json.dumps(settings, indent=1) + "\n").encode())
+        f.name: str(getattr(options, f.name))
+        for f in dataclasses.fields(options)
+        if f.name not in LENGTH and not (several and f.name == "method")  # a file of each method says it by its name
+    }
+    if resume:
+        for path in there:
+            _check_same(path, settings)
+    for path in checkpoints:  # settings last: they are never beside a checkpoint of others, whenever this is killed
+        if path in there and not resume:
+            report(f"starts over; the earlier checkpoint is {set_aside(path)}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(_beside(path), (json.dumps(settings, indent=1) + "\n").encode())
     return dataclasses.replace(options, resume=resume)
+
+
+def _beside(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name}.settings.json")
+
+
+def _check_same(checkpoint: Path, settings: Mapping[str, str]) -> None:
+    if not _beside(checkpoint).exists():
+        return
+    before = json.loads(_beside(checkpoint).read_text(encoding="utf-8"))
+    changed = [name for name in settings if before.get(name, settings[name]) != settings[name]]
+    if changed:
+        was = ", ".join(f"{name}={before[name]}" for name in changed)
+        raise ParameterError(
+            f"The checkpoint {checkpoint} was trained with {was}.",
+            "Give the same again to go on; resume=false starts over and keeps the old one aside.",
+        )
 
 
 def set_aside(checkpoint: Path) -> Path:

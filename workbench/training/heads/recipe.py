@@ -73,6 +73,15 @@ class VisionHeadOptions(HeadOptions):
     truth: bool = False
     threads: int = 1
 
+    def methods(self) -> list[str]:
+        """The methods that are trained."""
+        return list(NETS) if self.method == "all" else [self.method]
+
+    def checkpoints(self) -> list[Path]:
+        """A file for each method, beside each other; none where no checkpoint is asked for."""
+        path = self.checkpoint
+        return [] if path is None else [path.with_stem(f"{path.stem}-{method}") for method in self.methods()]
+
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
     """Train the drafters and write them; returns the figures of each.
@@ -81,20 +90,19 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
         ValueError: there is no such method.
     """
     torch.set_num_threads(options.threads)
-    methods = list(NETS) if options.method == "all" else [options.method]
-    unknown = [m for m in methods if m not in NETS]
-    if unknown:
-        raise ValueError(f"there is no feature drafter {unknown[0]!r}; there are: all, {', '.join(NETS)}")
+    if options.method not in ("all", *NETS):
+        raise ValueError(f"there is no feature drafter {options.method!r}; there are: all, {', '.join(NETS)}")
     target, processor = load_vision_model(options.target)
     train, held = prepared(options, target, processor.tokenizer, report)
-    return {method: _train_one(method, options, target, train, held, report) for method in methods}
+    each = [dataclasses.replace(options, method=method) for method in options.methods()]
+    return {one.method: _train_one(one, target, train, held, report) for one in each}
 
 
 def _train_one(
-    method: str, options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
+    options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
 ) -> dict[str, Any]:
+    method, checkpoint = options.method, next(iter(options.checkpoints()), None)
     mine = {field.name: getattr(options, field.name) for field in dataclasses.fields(HeadOptions)}
-    checkpoint = options.checkpoint and options.checkpoint.with_stem(f"{options.checkpoint.stem}-{method}")
     head = HeadOptions(
         **mine | {"method": method, "checkpoint": checkpoint, "curriculum": method == "msd" and options.begin is None}
     )
