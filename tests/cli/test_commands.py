@@ -43,6 +43,7 @@ def test_one_method_is_shown_in_full(workbench: Command) -> None:
     assert "differs from the paper" in shown
     assert "differs from the paper" not in workbench("methods", "autoregressive").out
     assert workbench("methods", "medusa", "--json").json["name"] == "medusa"
+    assert "flash heads trained for the target, a target that verifies trees" in workbench("methods", "flash").out
     assert "Did you mean 'medusa'" in workbench("methods", "medus").err
 
 

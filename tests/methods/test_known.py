@@ -48,6 +48,16 @@ def run(code: str, **env: str) -> str:
     return done.stdout.strip()
 
 
+def test_what_a_method_needs_is_said_in_words_wherever_it_is_shown_in_full() -> None:
+    shown = {entry["name"]: entry["needed"] for entry in methods_page.catalogue()}
+    assert shown["prompt-lookup"] == "nothing but the target"
+    assert shown["flash"] == "flash heads trained for the target, a target that verifies trees"
+    names = {need for method in known.methods() for need in method.needs}
+    for method in known.methods():
+        assert shown[method.name] == known.needed(method.needs)
+        assert not names & set(shown[method.name].split(", ")), "a name of the registry is no word for people"
+
+
 def test_a_request_is_checked_without_pytorch() -> None:
     code = """
 from workbench.core.errors import WorkbenchError

@@ -89,3 +89,19 @@ def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
     assert not [(v["id"], [n["target"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]
+
+
+def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for width, scheme in ((390, "dark"), (1280, "light")):
+        page = open_page(
+            fake_app + "/?tab=sweep", ready=READY, viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
+        page.wait_for_selector(V + ".wb-cell[data-state=done]:visible")
+        page.evaluate(f"for (const box of document.querySelectorAll('{V}details')) box.open = true")
+        page.click(V + ".wb-cell >> nth=1")
+        says(page, ".wb-card-cell dd", "0.7")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
+        grave = [v for v in found if v["impact"] in ("serious", "critical")]
+        assert not [(v["id"], node["html"][:160]) for v in grave for node in v["nodes"]]

@@ -20,6 +20,7 @@ from workbench.cli.options import (
 )
 from workbench.cli.stream import harmless
 from workbench.core.errors import TokenizerMismatchError, UnknownNameError
+from workbench.methods.known import needed
 from workbench.service.checks import check_models
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _print_whole(row: dict[str, Any], target: str, here: Known | None) -> None:
         "promise": row["promise"],
         "from": paper,
         "at": _link(source["url"]),
-        "needs": ", ".join(row["needs"]) or "nothing but the target",
+        "needs": needed(row["needs"]),
         "here": f"runs on {target}" if row["available"] else row["reason"],
     }
     print(f"{row['name']}: {row['title']}\n{row['teaches']}\n")

@@ -13,7 +13,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -38,6 +38,21 @@ PROMISES = (
 """What the promises mean, for tables of methods."""
 _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
+
+
+_NEEDS = {
+    "drafter": "a draft model with the target's vocabulary",
+    "sight": "a draft model that reads pictures",
+    "pictures": "a target that reads pictures",
+    "trees": "a target that verifies trees",
+}
+
+
+def needed(needs: Sequence[str]) -> str:
+    """What a method takes, in words: `Drafter.needs` has the names, any other is a kind of trained head."""
+    if not needs:
+        return "nothing but the target"
+    return ", ".join(_NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.bench import board
 from workbench.engine.method import Method
 from workbench.methods import registry
-from workbench.methods.known import PROMISES
+from workbench.methods.known import PROMISES, needed
 from workbench.trace.metrics import DEFINITIONS
 
 _PROMISES = {
@@ -75,7 +75,7 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         _row(["Name", f"`{method.name}`"]),
         _row(["Promise", f"**{method.promise.value}**: {_PROMISES[method.promise.value]}"]),
         _row(["Evidence", f"{_evidence(row)} ([the board](board-exactness.md))"]),
-        _row(["Needs, besides the target", ", ".join(method.needs) or "nothing"]),
+        _row(["Needs", needed(method.needs)]),
         _row(["From", ", ".join(filter(None, [_paper(method), source.title, source.where]))]),
         _row(["Drafter", _class(method.drafter)]),
         _row(["Verifier", _class(method.verifier)]),

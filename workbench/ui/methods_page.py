@@ -35,7 +35,10 @@ def add(demo: gr.Blocks, client: Any) -> None:
 
 def catalogue() -> list[dict[str, Any]]:
     """Every registered method as its card shows it; all of it comes from the registry."""
-    return [describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} for m in known.methods()]
+    return [
+        describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} | {"needed": known.needed(m.needs)}
+        for m in known.methods()
+    ]
 
 
 def definitions() -> list[dict[str, str]]:

@@ -74,7 +74,7 @@ function card(method, { m, host }) {
   watch.setAttribute("aria-label", `Watch the recording of ${method.title}`);
   const words = h("div", {}, h("p", { className: "wb-idea" }, method.idea), h("p", { className: "wb-teaches" }, method.teaches),
     method.formula ? h("p", { className: "wb-rule" }, method.formula) : "",
-    h("dl", { className: "wb-shelffacts" }, h("dt", {}, "promise"), h("dd", {}, promise, meaning ? `: ${meaning}` : ""), h("dt", {}, "needs"), h("dd", {}, needs(method)), h("dt", {}, "from"), h("dd", {}, source)),
+    h("dl", { className: "wb-shelffacts" }, h("dt", {}, "promise"), h("dd", {}, promise, meaning ? `: ${meaning}` : ""), h("dt", {}, "needs"), h("dd", {}, method.needed), h("dt", {}, "from"), h("dd", {}, source)),
     differences(method, h), h("div", { className: "wb-actions" }, run, watch));
   const drawing = h("figure", { className: "wb-picture", hidden: true }, h("div", { className: "wb-tree", tabIndex: 0 }), h("figcaption", {}));
   m.kit.set(drawing.firstChild, { role: "group", "aria-label": `A draft of ${method.title}` });
@@ -99,11 +99,6 @@ function safe(url) {
 
 function paper({ title, authors, year, where }) {
   return [year ? `${authors} ${year}: ${title}` : title, where].filter(Boolean).join(", ");
-}
-
-function needs(method) {
-  const words = { drafter: "a draft model with the target's vocabulary", medusa: "Medusa heads trained for the target", trees: "a target that verifies trees" };
-  return method.needs.length ? method.needs.map((n) => words[n] ?? n).join(", ") : "nothing but the target";
 }
 
 function parameters(specs, h) {
