@@ -48,6 +48,7 @@ DRAFTERS = "tests/methods/test_drafters.py::"
 REJECTION = "tests/core/test_rejection.py::"
 ANY_TWO_LAWS = REJECTION + "test_the_emitted_law_is_the_targets_for_any_two_laws"
 RECORDED = "tests/methods/test_rules.py::test_what_was_recorded_is_what_the_stated_rule_gives"
+A_ROUND = "tests/methods/test_enumerated.py::test_a_round_writes_by_the_targets_law"
 CACHE = "tests/engine/test_cache.py::"
 WHATIF = "tests/trace/test_whatif.py::"
 SPEEDUP = "tests/trace/test_speedup.py::"
@@ -219,6 +220,47 @@ MUTATIONS: tuple[Mutation, ...] = (
         "rest = left.clone()",
         ANY_TWO_LAWS,
         why="a chosen draft that was rejected can be written after all",
+    ),
+    _m(
+        "residual-of-another-place",
+        "core/rejection.py",
+        "return Ruling(accept, pick(left, u_stop), reason=Reason(rules, inputs))",
+        "return Ruling(accept, pick(left.roll(1, 0), u_stop), reason=Reason(rules, inputs))",
+        A_ROUND + "[chain of 2-any-Lossless]",
+        why="after a rejection the token is drawn from what another place of the draft left over",
+    ),
+    _m(
+        "without-replacement-judged-as-independent",
+        "core/rejection.py",
+        "if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:",
+        "if False:",
+        A_ROUND + "[beam of 2-any-Lossless]",
+        why="younger siblings are divided by a probability that they no longer had: sampled text is biased",
+    ),
+    _m(
+        "siblings-judged-from-the-youngest",
+        "core/rejection.py",
+        "rank = torch.tril(same, diagonal=-1).sum(1)",
+        "rank = torch.triu(same, diagonal=1).sum(1)",
+        A_ROUND + "[independent siblings-any-Lossless]",
+        why="siblings are tested in one order and judged by another: sampled text is biased",
+    ),
+    _m(
+        "p-decides-where-p-over-q-should",
+        "core/rejection.py",
+        "ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)",
+        "ratio = p_x",
+        A_ROUND + "[chain of 2-equal-Lossless]",
+        why="sampled drafts are kept too seldom, and what replaces them has another law",
+    ),
+    _m(
+        "beam-tells-siblings-by-their-number",
+        "methods/drafters/stochastic_beam.py",
+        "top = flat.topk(k)  #",
+        "top = flat.topk(k)\n            by = top.indices.argsort()\n"
+        "            top = type(top)((top.values[by], top.indices[by]))  #",
+        DRAFTS + "test_a_stochastic_beam_is_a_race_that_its_tree_tells_in_order",
+        why="recursive rejection is told another order than that of the draw: sampled text is biased",
     ),
     _m(
         "siblings-judged-by-the-law-left-elsewhere",

@@ -17,6 +17,7 @@ import torch
 import worlds
 from torch import Tensor
 
+from workbench.core.draw import Draw, Purpose
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request, Runner
@@ -144,6 +145,31 @@ def test_what_is_drawn_is_drawn_from_the_law_that_is_told(name: str, models: Mod
     told = torch.cat([draft.tree.logq for draft in found])
     assert len(told) > 40
     assert bool(torch.isfinite(told).all())
+
+
+def test_a_stochastic_beam_is_a_race_that_its_tree_tells_in_order(models: Models) -> None:
+    """A text's time is an exponential one by the rate q(text): after its parent's, by what it takes longer than its
+    fastest sibling. So each level is an ordered draw without replacement, and is declared as one: test_enumerated.py
+    judges every such draw."""
+    width = 3
+    found = drafts(models, "draft-tree-sampled", WARM, n=60, width=width, depth=3)
+    for draft in found:
+        tree, draw = draft.tree, Draw(0)  # the seed of the only text
+        assert tree.sampling is Sampling.WITHOUT_REPLACEMENT
+        assert tree.q is not None
+        assert tree.q_of is not None
+        level, rate, time = [-1], torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        for number in range(tree.depth):
+            q = tree.q[tree.q_of[torch.tensor(level) + 1]].double()
+            u = torch.from_numpy(draw.uniform(len(draft.committed), Purpose.GUMBEL, q.numel(), number)).view(q.shape)
+            took = -u.log() / (rate[:, None] * q)
+            came = time[:, None] + took - took.amin(1, keepdim=True)
+            first = came.flatten().argsort()[:width]
+            nodes = list(range(width * number, width * (number + 1)))
+            assert tree.tokens[nodes].tolist() == (first % q.shape[1]).tolist()
+            assert tree.parents[nodes].tolist() == [level[i] for i in (first // q.shape[1]).tolist()]
+            level, rate, time = nodes, (rate[:, None] * q).flatten()[first], came.flatten()[first]
+    assert len(found) > 10
 
 
 def test_a_draft_stops_by_the_law_before_the_draw_and_never_by_the_token(models: Models) -> None:

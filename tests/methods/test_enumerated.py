@@ -1,0 +1,330 @@
+"""What a whole round writes, as an exact law: every draft and every way through it is enumerated, nothing is sampled.
+
+A world is a table: p and q after every text of a few tokens. For each way of drafting, the law of the output's first
+depth + 1 tokens (accepted ones, the corrected or bonus token, the rest from p) is summed over all drafts and compared
+with the target's own. One place by itself is checked in tests/core/test_rejection.py, the engine in
+test_exact_sampling.py, and that the stochastic beam draws what `beams` enumerates in test_drafts.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+import worlds
+from jaxtyping import config
+from torch import Tensor
+
+from workbench.core import rejection
+from workbench.core.rejection import Ruling, Verdict
+from workbench.core.sampling import SamplingParams, pick
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import Promise
+from workbench.engine.parts import Verifier
+from workbench.methods import registry
+from workbench.methods.drafters.chain import _chain_tree
+from workbench.methods.drafters.grow import most_promising, subtree
+from workbench.methods.verifiers import typical
+
+Text = tuple[int, ...]
+Drafts = Iterator[tuple[DraftTree, float]]
+"""Every tree that can be drafted, with its probability."""
+WARM, GREEDY = SamplingParams(temperature=1.0), SamplingParams()
+EXACTLY = 1e-12
+"""Rounding of float64 over some hundred sums; a broken rule differs by more than 1e-3."""
+
+
+@pytest.fixture(autouse=True)
+def _shapes_go_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of shapes at run time are nine tenths of the time that thousands of small trees take."""
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
+
+
+# -- worlds -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """The target's and the drafter's law after every text.
+
+    Attributes:
+        size: of the vocabulary.
+        depth: levels of a draft.
+        p: [V] after each text of up to `depth` tokens.
+        q: [V], likewise.
+    """
+
+    size: int
+    depth: int
+    p: Mapping[Text, Tensor]
+    q: Mapping[Text, Tensor]
+
+    def joint(self) -> dict[Text, Tensor]:
+        """The target's law of all that follows each text, up to depth + 1 tokens: float64 [V, …, V]."""
+        found: dict[Text, Tensor] = {}
+        for text in sorted(self.p, key=len, reverse=True):
+            if len(text) == self.depth:
+                found[text] = self.p[text]
+            else:
+                then = torch.stack([found[(*text, token)] for token in range(self.size)])
+                found[text] = self.p[text].view(-1, *[1] * (then.dim() - 1)) * then
+        return found
+
+    def of(self, laws: Mapping[Text, Tensor], text: Text) -> float:
+        """Probability of a text."""
+        return math.prod(float(laws[text[:i]][token]) for i, token in enumerate(text))
+
+
+KINDS = ("any", "other", "zeros", "equal", "disjoint")
+
+
+def world(kind: str, size: int, depth: int) -> World:
+    """Seeded laws: two without a zero, one with zeros here and there, q = p, and no token in common."""
+    generator = torch.Generator().manual_seed(10 * size + depth + 100 * KINDS.index(kind))
+    p, q = dict[Text, Tensor](), dict[Text, Tensor]()
+    for length in range(depth + 1):
+        for text in itertools.product(range(size), repeat=length):
+            a, b = torch.rand(2, size, dtype=torch.float64, generator=generator) ** 2 + 0.01
+            if kind == "zeros":  # each law lacks a token, not always the same
+                lacks = torch.randint(size, (2,), generator=generator)
+                a[lacks[0]], b[lacks[1]] = 0, 0
+            if kind == "disjoint":
+                mine = torch.arange(size) % 2 == sum(text) % 2
+                a, b = a * mine, b * ~mine
+            p[text], q[text] = a / a.sum(), b / b.sum()
+    return World(size, depth, p, p if kind == "equal" else q)
+
+
+# -- ways of drafting -------------------------------------------------------------------------------------------------
+
+
+def texts_of(tree: DraftTree) -> list[Text]:
+    """What stands before each place of a tree, as drafted: of the root, then up to and including each node."""
+    texts: list[Text] = [()]
+    for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+        texts.append((*texts[parent + 1], token))
+    return texts
+
+
+def sampled(w: World, tokens: Sequence[int], parents: Sequence[int], how: Sampling) -> DraftTree:
+    """A tree that was drawn from q, with the laws it was drawn from."""
+    tree = replace(DraftTree.of(tokens, parents), sampling=how)
+    inner = [i for i in range(len(tokens) + 1) if i - 1 in parents]
+    q_of = torch.full((len(tokens) + 1,), -1)
+    q_of[inner] = torch.arange(len(inner))
+    texts = texts_of(tree)
+    logq = torch.stack([w.q[texts[parent + 1]][token].log() for token, parent in zip(tokens, parents, strict=True)])
+    return replace(tree, q=torch.stack([w.q[texts[i]] for i in inner]), q_of=q_of, logq=logq)
+
+
+def chains(w: World) -> Drafts:
+    """A token after the other from q."""
+    for text in itertools.product(range(w.size), repeat=w.depth):
+        if (chance := w.of(w.q, text)) > 0:
+            laws = torch.stack([w.q[text[:i]] for i in range(w.depth)])
+            yield _chain_tree(torch.tensor(text), laws, True, ""), chance
+
+
+def independent(w: World) -> Drafts:
+    """Two drafts for the first place, two behind the elder, one behind the younger; equal ones may occur."""
+    parents = (-1, -1, 0, 0, 1)
+    for tokens in itertools.product(range(w.size), repeat=len(parents)):
+        tree = DraftTree.of(tokens, parents)
+        texts = texts_of(tree)
+        chance = math.prod(float(w.q[text[:-1]][text[-1]]) for text in texts[1:])
+        if chance > 0:
+            yield sampled(w, tokens, parents, Sampling.SAMPLED), chance
+
+
+def in_order(weights: Mapping[Text, float], n: int) -> Iterator[tuple[tuple[Text, ...], float]]:
+    """Every ordered draw of n without replacement, with its probability."""
+    if n == 0:
+        yield (), 1.0
+        return
+    whole = math.fsum(weights.values())
+    for first, weight in weights.items():
+        others = {text: left for text, left in weights.items() if text != first}
+        for rest, chance in in_order(others, n - 1):
+            yield (first, *rest), weight / whole * chance
+
+
+def beams(w: World, width: int) -> Drafts:
+    """RSD-S: the first `width` of all texts of each length, in the order of a race whose rates are q(text).
+
+    The last level is an ordered draw without replacement of whole texts. A beginning comes in when the first of its
+    texts does: those of texts drawn come in their order, and the next ones, of which nothing was drawn, race on.
+    """
+    rates = [
+        {t: rate for t in itertools.product(range(w.size), repeat=n) if (rate := w.of(w.q, t)) > 0}
+        for n in range(w.depth + 1)
+    ]
+
+    def levels(found: list[tuple[Text, ...]], chance: float) -> Iterator[tuple[list[tuple[Text, ...]], float]]:
+        length = len(found[0][0]) - 1
+        if length == 0:
+            yield found, chance
+            return
+        came = tuple(dict.fromkeys(text[:-1] for text in found[0]))
+        waiting = {text: rate for text, rate in rates[length].items() if text not in came}
+        for later, by in in_order(waiting, min(width - len(came), len(waiting))):
+            yield from levels([came + later, *found], chance * by)
+
+    for last, chance in in_order(rates[-1], min(width, len(rates[-1]))):
+        for found, by in levels([last], chance):
+            texts = [text for level in found for text in level]
+            parents = [texts.index(text[:-1]) if len(text) > 1 else -1 for text in texts]
+            yield sampled(w, [text[-1] for text in texts], parents, Sampling.WITHOUT_REPLACEMENT), by
+
+
+def best(w: World) -> Drafts:
+    """EAGLE-2's choice: the drafter's two likeliest tokens everywhere, of which the four most promising nodes stay."""
+    texts, parents, score = list[Text]([()]), list[int](), list[float]()
+    for at, text in enumerate(texts):  # it grows
+        if len(text) < w.depth:
+            for token in w.q[text].topk(2).indices.tolist():
+                texts.append((*text, token))
+                parents.append(at - 1)
+                score.append(w.of(w.q, texts[-1]))
+    scores, tokens = torch.tensor(score), torch.tensor([text[-1] for text in texts[1:]])
+    keep = most_promising(scores, 4)
+    yield subtree(keep, tokens, torch.tensor(parents), scores, w.depth, 2, ""), 1.0
+
+
+def points(text: Text) -> Callable[[World], Drafts]:
+    """One chain that is proposed whatever the laws say, as n-grams do."""
+    return lambda w: iter([(DraftTree.chain(text), 1.0)])
+
+
+WAYS: dict[str, tuple[Callable[[World], Drafts], int, int]] = {
+    "chain of 3": (chains, 3, 3),
+    "chain of 2": (chains, 4, 2),
+    "independent siblings": (independent, 3, 2),
+    "beam of 3": (lambda w: beams(w, 3), 3, 2),
+    "beam of 2": (lambda w: beams(w, 2), 4, 2),
+    "deep beam of 2": (lambda w: beams(w, 2), 3, 3),
+    "top-k tree": (best, 4, 3),
+    "no draft": (lambda w: iter([(DraftTree.empty(), 1.0)]), 3, 2),
+} | {f"n-gram {text}": (points(text), 3, 2) for text in itertools.product(range(3), repeat=2)}
+"""How it is drafted, the size of the vocabulary, and the depth."""
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def ends(
+    verifier: Verifier, tree: DraftTree, ruling: Ruling, sampling: SamplingParams
+) -> Iterator[tuple[Verdict, float]]:
+    """Every way the walk can go, with its probability. Its `bonus` is the place at which it ended, not a token.
+
+    The verifier's own walk is called with uniforms just below and at each threshold; what it has tested tells which
+    node comes next.
+    """
+    parents, accept, places = tree.parents.tolist(), ruling.accept.tolist(), list(range(len(tree) + 1))
+    score = None if ruling.score is None else ruling.score.tolist()
+    if not verifier.draws(sampling):
+        yield verifier.walk(parents, accept, places, None, score), 1.0
+        return
+    waiting: list[tuple[dict[int, float], float]] = [({}, 1.0)]
+    while waiting:
+        uniform, chance = waiting.pop()
+        verdict = verifier.walk(parents, accept, places, [uniform.get(i, 1.0) for i in range(len(tree))], score)
+        node = next((node for node, _ in verdict.tested if node not in uniform), None)
+        if node is None:
+            yield verdict, chance
+            continue
+        a = accept[node]
+        assert 0 <= a <= 1
+        if a > 0:
+            waiting.append((uniform | {node: math.nextafter(a, 0)}, chance * a))
+        if a < 1:
+            waiting.append((uniform | {node: a}, chance * (1 - a)))
+
+
+def written(
+    w: World, drafts: Drafts, verifier: Verifier, patch: pytest.MonkeyPatch, sampling: SamplingParams = WARM
+) -> Tensor:
+    """The law of the output's first depth + 1 tokens, float64 [V, …, V], where one round is speculative.
+
+    Args:
+        w: the laws; of a greedy one, p has all its weight on one token.
+        drafts: all of them.
+        verifier: it rules and walks.
+        patch: to read the law that the last token is drawn from.
+        sampling: what the verifier is told.
+    """
+    drawn: list[Tensor] = []
+
+    def seen(weights: Tensor, u: Tensor) -> Tensor:
+        drawn[:] = [weights / weights.sum(1, keepdim=True)]
+        return pick(weights, u)
+
+    for module in (rejection, typical):
+        patch.setattr(module, "pick", seen)
+    joint, whole = w.joint(), 0.0
+    out = torch.zeros_like(joint[()])
+    then = {  # behind the token that ends the round comes plain decoding
+        text: torch.stack([joint[(*text, token)] for token in range(w.size)]) if len(text) < w.depth else torch.ones(())
+        for text in joint
+    }
+    for tree, chance in drafts:
+        texts, tokens, whole = texts_of(tree), tree.tokens.tolist(), whole + chance
+        p = torch.stack([w.p[text] for text in texts])
+        u = None if sampling.greedy else torch.full((len(texts),), 0.5, dtype=torch.float64)
+        ruling = verifier.rule(tree, p.log(), p, sampling, u)
+        last = torch.nn.functional.one_hot(ruling.stop, w.size).double() if sampling.greedy else drawn[0]
+        for verdict, by in ends(verifier, tree, ruling, sampling):
+            text = texts[verdict.bonus]
+            assert tuple(tokens[node] for node in verdict.path) == text
+            out[text] += chance * by * last[verdict.bonus].view(-1, *[1] * (w.depth - len(text))) * then[text]
+    assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
+    return out
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Total variation."""
+    return float((a - b).abs().sum() / 2)
+
+
+EXACT = {m.verifier for m in worlds.text_methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)}
+APPROXIMATE = {m.verifier for m in registry.methods() if m.promise is Promise.APPROXIMATE}
+
+
+@pytest.mark.parametrize("verifier", sorted(EXACT, key=repr), ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [(way, kind) for way in WAYS for kind in KINDS if kind in ("zeros", "disjoint") or "deep" not in way],
+)
+def test_a_round_writes_by_the_targets_law(
+    way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts, size, depth = WAYS[way]
+    w = world(kind, size, depth)
+    assert float((written(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
+
+
+@pytest.mark.parametrize("verifier", sorted(EXACT | APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("way", ["chain of 2", "beam of 2", "top-k tree", "n-gram (0, 0)", "n-gram (1, 2)"])
+def test_a_greedy_round_writes_what_the_target_would(
+    way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was drafted: approximate verifiers promise it, too."""
+    drafts, size, depth = WAYS[way]
+    w = world("any", size, depth)
+    sure = {text: torch.zeros_like(p).scatter_(0, p.argmax(0, keepdim=True), 1.0) for text, p in w.p.items()}
+    w = replace(w, p=sure)
+    assert distance(written(w, drafts(w), verifier, monkeypatch, GREEDY), w.joint()[()]) < EXACTLY
+
+
+@pytest.mark.parametrize("verifier", sorted(APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("kind", ["any", "other", "zeros", "equal"])  # what p excludes is never kept: nothing to see
+@pytest.mark.parametrize("way", ["chain of 2", "independent siblings", "beam of 2", "top-k tree"])
+def test_an_approximate_verifier_does_not(
+    way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts, size, depth = WAYS[way]
+    w = world(kind, size, depth)
+    assert distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()]) > 1e-3
