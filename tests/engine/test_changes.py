@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 import worlds
 
 from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
@@ -16,8 +17,9 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, Row, Runner
+from workbench.engine.parts import Policy
 from workbench.engine.pictures import read, swapped
-from workbench.engine.request import BOTH, DRAFTER, ENDED, SAMPLING_NAMES
+from workbench.engine.request import BOTH, DRAFTER, ENDED, SAMPLING_NAMES, Swap
 from workbench.methods import registry
 from workbench.methods.drafters.nothing import Nothing
 
@@ -203,6 +205,81 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     assert no_slots_left(seeing)
 
 
+def in_mid_run(models: Models, request: Request) -> tuple[Engine, Row]:
+    """A row behind its second round."""
+    engine = Engine(models)
+    row = engine.submit(request)
+    while not row.trace or len(row.trace.rounds) < 2:
+        engine.step()
+    return engine, row
+
+
+@pytest.mark.parametrize("sees", [BOTH, DRAFTER])
+def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touched(sees: str, text: Models) -> None:
+    method = registry.get("draft-model")
+    alone = Engine(text).generate(asked(method, text, 20))
+    request = asked(method, text, 20)
+    engine, row = in_mid_run(text, request)
+    row.change(swap=Swap((), {"input_ids": torch.tensor([[1, 2, 3]]), "pixel_values": torch.zeros(1)}, sees))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.status == "finished", row.error
+    assert ["has no pictures" in note for note in refusals(row)] == [True]
+    assert row.trace is not None
+    assert row.trace.token_ids == alone.token_ids
+    assert request.swaps == []
+
+
+@pytest.mark.parametrize("n_asks", [1, 2])
+def test_a_row_whose_cache_cannot_be_restored_ends(
+    n_asks: int, seeing: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked(registry.get("vlm-draft"), seeing, 20)
+    engine, row = in_mid_run(seeing, request)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(seeing.target, "prefill_multimodal", fail)
+    row.change(swap=swapped(seeing, request, (noise_picture(9),), BOTH))
+    if n_asks > 1:
+        row.change(sampling=SamplingParams(temperature=0.5))
+    while row.status not in ENDED:
+        engine.step()
+    assert row.status == "error"
+    assert "Out of memory" in str(row.trace and row.trace.footer.error)
+    assert row.trace is not None
+    assert len(row.trace.rounds) == 2, "no round without what stands before it"
+    assert no_slots_left(seeing)
+
+
+class PanicException(BaseException):
+    """What a panic of a library in Rust comes as."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Panics(Nothing):
+    """A drafter that moves in the target's cache, and panics."""
+
+    def prime(self, row: Any, models: Any) -> Any:
+        row.place.length -= 1
+        raise PanicException("in Rust")
+
+
+def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
+    broken = dataclasses.replace(registry.get("draft-model"), name="panics", title="Panics", drafter=Panics())
+    alone = Engine(text).generate(asked(registry.get("draft-tree"), text, 20))
+    engine, row = in_mid_run(text, asked(registry.get("draft-tree"), text, 20))
+    row.change(broken)
+    while row.status not in ENDED:
+        engine.step()
+    assert row.status == "finished", row.error
+    assert len(refusals(row)) == 1
+    assert row.trace is not None
+    assert row.trace.token_ids == alone.token_ids
+    assert no_slots_left(text)
+
+
 # -- slots ------------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +309,24 @@ def test_a_prefill_that_fails_gives_its_slot_back(
     assert row.trace is not None
     assert "Out of memory" in row.trace.footer.error
     assert no_slots_left(models)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoStart(Policy):
+    """A policy that cannot start."""
+
+    def start(self) -> Any:
+        raise ZeroDivisionError("in start")
+
+
+def test_a_policy_that_fails_to_start_gives_the_drafters_slot_back(text: Models) -> None:
+    configured = dataclasses.replace(registry.get("draft-model").with_params(), policy=NoStart())
+    engine = Engine(text)
+    row = engine.submit(asked(configured, text, 8))
+    while row.status not in ENDED:
+        engine.step()
+    assert "ZeroDivisionError: in start" in str(row.trace and row.trace.footer.error)
+    assert no_slots_left(text)
 
 
 # -- a drafter with fewer positions than the target -------------------------------------------------------------------

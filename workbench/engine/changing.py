@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.core.errors import ContextError, MethodUnavailableError, as_said
+from workbench.core.errors import ContextError, MethodUnavailableError, PromptError, as_said
 from workbench.core.panics import no_panic
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
@@ -25,11 +25,18 @@ def put_in_force(row: Row, target: Runner) -> None:
 
 
 def _take(row: Row, target: Runner, asks: Sequence[Ask]) -> None:
-    settings = row.settings_after(asks)
+    """Take in the changes of `asks` together or, where that cannot be, those that can.
+
+    Raises:
+        Exception: what the target had read of the text could not be restored. The row cannot go on.
+    """
+    settings, length = row.settings_after(asks), row.place.length
     try:
         with no_panic():
             _switch(row, target, settings)
     except Exception as error:  # a bug of a method that is not in force yet is no reason to end the run
+        if row.place.length != length:  # the next round would read the text without its beginning
+            raise
         if len(asks) > 1:  # only those that cannot be are to be left out
             for ask in asks:
                 _take(row, target, [ask])
@@ -67,14 +74,14 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
     vision, silenced, shown = row.vision, row.silenced, [*row.request.swaps]
     try:
-        for swap in swaps:
-            _show(row, target, swap)
-        row.vision = {}
-        state = prime(row, drafter, models)
+        with no_panic():  # a panic, too, is to be followed by the restoration below
+            for swap in swaps:
+                _show(row, target, swap)
+            row.vision = {}
+            state = prime(row, drafter, models)
     except Exception:
         row.pictures, row.vision, row.silenced, row.request.swaps[:] = pictures, vision, silenced, shown
-        if any(swap.sees == BOTH for swap in swaps):
-            assert images is not None
+        if images is not None and any(swap.sees == BOTH for swap in swaps):
             _read(row, target, images, pictures)
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
@@ -83,7 +90,13 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
 
 
 def _show(row: Row, target: Runner, swap: Swap) -> None:
-    """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them."""
+    """Let the target read other pictures, and what is committed behind them; or let the drafter alone see them.
+
+    Raises:
+        PromptError: the prompt has none. Nothing is touched.
+    """
+    if row.images is None:
+        raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
     row.pictures = swap.pictures
     swaps = row.request.swaps
     swaps[:] = [(n, old) for n, old in swaps if n < row.n_new or old.sees != swap.sees] + [(row.n_new, swap)]

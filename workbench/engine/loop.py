@@ -251,8 +251,8 @@ class Engine:
             if row.slot.length < row.prompt_length - 1:
                 return
         row.state = prime(row, row.drafter, row.models)
+        row.primed = True  # from here on the drafter holds something, which the row's end gives back
         row.policy_state = row.policy.start()
-        row.primed = True
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
         row.origin = self.clock.mark()
         row.origin_s = time.perf_counter()
