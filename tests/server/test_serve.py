@@ -22,6 +22,10 @@ from starlette.routing import Route
 from workbench.core.errors import CapacityError
 from workbench.server.app import make
 from workbench.server.guard import Guard
+from workbench.server.routes import PARTS
+from workbench.server.turns import LARGE_BYTES
+from workbench.service import Limits
+from workbench.service.meter import Meter
 
 
 @pytest.mark.slow
@@ -103,6 +107,36 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
     answer = ask(make(Limited(CapacityError("It never fits."))), "POST", "/v1/completions", json=ORDINARY)
     assert "retry-after" not in answer.headers
+
+
+class Metered(Limited):
+    """A client that counts requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter(Limits(requests_per_minute=3))
+
+    def let_in(self, user: str, counted: bool = True) -> None:
+        self.meter.let_in(user, counted=counted)
+
+
+def test_refused_requests_are_requests_too() -> None:
+    app = make(Metered())
+    wrong = ORDINARY | {"no_such_field": 1}
+    answers = [ask(app, "POST", "/v1/completions", json=wrong).status_code for _ in range(5)]
+    assert answers == [400, 400, 400, 429, 429]
+    body, kind = b"x" * (LARGE_BYTES + 1), {"content-type": "application/json"}
+    late = ask(app, "POST", "/v1/completions", content=body, headers=kind)
+    assert "a minute" in late.json()["error"]["message"], "before its body is read"
+
+
+def test_a_body_of_very_many_parts_is_refused_before_it_becomes_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was read"))
+    body, kind = b'{"prompt":[' + b"[]," * PARTS + b"[]]}", {"content-type": "application/json"}
+    answer = ask(make(Metered()), "POST", "/v1/completions", content=body, headers=kind)
+    monkeypatch.undo()
+    assert answer.status_code == 400
+    assert "too many parts" in answer.text
 
 
 def test_a_run_that_took_too_long_is_answered_with_the_reason() -> None:

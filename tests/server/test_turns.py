@@ -12,7 +12,7 @@ import pytest
 
 from workbench.core.errors import CapacityError
 from workbench.server.guard import CALL_BYTES, CALLS, Guard
-from workbench.server.turns import LARGE_BYTES, Turns
+from workbench.server.turns import LARGE_BYTES, PLACES, READ, Turns
 from workbench.service.caller import LeftError, watch
 
 ONE, OTHER = "203.0.113.7", "198.51.100.9"
@@ -81,16 +81,16 @@ def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declare
         other = Post(OTHER)
         asked.append(asyncio.ensure_future(other.to(app)))
         await settled()
-        assert slow.now == 2
-        assert sum(post.read > 0 for post in many) == 2  # nobody's body is read before its turn
+        assert slow.now == 2  # one of each address
+        assert sum(post.read > 0 for post in many) == 1  # nobody's body is read before its turn
         refused = [post for post in many if post.status]
-        assert len(refused) == 40 - 2 - 8
+        assert len(refused) == 40 - 1 - 8
         assert "of your address" in json.loads(refused[0].body)["error"]["message"]
         slow.go.set()
         await asyncio.gather(*asked)
         assert slow.most == 2
-        assert slow.served.index(OTHER) <= 3  # after the two that had begun, and one more turn at most
-        assert (len(slow.served), other.status) == (11, 200)
+        assert slow.served.index(OTHER) <= 1  # beside the first
+        assert (len(slow.served), other.status) == (10, 200)
 
     asyncio.run(scene())
 
@@ -107,7 +107,7 @@ def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> No
         slow.go.set()
         await third
         assert len(slow.served) == 2
-        assert (turns.free, len(turns.queue), turns.users) == (1, 0, {})
+        assert (turns.free, len(turns.queue), turns.waiting, turns.held) == (1, 0, {}, {})
 
     asyncio.run(scene())
 
@@ -155,7 +155,7 @@ def test_a_call_far_larger_than_a_trace_is_not_read_to_its_end(declared: bool) -
 def test_large_calls_count_as_requests_and_small_ones_do_not() -> None:
     counted: list[str] = []
 
-    def let_in(user: str) -> None:
+    def let_in(user: str, _: bool) -> None:
         if len(counted) == 1:
             raise CapacityError("Too many.", "Try again in 3 s.", 3)
         counted.append(user)
@@ -173,3 +173,51 @@ def test_large_calls_count_as_requests_and_small_ones_do_not() -> None:
     posts = asyncio.run(scene())
     assert len(counted) == 1
     assert b"Try again in 3 s" in posts[2].body
+
+
+def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() -> None:
+    async def scene() -> None:
+        slow = Slow()
+        slow.go.set()
+        turns = Turns(slow, body_s=0.05)
+        stuck = [Post(ONE) for _ in range(3)]
+        for post in stuck:
+            post.scope["path"], post.size = "/v1/completions", 0  # nothing of it ever comes
+        asked = [asyncio.ensure_future(post.to(Guard(turns))) for post in stuck]
+        await settled()
+        other = Post(OTHER)
+        await other.to(Guard(turns))
+        assert (other.status, slow.served) == (200, [OTHER])
+        await asyncio.gather(*asked)  # one after the other: each has its own time
+        assert [post.status for post in stuck] == [408] * 3
+        assert (turns.free, turns.held, turns.waiting) == (2, {}, {})
+
+    asyncio.run(scene())
+
+
+def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None:
+    async def scene() -> None:
+        slow = Slow()
+        turns = Turns(slow, places=2)
+        third = "192.0.2.5"
+        asked = [asyncio.ensure_future(Post(address).to(turns)) for address in (ONE, ONE, ONE, OTHER, third)]
+        await settled()
+        assert slow.served == [ONE, OTHER]
+        slow.go.set()
+        await asyncio.gather(*asked)
+        assert slow.served.index(third) < 4  # not behind all of the first
+        assert (turns.free, turns.held) == (2, {})
+
+    asyncio.run(scene())
+
+
+def test_a_large_request_whose_run_has_begun_keeps_no_place() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await scope[READ]()
+        assert turns.free == PLACES
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    turns, post = Turns(app), Post(ONE)
+    post.scope["path"] = "/v1/completions"
+    asyncio.run(post.to(turns))
+    assert (post.status, turns.free) == (200, PLACES)

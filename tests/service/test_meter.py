@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from workbench.bench import compare
 from workbench.bench.grid import Sweep
 from workbench.bench.sweep import END, measure_cell
 from workbench.client.wire import error_from_wire, error_to_wire, user_key
 from workbench.core.errors import CapacityError
 from workbench.service import Backend, Limits
+from workbench.service.book import Book
 from workbench.service.limits import LOCAL
 from workbench.service.meter import MANY, Meter
 
@@ -66,6 +69,38 @@ def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
     assert refused.value.retry_after_s == 40
     meter.charge(ONE, -70)
     meter.let_in(ONE)
+
+
+def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
+    book = Book(Limits(requests_per_minute=1, tokens_per_minute=1000))
+    runs: list[Any] = [
+        SimpleNamespace(user=user_key(ONE), alone=True, id=str(i), ended=True, charged=0) for i in range(4)
+    ]
+    for run in runs[:2]:
+        book.add(run, 600)  # two of one comparison
+    with pytest.raises(CapacityError, match="1,000 tokens a minute"):
+        book.add(runs[2], 600)
+
+
+def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "POLL_S", 0.0)
+    begun: list[int] = []
+
+    class Owing:
+        """A host whose second run has to wait twice, and which then gives up."""
+
+        def start(self, *_: Any, **__: Any) -> Any:
+            begun.append(1)
+            if len(begun) > 1:
+                raise CapacityError("Tokens are owed.", "", 2) if len(begun) < 4 else CapacityError("It never fits.")
+            trace = SimpleNamespace(footer=SimpleNamespace(reason="tokens"))
+            return SimpleNamespace(ended=True, wait=lambda *_: trace, cancel=lambda: None)
+
+        def forget(self, run: Any) -> None:
+            """Nothing is kept."""
+
+    steps = list(compare.measure(Owing(), "x", ["autoregressive", "draft-model"], repeats=1))  # type: ignore[arg-type]
+    assert [step.waiting for step in steps if step.waiting] == ["waits: Tokens are owed."] * 2
 
 
 def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:

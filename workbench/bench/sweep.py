@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.compare import Comparison
+from workbench.bench.compare import Comparison, attempt
 from workbench.bench.conditions import Conditions, canonical
 from workbench.bench.estimates import METRICS, estimates
 from workbench.bench.grid import Axis, Cell, Host, Sweep
 from workbench.bench.kept import DONE, FAILED, RUNNING, WAITING, Kept, Result, otherwise
-from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
 __all__ = ["DONE", "FAILED", "RUNNING", "WAITING", "Axis", "Cell", "Crew", "Kept", "Result", "Sweep", "here", "run"]
@@ -99,17 +99,11 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
     Raises:
         WorkbenchError: it cannot be measured.
     """
-    while True:
-        try:
-            steps = cell.measured(host, user, stopped)
-            break
-        except CapacityError as error:
-            if error.retry_after_s is None:
-                raise
-            yield f"waits: {error.message}"
-            if stopped():
-                return
-            time.sleep(POLL_S)
+    while (steps := attempt(lambda: cell.measured(host, user, stopped), said := [])) is None:
+        yield said[0]
+        if stopped():
+            return
+        time.sleep(POLL_S)
     yield from steps
 
 

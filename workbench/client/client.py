@@ -98,13 +98,13 @@ class Workbench:
         """What one user may ask for; see `workbench.service.limits.Limits`."""
         return self._backend.limits
 
-    def let_in(self, user: str) -> None:
-        """Count a request of a user that is no run.
+    def let_in(self, user: str, counted: bool = True) -> None:
+        """Count a request of a user that is no run, or only ask whether there is room for one.
 
         Raises:
             WorkbenchError: their address has made too many in a minute.
         """
-        self._backend.let_in(user)
+        self._backend.let_in(user, counted)
 
     # -- models --------------------------------------------------------------------------------------------------
 

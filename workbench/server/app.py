@@ -14,6 +14,7 @@ from workbench.server.door import Door
 from workbench.server.guard import Guard
 from workbench.server.reference import page
 from workbench.server.routes import router
+from workbench.server.turns import Turns, counter
 
 
 def make(client: Any, door: Door | None = None) -> FastAPI:
@@ -21,7 +22,11 @@ def make(client: Any, door: Door | None = None) -> FastAPI:
     app = FastAPI(
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
-        middleware=[Middleware((door or Door()).before), Middleware(Guard)],
+        middleware=[
+            Middleware((door or Door()).before),
+            Middleware(Guard),
+            Middleware(Turns, let_in=counter(client)),
+        ],
         docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,
     )

@@ -29,6 +29,13 @@ class TooLargeError(WorkbenchError):
         )
 
 
+class LateError(WorkbenchError):
+    """The body of a request does not arrive."""
+
+    def __init__(self) -> None:
+        super().__init__("The request did not arrive in time.", "Send it at once.")
+
+
 class Guard:
     """ASGI middleware.
 
@@ -86,10 +93,10 @@ def is_call(scope: Any) -> bool:
 
 
 def _answer(scope: Any, problem: Exception) -> JSONResponse:
-    if isinstance(problem, TooLargeError | CapacityError):
+    if isinstance(problem, TooLargeError | CapacityError | LateError):
         if is_call(scope):  # a page shows the words of an answer, and of a refusal none
             return _told(200, problem.message, problem.remedy)
-        status = 413 if isinstance(problem, TooLargeError) else 429
+        status = 413 if isinstance(problem, TooLargeError) else 408 if isinstance(problem, LateError) else 429
         return _told(status, problem.message, problem.remedy)
     logger.error("a request to %s failed", scope["path"], exc_info=problem)
     if scope["path"].startswith("/gradio_api/"):  # Gradio raises about requests that it does not understand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -13,15 +14,17 @@ from starlette.requests import ClientDisconnect
 
 import workbench
 from workbench.client import wire
-from workbench.core.errors import ModelError, OverdueError, ParameterError, WorkbenchError
+from workbench.core.errors import CapacityError, ModelError, OverdueError, ParameterError, WorkbenchError
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
 from workbench.server.keys import STRANGER
+from workbench.server.turns import BODY_S, READ, counter
 from workbench.trace.events import STOPPED, Trace
 
 POLL_S = 0.01
-BODY_S = 30.0
-"""A request whose body takes longer to arrive is given up."""
+PARTS = 500_000
+"""Commas and opening brackets in a body. Reading JSON holds up everybody, in whatever thread it is read, and takes
+long where there are many small things; text and pictures have few."""
 CLIENT_LEFT = 499
 """Status for the log, where nobody reads the answer any more (nginx's number)."""
 
@@ -107,13 +110,20 @@ def _refused(problem: BaseException) -> Response:
 
 
 async def _complete(client: Any, request: Request, chat: bool) -> Response:
+    user, let_in = user_of(request), counter(client)
     try:
+        let_in(user, False)  # each run counts itself
         body = await read_json(request)
-        wanted, runs = await asyncio.to_thread(_begin, client, body, chat, user_of(request))
+        wanted, runs = await asyncio.to_thread(_begin, client, body, chat, user)
     except ClientDisconnect:
         return Response(status_code=CLIENT_LEFT)
     except Exception as problem:
+        if not isinstance(problem, CapacityError):  # what began no run was a request too
+            with contextlib.suppress(CapacityError):
+                let_in(user, True)
         return _refused(problem)
+    if READ in request.scope:
+        await request.scope[READ]()
     keep = False
     try:
         # A run that fails before its first token is answered with a status, streamed or not.
@@ -250,7 +260,10 @@ async def read_json(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ParameterError("The request is not declared as JSON.", "Send content-type: application/json.")
     try:
-        return json.loads(await asyncio.wait_for(_body(request), BODY_S), parse_constant=_no_constant)
+        body = await asyncio.wait_for(_body(request), BODY_S)
+        if sum(body.count(mark) for mark in b",[{") > PARTS:
+            raise ParameterError("The request has too many parts.", f"Send at most {PARTS:,} values.")
+        return json.loads(body, parse_constant=_no_constant)
     except asyncio.TimeoutError:
         raise ParameterError("The request did not arrive in time.", "Send it at once.") from None
     except (ValueError, RecursionError):

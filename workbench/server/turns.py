@@ -2,6 +2,7 @@
 
 A trace that the browser sends to have it analysed takes many times its size as Python objects, and its JSON is read
 where all requests are answered. So no large body is read before it has a place; until then it waits with its sender.
+No address has all places, and a body that does not arrive gives its place back: who sends slowly stops nobody else.
 """
 
 from __future__ import annotations
@@ -9,89 +10,131 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from workbench.client import wire
 from workbench.core.errors import CapacityError
-from workbench.server.guard import declared, is_call
+from workbench.server.guard import LateError, declared, is_call
 from workbench.service.caller import LEFT
 from workbench.service.fairqueue import FairQueue
 from workbench.service.limits import address_of
 
 LARGE_BYTES = 64 << 10
 PLACES, WAITING = 2, 8
-"""Large requests that are read and answered at once; of one address, that wait for that."""
+"""Large requests that are read and answered at once, at most all but one of them of one address; those of one address
+that wait for that."""
+BODY_S = 30.0
+"""A request whose body takes longer to arrive is given up."""
+READ = "workbench.read"
+"""Entry of the scope of a large request: gives its place to the next one, where its body has been read and understood
+and the answer takes long."""
+LetIn = Callable[[str, bool], None]
+"""Counts a request of a user (True), or only asks whether there is room for one; refuses one too many."""
 SOON_S = 2
 """Seconds after which an address whose requests wait may ask again."""
 
 
 class Turns:
-    """ASGI middleware in front of the pages' calls.
+    """ASGI middleware in front of everything that is sent a body.
 
     Args:
         app: what is behind it.
-        let_in: counts a large request of a user, and refuses one too many.
+        let_in: counts a large call of a page; of other requests, which count when they begin a run, it asks only.
         places: large requests at once.
         waiting: large requests of one address that may wait.
+        body_s: seconds a large body may take to arrive.
     """
 
     def __init__(
-        self, app: Any, let_in: Callable[[str], None] = lambda _: None, places: int = PLACES, waiting: int = WAITING
+        self,
+        app: Any,
+        let_in: LetIn = lambda *_: None,
+        places: int = PLACES,
+        waiting: int = WAITING,
+        body_s: float = BODY_S,
     ) -> None:
-        self.app, self.let_in = app, let_in
-        self.free, self.most = places, waiting
-        self.queue: FairQueue[asyncio.Future[None]] = FairQueue()
-        self.users: dict[str, int] = {}
+        self.app, self.let_in, self.body_s = app, let_in, body_s
+        self.free, self.most, self.each = places, waiting, max(1, places - 1)
+        self.queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
+        self.waiting: Counter[str] = Counter()
+        self.held: Counter[str] = Counter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, a large one once it is its turn."""
-        if scope["type"] != "http" or not is_call(scope):
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        user = wire.user_key((scope.get("client") or ("",))[0])
+        user, call = wire.user_key((scope.get("client") or ("",))[0]), is_call(scope)
         async with contextlib.AsyncExitStack() as place:
             if is_large(scope):
-                self.let_in(user)
+                self.let_in(user, call)
                 await place.enter_async_context(self._place(user))
-            await self._watched(scope, receive, send)
+                scope, receive = scope | {READ: place.aclose}, self._punctual(receive)
+            await (self._watched if call else self.app)(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def _place(self, user: str) -> AsyncIterator[None]:
         """A place, once it is the user's turn."""
-        if self.free:
-            self.free -= 1
+        address = address_of(user)
+        if self._may(address):
+            self._take(address)
         else:
-            address = address_of(user)
-            if self.users.get(address, 0) >= self.most:
+            if self.waiting[address] >= self.most:
                 raise CapacityError(
                     f"{self.most} large requests of your address wait already.", f"Try again in {SOON_S} s.", SOON_S
                 )
-            self.users[address] = self.users.get(address, 0) + 1
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting[address] += 1
+            turn = address, asyncio.get_running_loop().create_future()
             self.queue.put(user, turn)
             try:
-                await turn
+                await turn[1]
             except asyncio.CancelledError:
                 if not self.queue.remove(turn):  # its turn had come
-                    self._next()
+                    self._give(address)
                 raise
             finally:
-                self.users[address] -= 1
-                if not self.users[address]:
-                    del self.users[address]
+                _less(self.waiting, address)
         try:
             yield
         finally:
-            self._next()
+            self._give(address)
 
-    def _next(self) -> None:
-        """The place goes to whoever is next."""
-        while (turn := self.queue.pop()) is not None:
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def _may(self, address: str) -> bool:
+        """Whether a place is free for an address."""
+        return self.free > 0 and self.held[address] < self.each
+
+    def _take(self, address: str) -> None:
+        self.free -= 1
+        self.held[address] += 1
+
+    def _give(self, address: str) -> None:
+        """A place of an address goes to whoever is next."""
         self.free += 1
+        _less(self.held, address)
+        while (turn := self.queue.pop(self._may)) is not None:
+            if not turn[1].done():
+                self._take(turn[0])
+                turn[1].set_result(None)
+
+    def _punctual(self, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+        """What hears a request, until its body is here and no longer than a body may take."""
+        loop = asyncio.get_running_loop()
+        until, whole = loop.time() + self.body_s, False
+
+        async def heard() -> Any:
+            nonlocal whole
+            if whole:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - loop.time()))
+            except asyncio.TimeoutError:
+                raise LateError from None
+            whole = not message.get("more_body", False)
+            return message
+
+        return heard
 
     async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; once its body is here, notice when the caller leaves."""
@@ -124,6 +167,23 @@ class Turns:
 
 
 def is_large(scope: Any) -> bool:
-    """Whether a request has a large body, or does not say how large it is."""
+    """Whether a request has a large body, or one that does not say how large it is."""
     names = {name for name, _ in scope["headers"]}
-    return declared(scope) > LARGE_BYTES or b"content-length" not in names
+    return scope["method"] == "POST" and (declared(scope) > LARGE_BYTES or b"content-length" not in names)
+
+
+def counter(client: Any) -> LetIn:
+    """What counts the requests of a client's users; see `workbench.client.Workbench.let_in`."""
+
+    def let_in(user: str, counted: bool) -> None:
+        if getattr(client, "ready", True):  # while it is in the making, asking it would hold up everybody
+            getattr(client, "let_in", lambda *_: None)(user, counted)
+
+    return let_in
+
+
+def _less(counts: Counter[str], name: str) -> None:
+    """One less; what is 0 is forgotten."""
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

@@ -320,13 +320,13 @@ class Backend:
         """Whether somebody's run goes on, those left aside that stand paused or measure in the background."""
         return any(run is not besides and not run.background and run.state != PAUSED for run in self._book.active())
 
-    def let_in(self, user: str) -> None:
-        """Count a request that is no run.
+    def let_in(self, user: str, counted: bool = True) -> None:
+        """Count a request that is no run, or only ask whether there is room for one.
 
         Raises:
             CapacityError: its address has made too many in a minute.
         """
-        self._book.meter.let_in(user)
+        self._book.meter.let_in(user, counted=counted)
 
     def forget(self, run: Run) -> None:
         """Give an ended run's memory back at once, instead of keeping it for those who may ask."""

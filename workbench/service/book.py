@@ -36,15 +36,16 @@ class Book:
         self._lock = threading.Lock()
 
     def add(self, run: Run, max_new_tokens: int) -> None:
-        """Take a run in, and charge its user for it. One of many that are timed is no request of its own.
+        """Take a run in, and charge its user for it.
+
+        One of many that are timed is no request of its own, but has to wait too while tokens of earlier ones are owed.
 
         Raises:
             CapacityError: its user, or all users together, have as many as allowed, or more in a minute.
         """
         with self._lock:
             self._limits.check_room(run.user, [r.user for r in self._runs.values() if not r.ended])
-            if not run.alone:
-                self.meter.let_in(run.user)
+            self.meter.let_in(run.user, n=0 if run.alone else 1)
             self._runs[run.id] = run
         self.charge(run, max_new_tokens)
 

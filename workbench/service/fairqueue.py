@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from workbench.service.limits import address_of
@@ -34,12 +34,15 @@ class FairQueue(Generic[T]):
         with self._lock:
             return next((line[0] for users in self._lines.values() for line in users.values()), None)
 
-    def pop(self) -> T | None:
-        """Take the next item; its user goes to the end of the turns there, and its address to the end of all."""
+    def pop(self, may: Callable[[str], bool] = lambda _: True) -> T | None:
+        """Take the next item; its user goes to the end of the turns there, and its address to the end of all.
+
+        `may`: says whether it is an address's turn at all; those it leaves out keep their place.
+        """
         with self._lock:
-            if not self._lines:
+            address = next(filter(may, self._lines), None)
+            if address is None:
                 return None
-            address = next(iter(self._lines))
             users = self._lines.pop(address)
             user = next(iter(users))
             line = users.pop(user)

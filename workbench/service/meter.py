@@ -52,15 +52,15 @@ class Meter:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def let_in(self, user: str) -> None:
-        """Count a request.
+    def let_in(self, user: str, n: int = 1, counted: bool = True) -> None:
+        """Count requests, or only ask whether there is room for them; with n=0, whether tokens are owed.
 
         Raises:
             CapacityError: its address has made too many, or used too many tokens; it says when to come again.
         """
         with self._lock:
             requests, tokens = self._bucket(user, "requests"), self._bucket(user, "tokens")
-            for bucket, least, what in ((requests, 1.0, "requests"), (tokens, 0.0, "tokens")):
+            for bucket, least, what in ((requests, float(n), "requests"), (tokens, 0.0, "tokens")):
                 if bucket is not None and bucket.level < least:
                     seconds = math.ceil(bucket.wait_s(least))
                     raise CapacityError(
@@ -68,8 +68,8 @@ class Meter:
                         f"Try again in {seconds} s.",
                         retry_after_s=seconds,
                     )
-            if requests is not None:
-                requests.level -= 1
+            if requests is not None and counted:
+                requests.level -= n
 
     def charge(self, user: str, tokens: int) -> None:
         """Count tokens; negative: give them back."""

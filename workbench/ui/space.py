@@ -156,7 +156,7 @@ def launch_options(client: Any, door: Door | None = None, public: bool = False) 
     from workbench.server.door import Door
     from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.routes import router
-    from workbench.server.turns import Turns
+    from workbench.server.turns import Turns, counter
     from workbench.ui import LAUNCH
 
     front = door or Door()
@@ -167,10 +167,6 @@ def launch_options(client: Any, door: Door | None = None, public: bool = False) 
         def build_middleware_stack(self) -> Any:
             return front.before(super().build_middleware_stack())
 
-    def let_in(user: str) -> None:
-        if getattr(client, "ready", True):  # while it is in the making, asking it would hold up everybody
-            getattr(client, "let_in", lambda _: None)(user)
-
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app takes no files.", "remedy": ""}}, 403)
 
@@ -179,7 +175,7 @@ def launch_options(client: Any, door: Door | None = None, public: bool = False) 
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
         middleware=[
             Middleware(Guard, call_bytes=CALL_BYTES if public else None),
-            Middleware(Turns, let_in=let_in),
+            Middleware(Turns, let_in=counter(client)),
             *LAUNCH["app_kwargs"]["middleware"],
         ],
         default_response_class=ORJSONResponse,
