@@ -169,6 +169,34 @@ def test_a_prompt_is_cut_to_its_last_tokens(models: Models) -> None:
     assert trace.header.prompt_tokens == PROMPT[-4:]
 
 
+def test_the_text_of_a_prompt_that_is_cut_is_that_of_its_tokens(models: Models) -> None:
+    header = run(models, "draft-model", Extras(truncate_prompt=4))[0].header
+    assert header.prompt == models.tokenizer.decode(PROMPT[-4:])
+
+
+def test_a_request_that_is_run_again_has_the_scores_of_one_run(models: Models) -> None:
+    wish = Extras(logprobs=0, prompt_logprobs=0)
+    trace, request = run(models, "draft-model", wish)
+    first = [*request.scores], [*request.prompt_scores]
+    assert len(first[0]) == len(trace.token_ids)
+    Engine(models).generate(request)
+    assert (request.scores, request.prompt_scores) == first
+
+
+def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, _ = run(models, "autoregressive", Extras())
+    monkeypatch.setattr(Models, "eos", property(lambda _: frozenset({free.token_ids[2]})))
+    for stops in (True, False):
+        request = Request(
+            PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=Extras(min_tokens=6), stop_at_eos=stops
+        )  # fmt: skip
+        ids = Engine(models).generate(request).token_ids
+        assert (free.token_ids[2] in ids[:6]) is not stops
+        assert (ids == free.token_ids) is not stops
+
+
 def test_token_ids_that_the_target_does_not_have_are_refused(models: Models) -> None:
     wishes = {"stop_token_ids": Extras(stop_tokens=(SIZE,)), "logit_bias": Extras(logit_bias=((-1, 1.0),))}
     for name, wish in wishes.items():

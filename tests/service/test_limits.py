@@ -8,6 +8,7 @@ import pytest
 
 from workbench.client.wire import user_key
 from workbench.core.errors import CapacityError, ParameterError, PromptError
+from workbench.engine.extras import Extras
 from workbench.service import Backend, Limits
 from workbench.service.limits import LOCAL
 
@@ -89,6 +90,21 @@ def test_a_prompt_of_too_many_tokens_is_refused_once_they_can_be_counted(backend
     with pytest.raises(PromptError, match="Shorten it by 4 tokens"):
         bench.start(PROMPT, "autoregressive")
     assert len(bench.start("abc", "autoregressive", max_new_tokens=2).wait(30).token_ids) == 2
+
+
+def test_of_a_prompt_that_is_cut_only_what_is_left_counts(backend: Callable[..., Backend]) -> None:
+    bench = backend(limits=Limits(prompt_tokens=5, max_new_tokens=8))
+    wish = Extras(truncate_prompt=3)
+    ids = bench.start("abcde", "autoregressive", max_new_tokens=1).wait(30).header.prompt_tokens
+    for prompt in (PROMPT, ids * 3):
+        run = bench.start(prompt, "autoregressive", max_new_tokens=2, extras=wish, paused=True)
+        until(lambda run=run: run.trace is not None)
+        assert run.charged == 3 + 2
+        run.resume()
+        header = run.wait(30).header
+        assert (len(header.prompt_tokens), header.prompt) == (3, PROMPT[-3:] if prompt is PROMPT else "cde")
+    with pytest.raises(PromptError, match="4 tokens"):
+        bench.start(ids * 2, "autoregressive", max_new_tokens=2, extras=Extras(truncate_prompt=9))
 
 
 def test_a_refused_request_takes_no_place(backend: Callable[..., Backend]) -> None:

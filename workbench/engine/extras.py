@@ -59,6 +59,10 @@ class Extras:
             if any(not 0 <= token < vocab_size for token in ids):
                 raise ParameterError(f"{name} holds token ids outside 0…{vocab_size - 1}.", "Use the target's ids.")
 
+    def kept(self, prompt: Sequence[int]) -> list[int]:
+        """What is left of a prompt's tokens: the last `truncate_prompt`, or all."""
+        return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
+
     def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
         """The sampling with the law's changes as processors, behind those that it has."""
         processors = []

@@ -99,6 +99,7 @@ class Engine:
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} asks for nothing.", "Use 1 or more.")
+        request.swaps, request.scores, request.prompt_scores = [], [], []  # of a run of it before this one
         row = Row(request, prompt, models)
         room = self.models.target.context - len(prompt)
         notes = []
@@ -133,8 +134,8 @@ class Engine:
             prompt = encode(self.models.tokenizer, request.prompt)
         else:
             prompt = [int(t) for t in request.prompt]
-        if request.extras.truncate_prompt and request.images is None:
-            prompt = prompt[-request.extras.truncate_prompt :]
+        if request.images is None:
+            prompt = request.extras.kept(prompt)
         context, vocabulary = self.models.target.context, self.models.target.vocab_size
         if not prompt:
             raise PromptError("The prompt is empty.", "Write at least one token for the model to continue.")
@@ -154,7 +155,8 @@ class Engine:
 
     def _header(self, row: Row) -> Header:
         request, models = row.request, row.models
-        asked = request.prompt if len(request.prompt) else row.committed
+        is_cut = request.images is None and request.extras.truncate_prompt == len(row.committed)
+        asked = request.prompt if len(request.prompt) and not is_cut else row.committed
         return Header(
             target=models.target_name,
             drafter=models.drafter_name,

@@ -97,7 +97,8 @@ class Row:
         self.request = request
         self.models = models
         self.configured = request.configured()
-        self.sampling = request.extras.shaped(request.sampling, len(prompt), models.eos)
+        eos = models.eos if request.stop_at_eos else ()  # one that ends nothing is barred nowhere
+        self.sampling = request.extras.shaped(request.sampling, len(prompt), eos)
         self.draw = Draw(request.seed)
         self.prompt_length = len(prompt)
         self.committed: list[int] = prompt

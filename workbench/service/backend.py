@@ -250,6 +250,9 @@ class Backend:
             WorkbenchError: the request is wrong. What only shows when models are loaded ends the run with an error.
         """
         with self._telemetry.counting():
+            wishes = extras or Extras()
+            if isinstance(prompt, list | tuple) and not images:
+                prompt = wishes.kept(prompt)  # before they are counted
             configured, sampling = check_request(self.limits, prompt, method, params, max_new_tokens, seed, stop)
             pictures = decode_all(images)
             pair = self._names.pair(target, drafter, configured.drafter.blind)
@@ -262,7 +265,7 @@ class Backend:
             request = Request(
                 prompt, configured, sampling, max_new_tokens, seed, tuple(stop),
                 paused=paused, pace=run.pace, on_round=lambda record: self._on_round(run, record), pictures=pictures,
-                extras=(wishes := extras or Extras()), stop_at_eos=not wishes.ignore_eos,
+                extras=wishes, stop_at_eos=not wishes.ignore_eos,
             )  # fmt: skip
             run.request = request
             run.trace_bytes += picture_bytes(pictures)
@@ -372,7 +375,8 @@ class Backend:
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
-        n_prompt = len(encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt)
+        prompt = encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt
+        n_prompt = len(prompt if request.images is not None else request.extras.kept(prompt))
         self.limits.check_prompt_tokens(n_prompt)
         self._book.charge(run, n_prompt)
         desk = self._shelf.desk(models.target_name)
