@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -18,6 +19,7 @@ from workbench import Workbench
 from workbench.core.errors import ParameterError
 from workbench.engine.extras import Extras, Scored
 from workbench.server import fields, logprobs
+from workbench.server import openai as server_openai
 from workbench.server.app import make
 
 STORY = serving.STORY
@@ -99,11 +101,41 @@ def test_fields_become_wishes() -> None:
 
 def test_a_part_of_a_character_has_its_bytes_and_no_text_of_its_own() -> None:
     scores = [Scored(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
-    told = logprobs.of_completion(scores, 0)
+    told = logprobs.OfCompletion().more(scores)
     assert told["tokens"] == [" a", "bytes:\\xe4\\xb8", "bytes:\\xad", "b"]
     assert told["text_offset"] == [0, 2, 2, 3]
-    assert logprobs.of_completion(scores, 3)["text_offset"] == [3]
     assert logprobs.of_chat(scores)["content"][1]["bytes"] == [0xE4, 0xB8]
+
+
+class Read(Scored):
+    """A token that counts how often its bytes are asked for."""
+
+    reads = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "data":
+            Read.reads += 1
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -> None:
+    """Not all that went before again for each piece, in the loop that serves everybody."""
+    line = [Read(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"] * 8)]
+    n_prompt = 9 if echo else 0
+    asked = Extras(logprobs=0, prompt_logprobs=0 if echo else None)
+    request = SimpleNamespace(extras=asked, scores=[], prompt_scores=line[:n_prompt])
+    run: Any = SimpleNamespace(request=request, trace=SimpleNamespace(header=SimpleNamespace(prompt_text=["x"])))
+    wanted: Any = SimpleNamespace(echo=echo, chat=False)
+    teller, pieces = server_openai.Teller(wanted, run), []
+    Read.reads = 0
+    for one in line[n_prompt:]:
+        request.scores.append(one)
+        pieces.append(teller.more())
+    assert Read.reads == 2 * len(line)  # for its text, and for where it begins
+    whole = server_openai.Teller(wanted, run).more()
+    assert whole is not None
+    assert whole == {name: [x for part in pieces for x in part[name]] for name in whole}
 
 
 def test_a_target_alone_answers_ordinary_requests(tmp_path: Path) -> None:

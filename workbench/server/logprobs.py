@@ -36,31 +36,42 @@ def _entry(one: Any) -> dict[str, Any]:
     return {"token": token(one.data), "logprob": one.logprob, "bytes": list(one.data)}
 
 
-def of_completion(scores: Sequence[Any], said: int, before: tuple[str, Sequence[Any]] | None = None) -> dict[str, Any]:
-    """For `choices[].logprobs` of completions.
+class OfCompletion:
+    """For `choices[].logprobs` of one completion, piece by piece: what was told is not read again.
 
     Args:
-        scores: `workbench.engine.extras.Scored` of each token so far.
-        said: so many of them were told already.
         before: where the prompt is repeated, its first token, of which there is no probability, and the others'.
     """
-    first, prompt = before or ("", [])
-    line = [*prompt, *scores]
-    at, offsets, utf8 = len(first), [], codecs.getincrementaldecoder("utf-8")("replace")
-    for one in line:
-        offsets.append(at)
-        at += len(utf8.decode(one.data))
-    is_first = before is not None and not said
-    new = line if is_first else line[len(prompt) + said :]
-    found: dict[str, list[Any]] = {
-        "tokens": [token(one.data) for one in new],
-        "token_logprobs": [one.logprob for one in new],
-        "top_logprobs": [{token(top.data): top.logprob for top in (*one.top, one)} if one.top else None for one in new],
-        "text_offset": offsets[len(line) - len(new) :],
-    }
-    if not is_first:
-        return found
-    return {name: [value, *found[name]] for name, value in zip(found, (first, None, None, 0), strict=True)}
+
+    def __init__(self, before: tuple[str, Sequence[Any]] | None = None) -> None:
+        self._before = before
+        self._at, self._utf8 = 0, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self, scores: Sequence[Any]) -> dict[str, Any]:
+        """The next piece; the first one begins with the prompt, where it is repeated.
+
+        Args:
+            scores: `workbench.engine.extras.Scored` of each token that was not told yet.
+        """
+        before, self._before = self._before, None
+        if before is not None:
+            self._at, scores = len(before[0]), [*before[1], *scores]
+        tops = ((*one.top, one) if one.top else () for one in scores)
+        found: dict[str, list[Any]] = {
+            "tokens": [token(one.data) for one in scores],
+            "token_logprobs": [one.logprob for one in scores],
+            "top_logprobs": [{token(top.data): top.logprob for top in each} or None for each in tops],
+            "text_offset": [self._pass(one.data) for one in scores],
+        }
+        if before is None:
+            return found
+        return {name: [value, *found[name]] for name, value in zip(found, (before[0], None, None, 0), strict=True)}
+
+    def _pass(self, data: bytes) -> int:
+        """Where in the text a token begins, in characters."""
+        at = self._at
+        self._at += len(self._utf8.decode(data))
+        return at
 
 
 def of_prompt(scores: Sequence[Any]) -> list[dict[str, Any] | None]:

@@ -139,15 +139,17 @@ def whole(wanted: Wanted, runs: Sequence[Any]) -> dict[str, Any]:
     kind = "chat.completion" if wanted.chat else "text_completion"
     choices, more = [], {}
     for i, run in enumerate(runs):
-        trace, found = run.trace, Found.of(run)
+        trace, teller = run.trace, Teller(wanted, run)
+        prompt = teller.prompt()
+        told = {} if prompt is None else {"prompt_logprobs": logprobs.of_prompt(prompt)}
         choice: dict[str, Any] = {"index": i}
         if wanted.chat:
             choice["message"] = {"role": "assistant", "content": trace.text}
-            more |= {} if found.prompt is None else {"prompt_logprobs": logprobs.of_prompt(found.prompt)}
+            more |= told
         else:
             choice["text"] = echoed(wanted, trace) + trace.text
-            choice |= {} if found.prompt is None else {"prompt_logprobs": logprobs.of_prompt(found.prompt)}
-        choice |= {"logprobs": told_of(wanted, trace, found, 0), "finish_reason": finish_reason(trace)}
+            choice |= told
+        choice |= {"logprobs": teller.more(), "finish_reason": finish_reason(trace)}
         choices.append(choice)
     traces = [run.trace for run in runs]
     return _envelope(wanted, traces[0], kind) | {"choices": choices, "usage": usage(traces)} | more
@@ -158,32 +160,33 @@ def echoed(wanted: Wanted, trace: Trace) -> str:
     return trace.header.prompt if wanted.echo else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Log-probabilities of a run, or None where none were asked for."""
+class Teller:
+    """Log-probabilities of one answer, piece by piece: of each token once, so that a long stream costs no more.
 
-    text: list[Any] | None
-    prompt: list[Any] | None
+    Args:
+        wanted: says in which shape.
+        run: its prompt was read.
+    """
 
-    @classmethod
-    def of(cls, run: Any) -> Found:
-        """What there is so far."""
-        request: Any = getattr(run, "request", None)
-        wishes = getattr(request, "extras", None)
-        return cls(
-            None if wishes is None or wishes.logprobs is None else list(run.request.scores),
-            None if wishes is None or wishes.prompt_logprobs is None else list(run.request.prompt_scores),
-        )
+    def __init__(self, wanted: Wanted, run: Any) -> None:
+        self._request: Any = getattr(run, "request", None)
+        self._wishes = getattr(self._request, "extras", None)
+        self._n = 0
+        before = (run.trace.header.prompt_text[0], self.prompt() or []) if wanted.echo else None
+        self._shape = logprobs.of_chat if wanted.chat else logprobs.OfCompletion(before).more
 
+    def prompt(self) -> list[Any] | None:
+        """Those of the prompt; None where none were asked for."""
+        asked = self._wishes is not None and self._wishes.prompt_logprobs is not None
+        return list(self._request.prompt_scores) if asked else None
 
-def told_of(wanted: Wanted, trace: Trace, found: Found, said: int) -> dict[str, Any] | None:
-    """Log-probabilities of the tokens from number `said` on; the prompt's before the first, where it is repeated."""
-    if found.text is None:
-        return None
-    if wanted.chat:
-        return logprobs.of_chat(found.text[said:])
-    before = (trace.header.prompt_text[0], found.prompt or []) if wanted.echo else None
-    return logprobs.of_completion(found.text, said, before)
+    def more(self) -> dict[str, Any] | None:
+        """Those of the tokens that came since the last call, the prompt's before the first where it is repeated."""
+        if self._wishes is None or self._wishes.logprobs is None:
+            return None
+        new = self._request.scores[self._n :]
+        self._n += len(new)
+        return self._shape(new)
 
 
 def piece(

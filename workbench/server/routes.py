@@ -195,7 +195,8 @@ class _Line:
         self.wanted, self.index, self.run = wanted, index, run
         self.trace: Trace = run.trace
         self.least = wanted.starts[index]["extras"].min_tokens if "extras" in wanted.starts[index] else 0
-        self.seen, self.text, self.said, self.n_tokens, self.n_told, self.since = 0, "", 0, 0, 0, 0
+        self.teller = openai.Teller(wanted, run)
+        self.seen, self.text, self.said, self.n_tokens, self.since = 0, "", 0, 0, 0
         self.over = False
 
     def first(self) -> str:
@@ -219,9 +220,7 @@ class _Line:
         if len(sayable) <= self.said and not ended:
             return ""
         new, self.said, self.over = sayable[self.said :], len(sayable), ended
-        found = openai.Found.of(self.run)
-        told = openai.told_of(self.wanted, self.trace, found, self.n_told)
-        self.n_told = len(found.text or ())
+        told = self.teller.more()
         return _event(openai.piece(self.wanted, self.index, self.trace, new, last=ended, told=told))
 
 
