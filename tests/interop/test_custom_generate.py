@@ -265,6 +265,18 @@ def test_mistakes_are_named() -> None:
         model.generate(**inputs, max_new_tokens=3, custom_generate=speculative("prompt-lookup"))
 
 
+@pytest.mark.parametrize("whose", ["model", "assistant"])
+def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
+    models = {name: family("gpt2", attn_pdrop=0.5, resid_pdrop=0.5, embd_pdrop=0.5) for name in ("model", "assistant")}
+    models[whose].train()
+    spec = speculative("draft-model", assistant=models["assistant"])
+    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+        models["model"].generate(**batch(5), max_new_tokens=4, custom_generate=spec, pad_token_id=0)
+    models[whose].eval()
+    plain, ours = both(models["model"], spec, batch(5))
+    assert torch.equal(plain, ours)
+
+
 @pytest.mark.slow
 def test_the_bundled_model_and_its_heads() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -124,7 +124,7 @@ _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, Standing]]
 def _recall(runner: Runner, folder: str | Path | None) -> Standing:
     """What was found earlier of the same weights, dtype, device and code; else it is found now."""
     if folder is None or not Path(folder).is_dir():
-        seen = [(runner.dtype, runner.device), *map(_version, runner.model.parameters())]
+        seen = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
         before = _of_objects.get(runner.model)
         if before is None or before[0] != seen:
             before = _of_objects[runner.model] = (seen, standing(runner))

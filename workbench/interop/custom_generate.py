@@ -186,7 +186,7 @@ class Speculative:
     def _models(self, model: PreTrainedModel, assistant: PreTrainedModel | None, length: int, n_rows: int) -> Models:
         """The user's models as the engine wants them: for this call only, with room for this call."""
         models = Models(Runner(model, length, n_rows), self._tokenizer, _name_of(model))
-        admit(models.target, models.target_name)
+        _admit(models.target, models.target_name)
         if models.target.context < length and models.target.why_context:
             raise ModelError(
                 f"{models.target_name} cannot write up to {length} tokens here: {models.target.why_context}.",
@@ -196,7 +196,7 @@ class Speculative:
         models.heads = find_heads(models.target_name, models.target)
         if assistant is not None and "drafter" in self._configured.method.needs:
             models.drafter = Runner(assistant, length, n_rows)
-            admit(models.drafter, "The assistant")
+            _admit(models.drafter, "The assistant")
             models.drafter_name = models.target_name if assistant is model else f"{_name_of(assistant)} (assistant)"
             if models.drafter.vocab_size != models.target.vocab_size:
                 raise ModelError(
@@ -204,6 +204,23 @@ class Speculative:
                     "Take an assistant with the model's tokenizer, or a method that needs none.",
                 )
         return models
+
+
+def _admit(runner: Runner, name: str) -> None:
+    """Refuse a model that the engine cannot call; one in training mode with the likeliest reason.
+
+    Raises:
+        ModelError: with what to do.
+    """
+    try:
+        admit(runner, name)
+    except ModelError as error:
+        if not runner.model.training:
+            raise
+        raise ModelError(
+            f"{name} is in training mode, and what it says of one text differs from call to call, as with dropout.",
+            "Call model.eval() first.",
+        ) from error
 
 
 # -- what generate says, in the engine's words ------------------------------------------------------------------------
