@@ -407,7 +407,7 @@ if TARGET is None:
 # Build the tree with `DraftTree.of(tokens, parents)`; siblings stand in the order in which they are tested.
 
 # %% tags=["answer"]
-MyTwo = None  # a subclass of Successor, which is sys.modules["workbench_methods_my_drafter"].Successor
+MyTwo = None  # a subclass of Successor, which is sys.modules[type(registry.get("my-successor").drafter).__module__].Successor
 
 
 # %% tags=["check"]
@@ -431,7 +431,7 @@ def two_guesses(drafter_class):
 two_guesses(MyTwo)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-own = sys.modules["workbench_methods_my_drafter"]
+own = sys.modules[type(registry.get("my-successor").drafter).__module__]
 
 
 @dataclass(frozen=True)
@@ -504,7 +504,7 @@ def adapts(lengths):
     """The same method, registered here."""
     from workbench.methods.policies.heuristic import Heuristic
 
-    drafter = sys.modules["workbench_methods_my_drafter"].Successor()
+    drafter = sys.modules[type(registry.get("my-successor").drafter).__module__].Successor()
     register(
         Method("my-checked", title="Checked", promise=Promise.EXACT, teaches="", drafter=drafter,
                source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Heuristic(), Fixed())),

@@ -222,6 +222,10 @@ class ZeroClient:
                 )
         return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
 
+    def let_in(self, user: str, counted: bool = True) -> None:
+        """Count a request that is no run; see `workbench.service.backend.Backend.let_in`."""
+        self._book.meter.let_in(user, counted=counted)
+
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """Methods, with whether each can run with these models and why not."""
         reason = catalogue.static_reasons(*self._pair(target, drafter))
