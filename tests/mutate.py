@@ -15,7 +15,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,8 @@ LIMIT_S = 240.0
 """Seconds after which the tests of a mutation count as hung."""
 LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "scipy.special", "polars", "httpx")
 """Imported once: each mutation is then tried in a fork, which takes seconds less."""
+PARTS = ("workbench", "tests", "notebooks", "app.py", "pyproject.toml", "requirements.txt", "README.md", ".github")
+"""What the tests of a mutation may read, besides the assets."""
 KILLED, SURVIVED, GONE, HUNG, UNUSABLE = "killed", "SURVIVED", "no longer applies", "HUNG", "its tests do not run"
 
 
@@ -83,16 +84,13 @@ def main() -> int:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the working tree, without what git ignores; recordings and models are links."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ":!assets"],
-        cwd=ROOT, capture_output=True, check=True,
-    ).stdout.decode()  # fmt: skip
-    for name in filter(None, listed.split("\0")):
-        source, place = ROOT / name, folder / name
-        if source.is_file():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, place)
+    """A copy of what tests read, without a git repository (CI's copy has none); recordings and models are links."""
+    for name in PARTS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
     (folder / "assets").symlink_to(ROOT / "assets")
     return folder
 

@@ -52,6 +52,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     target = family("llama", vocab_size=257)
     tiny = {"tiny": target, "tiny-drafter": noisy(target, 0.2, 1)}
     monkeypatch.setattr(zerogpu, "known_targets", lambda: iter([(name, Path(name), {}) for name in tiny]))
+    monkeypatch.setattr(zerogpu, "locate", lambda name: None)
     monkeypatch.setattr(zerogpu, "load_model", lambda name, device, dtype: tiny[name])
     monkeypatch.setattr(zerogpu, "load_tokenizer", lambda name: byte_tokenizer())
     monkeypatch.setattr(zerogpu, "PACE_S", 0.0)

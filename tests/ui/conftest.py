@@ -92,7 +92,7 @@ class Opener:
         context.set_default_timeout(60_000)  # machines are shared; what is slow is not wrong
         self.contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
+        page.on("console", lambda m: self.problems.append(logged(m)) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda r: self.problems.append(f"asked {r.url}") if outside(r.url) else None)
         page.goto(url)
@@ -111,6 +111,11 @@ def open_page(browser: Any) -> Iterator[Opener]:
     for context in opener.contexts:
         context.close()
     assert not opener.unexpected()
+
+
+def logged(message: Any) -> str:
+    """A console message and what it is about: Chromium's own name no address in their text."""
+    return f"{message.text} ({message.location.get('url', '')})"
 
 
 def outside(url: str) -> bool:
