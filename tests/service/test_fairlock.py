@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from workbench.core.errors import CapacityError
+from workbench.core.errors import CapacityError, MethodUnavailableError
+from workbench.engine import changing
+from workbench.methods import registry
 from workbench.service import Backend, Limits
 from workbench.service import backend as backends
 from workbench.service.caller import LEFT, LeftError
 from workbench.service.fairlock import FairLock
 from workbench.ui.session import Session
 
-from .conftest import PROMPT, until
+from .conftest import PROMPT, rounds, until
 
 
 def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> None:
@@ -94,6 +96,33 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
     run.explain()
     with pytest.raises(CapacityError, match="4 requests a minute"):
         run.explain()
+
+
+def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = (bench := backend()).start(PROMPT, "prompt-lookup", max_new_tokens=20, paused=True, drafter="none")
+    until(lambda: run.state == "paused")
+    asked: list[Any] = []
+
+    def refuse(*_: Any) -> None:
+        raise MethodUnavailableError("It cannot be primed here.")
+
+    monkeypatch.setattr(changing, "prime", refuse)
+    monkeypatch.setattr(
+        backends, "explain", lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter))
+    )
+    run.change("draft-model", drafter=bench._names.drafter)
+    run.step()
+    until(lambda: rounds(run) == 1)
+    run.request.images = {}
+    run.explain()
+    run.resume()
+    run.wait(30)
+    run.explain()
+    drafter = registry.get("prompt-lookup").with_params().drafter
+    assert asked == [(None, drafter)] * 2
+    assert "It cannot be primed here" in run.trace.footer.warnings[0]  # type: ignore[union-attr]
 
 
 def test_nothing_is_analysed_for_a_caller_who_has_left() -> None:

@@ -447,7 +447,7 @@ class Backend:
         """
         if run.trace is None or run.request.images is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with pictures, and wait for a token.")
-        pair = run.planned[2]
+        configured, pair = run.in_force
         models = self._shelf.get(pair) or self.load(*pair)
 
         gone = watch()
@@ -460,7 +460,7 @@ class Backend:
         told(0.0)
         try:
             with self._explaining.hold(run.user, gone), self._turns.beside():
-                run.trace.attribution = explain(models, run.request, run.trace, run.planned[0].drafter, told)
+                run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, told)
         finally:
             run.explained = None
         return run.trace.attribution

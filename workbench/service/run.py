@@ -65,7 +65,8 @@ class Run:
         lease_s: seconds without a call of `since`, `wait` or iteration after which the run is cancelled; None: never.
         ended_at: `time.monotonic()` of its end, or None.
         method: registry name it was started with.
-        planned: method with its parameters, sampling and models it will have once the changes asked for are in force.
+        planned: method with its parameters, sampling and models it will have once the changes asked for are in force;
+            the engine may yet refuse one, see `in_force`.
         request: what its row was made from, with its pictures.
         alone: it has the device to itself while it runs, because it is timed.
         explained: share of its explanation that is done, while one is under way; None: none is.
@@ -333,6 +334,15 @@ class Run:
         """The row it has, if any."""
         return self._row
 
+    @property
+    def in_force(self) -> tuple[Any, tuple[str, str | None]]:
+        """The method with its parameters, and the models, that its last round had: a change may have been refused."""
+        row = self._row
+        if row is not None:
+            return row.configured, (row.models.target_name, row.models.drafter_name)
+        configured, _, pair = self.planned
+        return configured, pair
+
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
         """Close the books: nothing more will come. The row, and with it every hold on models, is let go."""
         if self._close(state, problem):
@@ -343,6 +353,9 @@ class Run:
             if self.ended:
                 return False
             self._stood_s = self.stood_s
+            if self._row is not None and self.planned is not None:
+                configured, pair = self.in_force
+                self.planned = configured, self.planned[1], pair  # nothing more will come into force
             self._state, self._problem, self._row = state, problem, None
             self.ended_at = time.monotonic()
             self._pending.clear()
