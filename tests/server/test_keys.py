@@ -215,6 +215,7 @@ def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with
     ("0.0.0.0", None, "127.0.0.1", True, False),
     ("0.0.0.0", SECRET, "192.168.1.9", False, True),  # who has the key
     ("127.0.0.1", None, "127.0.0.1", False, True),
+    ("127.0.0.1", None, "127.0.0.1", True, False),  # a proxy on this machine, though the app is not on the network
 ])  # fmt: skip
 def test_kept_runs_are_for_this_machines_user(
     host: str, key: str | None, peer: str, forwarded: bool, theirs: bool
@@ -228,6 +229,22 @@ def test_kept_runs_are_for_this_machines_user(
     headers = BEARER | ({"x-forwarded-for": "10.0.0.1"} if forwarded else {})
     assert ask(front, peer=peer, headers=headers).text == str(theirs)
     assert is_user(), "outside of requests"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
+    def users(name: str, **options: Any) -> bool:
+        scope = {"client": ("127.0.0.1", 1), "headers": [(b"host", name.encode())]}
+        return door(host, env={}, **options).is_users(scope)
+
+    named = ["lab.example.org"]
+    assert users("localhost:7860")
+    assert users("localhost:7860", hosts=named)
+    assert not users("lab.example.org", hosts=named)
+    assert not users("localhost:7860", hosts=named, trusted=["127.0.0.1"])
+    assert users("lab.example.org", hosts=named, trusted=["127.0.0.1"], key=SECRET)
+    assert "--api-key" in door(host, named, env={}).warnings(host)[0]
+    assert "--api-key" in door(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
 
 
 def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,3 +190,12 @@ def test_what_is_no_name_and_no_origin_is_refused(option: str, wrong: str) -> No
 def test_a_visitor_reads_in_words_why_and_a_program_reads_an_object(local: Any) -> None:
     assert "--allowed-host evil.test." in ask(local, host="evil.test", accept="text/html").text
     assert ask(local, host="evil.test").json()["error"]["remedy"] == "Start it with --allowed-host evil.test."
+
+
+def test_a_page_on_the_usual_port_of_this_machines_name_is_another_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "mill")
+    allow = allowed("0.0.0.0", ["bench.example.org"], env={})
+    assert allow.origin("http://bench.example.org", "bench.example.org:7860")
+    assert not allow.origin("http://mill", "mill:7860")
+    assert not allow.origin("http://mill.local", "mill:7860")
+    assert allow.origin("http://mill:7860", "mill:7860")

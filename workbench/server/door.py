@@ -6,7 +6,7 @@ The app and `serve` have the same, from the same options: whatever is served sta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -16,14 +16,18 @@ from workbench.core.errors import ParameterError
 from workbench.server import callers
 from workbench.server.callers import Callers
 from workbench.server.keys import KEY, SHORT, Keys
-from workbench.server.origins import Allowed, Origins, allowed, is_loopback
+from workbench.server.origins import Allowed, Origins, allowed, is_loopback, split
 from workbench.service.checks import about
 
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
 
 
 def is_user() -> bool:
-    """Whether the request that is being answered may come from this machine's user; true outside of requests."""
+    """Whether the request that is being answered may come from this machine's user; true outside of requests.
+
+    What Gradio answers from its queue (runs, sweeps) is in another context, and counts as outside: ask `Door.is_users`
+    there, with the request's scope.
+    """
     return _USER.get()
 
 
@@ -34,8 +38,11 @@ class Door:
     Attributes:
         allow: names it answers to, pages that may ask.
         key: what a request has to bring; None: nothing.
-        open: others can reach it over the network and need no key, though it is not made for them: what belongs to this
-            machine's user is shown to requests from this machine only.
+        open: others may reach it and need no key, though it is not made for them: what belongs to this machine's user
+            is shown to requests from this machine only, and to those of a proxy never.
+        shared: it has names that somebody gave it, or proxies: requests from this machine may be a proxy's that says
+            nothing of itself, so none counts as the user's that comes under another name than this machine's, and with
+            trusted proxies none at all.
         trusted: proxies that are believed when they say who asks; see `workbench.server.callers`.
         public: strangers are meant to use it.
     """
@@ -45,31 +52,42 @@ class Door:
     open: bool = False
     trusted: tuple[str, ...] = ()
     public: bool = False
+    shared: bool = False
 
     def before(self, app: Any) -> Any:
         """The same ASGI application behind this door."""
-        app = Users(app) if self.open else app
+        app = Users(app, self.is_users) if self.open else app
         app = Keys(app, self.key) if self.key else app
         return Callers(Origins(app, self.allow, forms=self.key is not None), self.trusted)
+
+    def is_users(self, scope: Any) -> bool:
+        """Whether a request may come from this machine's user."""
+        if not self.open:
+            return True
+        names = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"host"]
+        is_local = len(names) == 1 and is_loopback(split(names[0])[0])
+        return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
     def warnings(self, host: str) -> list[str]:
         """What whoever starts a server should know of it."""
         if self.key is None and not self.public and not is_loopback(host):
             return [f"Everybody who can reach {host} can use this server; --api-key or {KEY} keeps strangers out."]
+        if self.key is None and not self.public and self.shared:
+            return [f"Who comes by another name or a proxy needs no key; --api-key or {KEY} keeps strangers out."]
         if self.key is not None and len(self.key) < SHORT:
             return [f"The key has {len(self.key)} characters: it could be found by trying. Use {SHORT} or more."]
         return []
 
 
 class Users:
-    """ASGI middleware: notes whether a request comes from this machine, and not through a proxy."""
+    """ASGI middleware: notes whether a request comes from this machine's user, as `is_users` says."""
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
+        self.app, self.is_users = app, is_users
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on."""
-        token = _USER.set(is_from_here(scope))
+        token = _USER.set(self.is_users(scope))
         try:
             await self.app(scope, receive, send)
         finally:
@@ -119,4 +137,6 @@ def door(
     callers.networks(proxies)
     public = public or bool(env.get("SPACE_ID"))
     allow = allowed(host, hosts, origins, env, public)
-    return Door(allow, key, open=key is None and not public and not is_loopback(host), trusted=proxies, public=public)
+    # "any" is set where a Space leads by names, and Colab's proxies are the visitor's own: neither was given
+    shared = bool(proxies or allow.given)
+    return Door(allow, key, open=key is None and not public, trusted=proxies, public=public, shared=shared)

@@ -40,12 +40,14 @@ class Allowed:
         any_address: every IP address is a name of this server: it listens on all of them. A browser that has an address
             as the server's name was led here by nobody's names.
         frames: whether pages of other origins may show the server's pages in a frame, and so lead clicks.
+        given: those of `hosts` that somebody gave this server on purpose, by option, environment or root path.
     """
 
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     origins: tuple[str, ...] = ()
     any_address: bool = False
     frames: bool = False
+    given: tuple[str, ...] = ()
 
     def host(self, host: str) -> bool:
         """Whether the server answers to what a request has as `Host`."""
@@ -71,8 +73,8 @@ class Allowed:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names that somebody gave this server on purpose."""
-        return tuple(name for name in self.hosts if name != "localhost" and "*" not in name and not is_address(name))
+        """Given names that are one server's: on the usual port of such a name is a proxy of this one."""
+        return tuple(name for name in self.given if name != "localhost" and "*" not in name and not is_address(name))
 
 
 def allowed(
@@ -120,6 +122,7 @@ def allowed(
         origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
         any_address=bound in ("0.0.0.0", "::", ""),
         frames=public,
+        given=tuple(dict.fromkeys([*space, *given])),
     )
 
 

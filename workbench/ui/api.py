@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
 from typing import Any
 
 import gradio as gr
@@ -25,6 +24,7 @@ from workbench.client import wire
 from workbench.client.follow import SIGN_OF_LIFE_S, UPDATES_PER_SECOND, follow
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import no_panic
+from workbench.server.door import is_from_here
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 from workbench.ui.jobs import end
@@ -56,13 +56,10 @@ def user_key(request: gr.Request | None) -> str:
     return wire.user_key(address, request.headers.get("x-workbench-user") or request.session_hash)
 
 
-def is_here(request: gr.Request | None) -> bool:
-    """Whether a request comes from the machine the app runs on, and not through a proxy."""
-    address = request.client.host if request is not None and request.client else ""
-    try:
-        return ip_address(address).is_loopback and request is not None and "x-forwarded-for" not in request.headers
-    except ValueError:
-        return False
+def scope_of(request: gr.Request) -> dict[str, Any]:
+    """Who asks and with which headers, as `workbench.server.door` reads them; also from Gradio's queue."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
+    return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 
 
 def answered(function: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -178,7 +175,7 @@ class Endpoints:
         Args:
             target: name of a loaded target
         """
-        if not is_here(request):
+        if not is_from_here(scope_of(request)):
             raise WorkbenchError(
                 "Models are unloaded on the machine the app runs on only.", "Idle ones go by themselves."
             )
