@@ -407,7 +407,8 @@ if TARGET is None:
 # Build the tree with `DraftTree.of(tokens, parents)`; siblings stand in the order in which they are tested.
 
 # %% tags=["answer"]
-MyTwo = None  # a subclass of Successor, which is sys.modules[type(registry.get("my-successor").drafter).__module__].Successor
+own = sys.modules[type(registry.get("my-successor").drafter).__module__]  # the file you saved
+MyTwo = None  # a subclass of own.Successor
 
 
 # %% tags=["check"]
@@ -431,9 +432,6 @@ def two_guesses(drafter_class):
 two_guesses(MyTwo)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-own = sys.modules[type(registry.get("my-successor").drafter).__module__]
-
-
 @dataclass(frozen=True)
 class TwoSuccessors(own.Successor):
     """The chain of Successor, and a second child of the root."""

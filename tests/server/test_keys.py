@@ -243,6 +243,9 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     assert not users("lab.example.org", hosts=named)
     assert not users("localhost:7860", hosts=named, trusted=["127.0.0.1"])
     assert users("lab.example.org", hosts=named, trusted=["127.0.0.1"], key=SECRET)
+    forwarded = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"x.colab.dev"), (b"x-forwarded-for", b"10.0.0.1")]}
+    colab = door(host, env={"COLAB_RELEASE_TAG": "1"})
+    assert colab.is_users(forwarded) == (host == "127.0.0.1"), "Colab lets only its user in"
     assert "--api-key" in door(host, named, env={}).warnings(host)[0]
     assert "--api-key" in door(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
 

@@ -34,7 +34,7 @@ def ask(path: str, verb: str = "GET", **scope: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("js/live.js", "text/javascript"), ("stage.css", "text/css"),
-                                            (PLOTLY, "text/javascript")])  # fmt: skip
+                                            ("js/replay.html", "text/plain"), (PLOTLY, "text/javascript")])  # fmt: skip
 def test_a_file_is_served_under_its_name_below_any_path(name: str, kind: str) -> None:
     answer = ask(f"/workbench/{name}?v=1")
     assert (answer.content, answer.headers["content-type"].partition(";")[0]) == (files()[name].read_bytes(), kind)

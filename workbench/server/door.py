@@ -137,6 +137,6 @@ def door(
     callers.networks(proxies)
     public = public or bool(env.get("SPACE_ID"))
     allow = allowed(host, hosts, origins, env, public)
-    # "any" is set where a Space leads by names, and Colab's proxies are the visitor's own: neither was given
-    shared = bool(proxies or allow.given)
-    return Door(allow, key, open=key is None and not public, trusted=proxies, public=public, shared=shared)
+    shared = bool(proxies or allow.given)  # "any" of a Space and Colab's names are not given
+    mine = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG"))  # the machine's proxy lets its own user in only
+    return Door(allow, key, open=key is None and not (public or mine), trusted=proxies, public=public, shared=shared)

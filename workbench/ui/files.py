@@ -13,15 +13,17 @@ from workbench.views import modules
 
 PLACE = "/workbench/"
 PLOTLY = "plotly.min.js"
-KINDS = {".js": "text/javascript", ".css": "text/css"}
-"""A browser runs no module that comes as anything else; what a system takes a file for differs."""
+KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/plain"}
+"""A browser runs no module that comes as anything else, and what a system takes a file for differs. The replay's
+template is read by the page's export, and is no page of this server."""
 
 
 @cache
 def files() -> dict[str, Path]:
-    """All of them by name: modules, stylesheets, and Plotly from its Python package, loaded when a view plots."""
+    """All of them by name: modules, stylesheets, a replay's template, and Plotly, loaded when a view plots."""
     found = {module(name): modules.module_path(name) for name in modules.module_names()}
     found |= {path.name: path for path in modules.all_stylesheets()}
+    found[f"js/{modules.REPLAY.name}"] = modules.REPLAY
     spec = find_spec("plotly")
     assert spec is not None
     assert spec.origin is not None

@@ -8,6 +8,8 @@ from pathlib import Path
 JS = Path(__file__).parent / "js"
 STYLESHEET = Path(__file__).parent / "stage.css"
 PAGES_STYLESHEET = Path(__file__).parent / "pages.css"
+REPLAY = JS / "replay.html"
+"""What an HTML replay is put into, on the page and in Python."""
 
 FIRST_MODULE = "live"
 """The module that puts the others together; it receives them and imports none."""

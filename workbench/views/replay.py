@@ -36,7 +36,7 @@ def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
     """Texts the file is made of: `template`, `style`, and `modules` by name."""
     sheets = [path.read_text(encoding="utf-8") for path in modules.stylesheets(view)]
     return {
-        "template": (modules.JS / "replay.html").read_text(encoding="utf-8"),
+        "template": modules.REPLAY.read_text(encoding="utf-8"),
         "style": "\n".join([css_variables(), *sheets]),
         "modules": {name: modules.module_text(name) for name in modules.module_names(view)},
     }
