@@ -431,6 +431,7 @@ def two_guesses(drafter_class):
 
 two_guesses(MyTwo)
 
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 @dataclass(frozen=True)
 class TwoSuccessors(own.Successor):
