@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
 import worlds
+from transformers import PreTrainedModel
 
 from workbench.engine import Runner, lean
 from workbench.engine.lean import LeanDecoder
-from workbench.engine.packed import PackedLinear, pack
+from workbench.engine.leancheck import difference
+from workbench.engine.packed import Matrix, PackedLinear, pack
 from workbench.engine.runner import Segment
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -58,6 +61,63 @@ def test_a_model_whose_arithmetic_differs_keeps_its_own_forward(
         assert LeanDecoder.of(model, 64) is None
     assert "keeps its own forward" in caplog.text
     assert LeanDecoder.of(worlds.family("llama"), 64) is None  # not among KINDS now
+
+
+def with_a_sink(kind: str) -> PreTrainedModel:
+    """A model whose first layer makes one direction huge, as the attention sinks of trained models are."""
+    model = worlds.family(kind)
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[3].mul_(3000.0)
+        for layer in model.model.layers[1:]:
+            layer.mlp.down_proj.weight.mul_(4.0)
+            layer.self_attn.v_proj.weight.mul_(4.0)
+    return model.to(torch.bfloat16)
+
+
+def spoiled(decoder: LeanDecoder, kind: str) -> None:
+    last = decoder.layers[-1]
+    if kind == "scale":
+        last.scale *= 1.5
+    elif kind == "order":
+        decoder.layers[1], decoder.layers[2] = decoder.layers[2], decoder.layers[1]
+    elif kind == "gate and up":
+        last.gate_up = Matrix.of(*(last_mlp(decoder).get_submodule(f"{name}_proj") for name in ("up", "gate")))
+    elif kind == "norms of heads":
+        last.head_norms = None
+    elif kind == "rope":
+        decoder._rope = decoder._rope.roll(1, 0)
+    elif kind == "norms":
+        last.before, last.between = last.between, last.before
+    elif kind == "one weight":
+        weight = last_mlp(decoder).get_submodule("down_proj").get_parameter("weight").detach().clone()
+        weight[:, 5] = 0
+        last.down = Matrix(weight)
+    elif kind == "embeddings":
+        decoder.table = torch.nn.Parameter(decoder.table * 1.02)
+    elif kind == "head":
+        decoder.head = Matrix(decoder._model.get_submodule("lm_head").get_parameter("weight").detach() * 1.1)
+
+
+def last_mlp(decoder: LeanDecoder) -> torch.nn.Module:
+    return decoder._model.model.layers[-1].mlp
+
+
+@pytest.mark.parametrize("kind", ["scale", "order", "gate and up", "norms of heads", "rope", "norms", "one weight",
+                                  "embeddings", "head"])  # fmt: skip
+@pytest.mark.parametrize("make", [with_a_sink, lambda kind: worlds.family(kind).to(torch.bfloat16)])
+def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
+    kind: str, make: Callable[[str], PreTrainedModel]
+) -> None:
+    model = make("qwen3")
+    with torch.no_grad():
+        for layer in model.model.layers:  # norms of ones would hide one that is missing
+            for name, weight in layer.named_parameters():
+                if "norm" in name:
+                    weight.mul_(torch.linspace(0.5, 1.5, weight.shape[0]) + 0.1 * ("post" in name))
+    decoder = LeanDecoder(model, 64)
+    assert difference(decoder, model) == ""
+    spoiled(decoder, kind)
+    assert difference(decoder, model) != ""
 
 
 def test_changed_weights_are_seen_by_the_next_row() -> None:

@@ -8,8 +8,8 @@ stay the model's own; only rearranged copies are kept. Measured on two cores (AM
 9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32
 0.52 / 0.65 / 0.69 → 0.27 / 0.37 / 0.42.
 
-The arithmetic is that of the Hugging Face decoders named in `KINDS`, and that is checked whenever a model is taken in:
-logits that differ by more than rounding leave the model to its own forward.
+The arithmetic is that of the Hugging Face decoders named in `KINDS`, and that is checked whenever a model is taken in
+(`workbench.engine.leancheck`): one that differs by more than rounding is left to its own forward.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from transformers import PreTrainedModel
 
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.layers import text_config
-from workbench.engine.packed import Matrix, is_small_on_cpu, unpacked
+from workbench.engine.leancheck import difference
+from workbench.engine.packed import Matrix, is_small_on_cpu
 
 log = logging.getLogger(__name__)
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 """Decoders whose arithmetic this is, alone or inside a vision-language model that adds nothing behind its pictures."""
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary tables that do not depend on the length of the text."""
-PROBE = 12
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 6e-2}
-"""Largest difference of logits from the model's own, as a share of their largest magnitude."""
 
 
 class Store:
@@ -138,28 +137,13 @@ class LeanDecoder:
         rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
         trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
         plain = type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
-        if not plain or model.dtype not in TOLERANCE or not is_small_on_cpu(model):
+        if not plain or model.dtype not in DTYPES or not is_small_on_cpu(model):
             return None
         lean = cls(model, capacity)
-        error = lean.error()
-        if not error <= TOLERANCE[model.dtype]:
-            log.warning("%s keeps its own forward: the lean one differs by %.1e.", type(model).__name__, error)
+        if found := difference(lean, model):
+            log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, found)
             return None
         return lean
-
-    @torch.inference_mode()
-    def error(self) -> float:
-        """Largest difference of the logits of a short text from the model's own, as a share of the largest logit."""
-        n = min(PROBE, getattr(text_config(self._model.config), "sliding_window", None) or PROBE)
-        ids, places = torch.arange(n).unsqueeze(0) * 7 % self.table.shape[0], torch.arange(n).unsqueeze(0)
-        with unpacked(self._model):  # copies for a forward that will not be used again would double the memory
-            own = self._model(input_ids=ids, use_cache=False).logits.double()
-        cache = TreeCache(len(self.layers), 1, n)
-        cache.window = Window(slice(0, 1), 0, None, n)
-        dtype = self._model.dtype
-        mask = torch.full((1, 1, n, n), torch.finfo(dtype).min, dtype=dtype).triu_(1)
-        logits, _, _ = self(ids, mask, places, cache)
-        return float((logits - own).abs().max() / own.abs().max())
 
     def fresh(self) -> LeanDecoder:
         """This, or a new one if somebody changed the weights."""
@@ -193,19 +177,29 @@ class LeanDecoder:
             Logits; what the LM head read; and [B, n, D] after each tapped layer.
         """
         n_rows, n = ids.shape
-        first = self.layers[0]
-        store = Store(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, n)
-        cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
+        rope, store = self.places(positions, cache)
         x = torch.embedding(self.table, ids.view(-1))
         found: dict[int, Tensor] = {}
         for number in range(len(self.layers)) if layers is None else layers:
-            x = self.layers[number](x, (cos, sin), mask, store, number)
+            x = self.layers[number](x, rope, mask, store, number)
             if number in taps:
                 found[number] = x.view(n_rows, n, -1)
         if last_only and n > 1:
             x = x.view(n_rows, n, -1)[:, -1]
+        logits, hidden = self.read(x)
+        return logits.view(n_rows, -1, self.table.shape[0]), hidden.view(n_rows, -1, hidden.shape[1]), found
+
+    def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], Store]:
+        """What all layers of a forward share: cosines and sines of its positions, and its part of the cache."""
+        first = self.layers[0]
+        store = Store(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
+        cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
+        return (cos, sin), store
+
+    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
+        """Logits of a residual stream behind the last layer, and what the LM head read."""
         hidden = norm(self.last_norm, x)
-        return self.head(hidden).view(n_rows, -1, self.table.shape[0]), hidden.view(n_rows, -1, hidden.shape[1]), found
+        return self.head(hidden), hidden
 
 
 def norm(module: nn.Module, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
