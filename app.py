@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
@@ -87,20 +88,26 @@ def main() -> None:
         os.environ[space.PUBLIC] = "true"
     for warning in args.door.warnings(args.host):
         sys.stderr.write(f"warning: {warning}\n")
-    models = {"target": args.target, "drafter": args.drafter, "device": args.device, "dtype": args.dtype}
-    limits = {name: getattr(args, name) for _, name, _, _ in LIMITS}
+    models: dict[str, Any] = {
+        "target": args.target,
+        "drafter": args.drafter,
+        "device": args.device,
+        "dtype": args.dtype,
+    }
+    models["limits"] = {name: getattr(args, name) for _, name, _, _ in LIMITS}
+    models["others"] = args.door.is_for_others(args.host)
     client, demo = Later(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends it as Ctrl-C does
     try:
         with uncollected():
             if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
-                client.make(lambda: space.client(place, **models, limits=limits))
+                client.make(lambda: space.client(place, **models))
             demo = build(client, keeps=not place.public)
             behind = space.launch_options(client, args.door, place.public)
             # Gradio asks itself once, under a name that no certificate needs to have
             demo.launch(server_name=args.host, server_port=args.port, ssl_verify=False, **args.https, **behind)
             if not client.ready:
-                client.make(lambda: space.client(place, **models, limits=limits))
+                client.make(lambda: space.client(place, **models))
         demo.block_thread()
     except KeyboardInterrupt:
         if demo is not None:

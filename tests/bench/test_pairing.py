@@ -13,6 +13,7 @@ import pytest
 from workbench import Workbench
 from workbench.bench import pairing
 from workbench.bench.pairing import MOST, Pairs, enough, measure_pairs
+from workbench.core.errors import CapacityError
 from workbench.trace.events import Emitted, Footer, Nodes, Round
 
 
@@ -159,3 +160,24 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
         pairs.close()
         assert not [run for run in backend._book.active() if run.background]
         other.cancel()
+
+
+def test_pairs_wait_for_the_next_minute_and_end_where_waiting_would_not_help() -> None:
+    class Owing(Device):
+        """Its third run has to wait twice, for the user's address owes tokens."""
+
+        owed = 2
+
+        def start(self, prompt: Any, method: str, **asked: Any) -> Made:
+            if len(self.started) == 2 and self.owed:
+                self.owed -= 1
+                raise CapacityError("Tokens are owed.", "Later.", 2)
+            return super().start(prompt, method, **asked)
+
+    device = Owing(lambda method, n: 1.0 if method == "draft-model" else 2.0)
+    told = measured(device)
+    assert [p.text for p in told if p.waiting] == ["waits: Tokens are owed."] * 2
+    assert (told[-1].ended, len(told[-1].ratios)) == ("the interval lies on one side of 1×", 3)
+    device.owed = 2
+    device.started.clear()
+    assert measured(device, stopped=lambda: device.owed < 2)[-1].ended == "stopped"

@@ -7,16 +7,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from worlds import byte_tokenizer, family, noisy
 
+from workbench.client.wire import user_key
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
 from workbench.engine.models import bundled, load_tokenizer
+from workbench.server.door import door
 from workbench.service import zerogpu
 from workbench.service.catalogue import drafters, reads_pictures
 from workbench.service.limits import Limits
+from workbench.service.meter import Meter
+from workbench.ui import space
 
 SEEN = ("same text", "one process for several runs", "cancelled", "killed", "no quota", "several at once")
 
@@ -123,6 +128,81 @@ def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
     with pytest.raises(MethodUnavailableError, match="heads"):
         client.start("aabab", "medusa", **OPTIONS)
     assert not client._book.active()
+
+
+def left(client: Any, user: str, what: str = "tokens") -> float:
+    """What an address may still use."""
+    return client._book.meter._bucket(user, what).level
+
+
+def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_one_request(client: Any) -> None:
+    asks = user_key("203.0.113.7")
+    client._book.meter = Meter(Limits(tokens_per_minute=1000, requests_per_minute=2), clock=lambda: 0.0)
+
+    run = client.start("aabab", "autoregressive", user=asks, **OPTIONS)
+    run.wait(60)
+    assert (left(client, asks), left(client, asks, "requests")) == (1000 - 5 - 24, 1)
+    steps = client.comparing("aabab", ["autoregressive"], user=asks, target="tiny", max_new_tokens=4, repeats=2)
+    assert list(steps)[-1].comparison.complete
+    assert left(client, asks, "requests") == 0
+    assert left(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
+    with pytest.raises(CapacityError, match="2 requests a minute"):
+        client.comparing("aabab", ["autoregressive"], user=asks)
+    client._book.meter.charge(asks, 1000)
+    with pytest.raises(CapacityError, match=r"1,000 tokens a minute"):
+        client.start("aabab", "autoregressive", user=asks, alone=True, **OPTIONS)
+
+
+def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) -> None:
+    asks = user_key("203.0.113.7")
+    client._book.meter = Meter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
+    run = zerogpu.ZeroRun(client, asks, "autoregressive")
+    client._book.add(run, 24)
+    done = client.generate("aabab", "autoregressive", **OPTIONS)
+    header, footer = done.header.to_wire(), done.footer.to_wire()
+    job = {"pictures": ["a picture"], "target": "tiny", "method": "autoregressive"}
+    client._hear(run, job, {"header": header})
+    client._hear(run, job, {"header": header, "rounds": [r.to_wire() for r in done.rounds[:3]]})
+    client._hear(run, job, {"header": header, "footer": footer, "busy_s": 1.0})
+    assert left(client, asks) == 1000 - 5 - 3
+
+
+def test_the_log_holds_no_prompt(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(job: Any) -> Any:
+        raise RuntimeError(f"cannot say {job['prompt']} my secret")
+
+    client._gpu = broken
+    with pytest.raises(CapacityError, match="RuntimeError"):
+        client.generate("aabab", "autoregressive", **OPTIONS)
+    assert "RuntimeError at test_zerogpu.py" in caplog.text
+    assert "my secret" not in caplog.text
+
+
+@pytest.mark.parametrize(("env", "others", "kind"), [
+    ({"SPACES_ZERO_GPU": "true", "SPACE_ID": "a/b"}, True, "json"), ({"SPACE_ID": "a/b"}, True, "json"),
+    ({}, True, "plain"), ({}, False, ""),
+])  # fmt: skip
+def test_whoever_is_asked_by_others_logs_without_words(
+    env: dict[str, str], others: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("spaces")
+    written: list[str] = []
+    monkeypatch.setattr("workbench.service.logs.write_json_logs", lambda: written.append("json"))
+    monkeypatch.setattr("workbench.service.logs.write_plain_logs", lambda: written.append("plain"))
+    monkeypatch.setattr("workbench.service.zerogpu.ZeroClient", lambda *_, **__: written.append("made"))
+    monkeypatch.setattr(
+        "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda: written.append("made"))
+    )
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    space.client(space.detect(env), "text-target", "auto", "auto", "auto", others=others)
+    assert written == [*filter(None, [kind]), "made"], "before anything can go wrong"
+
+
+def test_an_app_that_others_may_reach_is_for_others() -> None:
+    assert not door("127.0.0.1", env={}).is_for_others("127.0.0.1")
+    assert door("0.0.0.0", env={}).is_for_others("0.0.0.0")
+    assert door("127.0.0.1", hosts=["lab.example.org"], env={}).is_for_others("127.0.0.1")
+    assert door("127.0.0.1", key="a key of some length", env={}).is_for_others("127.0.0.1")
 
 
 def test_a_run_nobody_follows_is_cancelled(client: Any) -> None:

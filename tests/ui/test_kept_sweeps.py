@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import serving
 from ui.fake_client import FakeWorkbench
 
 from workbench.bench.grid import Cell, Sweep
 from workbench.bench.kept import DONE, Result
 from workbench.bench.sweep import END, Crew, Event, run
 from workbench.core.errors import UnknownNameError
+from workbench.server.door import Door
+from workbench.ui import build, space
 from workbench.ui import sweep as tab
 
 SWEEP: dict[str, Any] = {"target": "text-target", "group": ("copy",), "repeats": 1, "max_new_tokens": 6}
@@ -83,3 +88,35 @@ def test_the_examples_need_no_backend() -> None:
     from workbench.ui.compare import CompareView
 
     assert CompareView(None).example({})["made"]["complete"]
+
+
+def test_what_strangers_measure_goes_not_among_the_users_own(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page asks: through Gradio's queue, whose tasks know nothing of the request but what goes with it."""
+    theirs = tmp_path_factory.mktemp("theirs")
+    monkeypatch.setattr(tab, "strangers", lambda: theirs)
+    monkeypatch.setattr(tab, "FOLDERS", 1)
+    monkeypatch.setattr("workbench.bench.sweep.here", lambda *_: told("float32", "2026-11-22 10:00 UTC"))
+    demo, port = build(FakeWorkbench()), serving.free_port()
+    demo.launch(server_port=port, quiet=True, **space.launch_options(FakeWorkbench(), Door(open=True)))
+
+    def measure(depth: int, **headers: str) -> None:
+        index = next(i for i, f in demo.fns.items() if f.api_name == "view_sweep")
+        asked = {"axes": [{"name": "depth", "values": [depth]}], "group": ["copy"], "channel": "x"}
+        body = {"data": [], "fn_index": index, "session_hash": f"s{depth}", "event_data": asked}
+        with httpx.Client(base_url=f"http://localhost:{port}/gradio_api", headers=headers, timeout=30) as http:
+            http.post("/queue/join", json=body).raise_for_status()
+            said = http.get("/queue/data", params={"session_hash": f"s{depth}"}).text
+        assert json.dumps('"done":1')[1:-1] in said, said[-500:]
+
+    try:
+        measure(1)
+        assert (len(list(folder.glob("*/sweep.json"))), list(theirs.iterdir())) == (1, [])
+        measure(2, **{"x-forwarded-for": "203.0.113.7"})
+        measure(3, **{"x-forwarded-for": "203.0.113.7"})
+    finally:
+        demo.close()
+    [mine] = folder.glob("*/sweep.json")
+    assert json.loads(mine.read_text())["axes"]["depth"] == [1], "theirs push none of the user's own out"
+    assert list(theirs.glob("*/sweep.json"))

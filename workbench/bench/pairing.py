@@ -12,9 +12,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.compare import POLL_S, WARM_UP_TOKENS, waiting_for
+from workbench.bench.compare import POLL_S, WARM_UP_TOKENS, attempt, waiting_for
 from workbench.bench.lanes import BASELINE
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
@@ -57,7 +58,7 @@ class Pairs:
     Attributes:
         ratios: speed-up of each pair that is done.
         text: what goes on, for people.
-        waiting: it stands still, because another run has the device.
+        waiting: it stands still: another run has the device, or its user has used up what a minute has.
         ended: why it has ended; empty while it goes on.
     """
 
@@ -190,7 +191,12 @@ def _run(
         time.sleep(POLL_S)
     if stopped():
         raise _StopError
-    run = host.start(prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
+    begin = partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
+    while (run := attempt(begin, said := [])) is None:
+        yield Pairs(now.ratios, said[0], True)
+        time.sleep(POLL_S)
+        if stopped():
+            raise _StopError
     run.background = True
     try:
         while not run.ended:

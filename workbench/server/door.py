@@ -20,15 +20,22 @@ from workbench.server.origins import Allowed, Origins, allowed, is_loopback, spl
 from workbench.service.checks import about
 
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
+USER = "workbench.user"
+"""Entry of the scope of a request that came through an open door: whether it may come from this machine's user."""
 
 
 def is_user() -> bool:
     """Whether the request that is being answered may come from this machine's user; true outside of requests.
 
-    What Gradio answers from its queue (runs, sweeps) is in another context, and counts as outside: ask `Door.is_users`
-    there, with the request's scope.
+    What Gradio answers from its queue (runs, sweeps) is in another context, and counts as outside: ask `marked` there,
+    with the request's scope.
     """
     return _USER.get()
+
+
+def marked(scope: Mapping[str, Any]) -> bool:
+    """The same of a request by its scope, wherever it is answered; true where no open door stands in front."""
+    return scope.get(USER, True)
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,10 @@ class Door:
         is_local = len(names) == 1 and is_loopback(split(names[0])[0])
         return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
+    def is_for_others(self, host: str) -> bool:
+        """Whether others than this machine's user may ask a server that listens there: its logs then hold no words."""
+        return self.public or self.shared or self.key is not None or not is_loopback(host)
+
     def warnings(self, host: str) -> list[str]:
         """What whoever starts a server should know of it."""
         if self.key is None and not self.public and not is_loopback(host):
@@ -87,9 +98,10 @@ class Users:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on."""
-        token = _USER.set(self.is_users(scope))
+        mine = self.is_users(scope)
+        token = _USER.set(mine)
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope | {USER: mine}, receive, send)
         finally:
             _USER.reset(token)
 

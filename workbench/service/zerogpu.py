@@ -53,6 +53,7 @@ from workbench.service import catalogue
 from workbench.service.book import Book
 from workbench.service.chat import chat_ids
 from workbench.service.limits import LOCAL, Limits
+from workbench.service.logs import wordless
 from workbench.service.params import check_request, split_params
 from workbench.service.pictures import decode_all
 from workbench.service.presets import presets
@@ -315,12 +316,12 @@ class ZeroClient:
         pace: float = 0.0,
         user: str = LOCAL,
         lease_s: float | None = None,
-        alone: bool = True,
+        alone: bool = False,
         extras: Any = None,
     ) -> ZeroRun:
         """Start a generation and return at once; see `workbench.service.backend.Backend.start`.
 
-        `alone` is always true here: every generation has a GPU of its own.
+        Every generation has a GPU of its own; `alone` says only that it is one of many that are timed.
 
         Raises:
             WorkbenchError: the request is wrong, or asks for more GPU time than one run may.
@@ -334,7 +335,10 @@ class ZeroClient:
                 raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had.", REASON)
             job = self._checked(prompt, method, params or {}, target, drafter, max_new_tokens, seed, stop, images)
             run = ZeroRun(self, user, method, lease_s)
+            run.alone = alone
             self._book.add(run, max_new_tokens)
+            if not job["pictures"]:  # what pictures add to a prompt is known from the run's header
+                self._book.charge(run, len(job["prompt"]))
         except WorkbenchError as error:
             self._telemetry.error(error)
             raise
@@ -386,7 +390,7 @@ class ZeroClient:
                         return
                     self._hear(run, job, message)
         except BaseException as error:  # the package raises what it likes: no quota, no GPU, a process that died
-            log.warning("a run on ZeroGPU failed: %s", error, exc_info=True)
+            log.warning("a run on ZeroGPU failed: %s", wordless(error))  # its words may quote a prompt
             said = f"The GPU's process failed ({type(error).__name__})."
             if getattr(error, "title", ""):  # one of the package's own errors, which are made for visitors
                 said = f"{error.title}: {error.message}."  # type: ignore[attr-defined]
@@ -398,8 +402,11 @@ class ZeroClient:
         if "error" in message:
             run.end(ERROR, WorkbenchError(*message["error"]))
             return
+        is_first = run.trace is None
         for record in run.hear(message):
             self._telemetry.round(record)
+        if is_first and job["pictures"] and run.trace is not None:
+            self._book.charge(run, len(run.trace.header.prompt_tokens))
         if "footer" in message:
             trace = run.trace
             assert trace is not None
@@ -424,6 +431,7 @@ class ZeroClient:
 
     def comparing(self, prompts: str | Sequence[Any], lanes: Sequence[Any], **options: Any) -> Iterator[Step]:
         """Compare lanes, each with a GPU of its own; see `workbench.bench.compare.measure`."""
+        self.let_in(options.get("user", LOCAL))
         return measure(self, prompts, lanes, **options)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:

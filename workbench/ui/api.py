@@ -24,7 +24,7 @@ from workbench.client import wire
 from workbench.client.follow import SIGN_OF_LIFE_S, UPDATES_PER_SECOND, follow
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import no_panic
-from workbench.server.door import is_from_here
+from workbench.server.door import is_from_here, marked
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 from workbench.ui.jobs import end
@@ -60,6 +60,12 @@ def scope_of(request: gr.Request) -> dict[str, Any]:
     """Who asks and with which headers, as `workbench.server.door` reads them; also from Gradio's queue."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
+
+
+def is_users(request: gr.Request) -> bool:
+    """Whether a request may come from this machine's user, also from Gradio's queue."""
+    asked = getattr(request, "request", None)
+    return marked(getattr(asked, "scope", {}))
 
 
 def answered(function: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -175,7 +181,7 @@ class Endpoints:
         Args:
             target: name of a loaded target
         """
-        if not is_from_here(scope_of(request)):
+        if not (is_from_here(scope_of(request)) and is_users(request)):
             raise WorkbenchError(
                 "Models are unloaded on the machine the app runs on only.", "Idle ones go by themselves."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from workbench import views
 from workbench.client import wire
 from workbench.core.panics import no_panic
 from workbench.ui import files
-from workbench.ui.api import user_key
+from workbench.ui.api import is_users, user_key
 from workbench.views import modules
 
 Answer = Callable[[dict[str, Any]], Any]
 """Answers one request of the browser; an error reaches it in words."""
 Decode = Callable[..., AsyncGenerator[dict[str, Any], None]]
-"""Starts a run, `decode(request, user=…)`, and yields its messages; closing it frees the run."""
+"""Starts a run, `decode(request, user=…)`, and yields its messages; closing it frees the run. One that keeps something
+among what belongs to this machine's user is asked with `mine` too: whether it may come from them."""
 
 BUS = "watch('value', () => { if (props.value) window.workbenchBus?.(JSON.parse(props.value)); });"
 
@@ -58,8 +60,11 @@ def add_view(
 def _wire(stage: gr.HTML, decode: Decode, module: str) -> None:
     bus = gr.HTML(value="", html_template="<i></i>", visible="hidden", js_on_load=BUS)
 
+    keeps = "mine" in inspect.signature(decode).parameters
+
     async def stream(event: gr.EventData, request: gr.Request) -> AsyncIterator[str]:
-        async for message in decode(event._data, user=user_key(request)):
+        more = {"mine": is_users(request)} if keeps else {}
+        async for message in decode(event._data, user=user_key(request), **more):
             yield as_text(message)
 
     stage.decode(

@@ -99,7 +99,13 @@ def limits_of(place: Place, asked: Mapping[str, Any] | None = None) -> Limits:
 
 
 def client(
-    place: Place, target: str, drafter: str, device: str, dtype: str, limits: Mapping[str, Any] | None = None
+    place: Place,
+    target: str,
+    drafter: str,
+    device: str,
+    dtype: str,
+    limits: Mapping[str, Any] | None = None,
+    others: bool = False,
 ) -> Any:
     """The client for a place, with its models loaded (ZeroGPU) or on their way. Imports PyTorch.
 
@@ -110,6 +116,7 @@ def client(
         device: auto, cpu, cuda, …
         dtype: auto, float64, …
         limits: see `limits_of`.
+        others: not only this machine's user may ask: nobody's words are to be in the log, as on every public place.
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
@@ -120,20 +127,29 @@ def client(
 
         from workbench.service.zerogpu import ZeroClient
 
+        _write_logs(place, others)
         names = dict.fromkeys([*(place.allow_models or ()), target])
         return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=limits_of(place, limits))
 
     from workbench.client import Workbench
-    from workbench.service.logs import write_json_logs
 
-    if place.public:
-        write_json_logs()
+    _write_logs(place, others)
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
         allow_models=place.allow_models,
     )  # fmt: skip
     workbench.preload()
     return workbench
+
+
+def _write_logs(place: Place, others: bool) -> None:
+    """Logs without prompts: JSON lines for whoever runs a public app, lines for people where others may come too."""
+    from workbench.service.logs import write_json_logs, write_plain_logs
+
+    if place.public:
+        write_json_logs()
+    elif others:
+        write_plain_logs()
 
 
 def launch_options(client: Any, door: Door | None = None, public: bool = False) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
@@ -47,6 +49,17 @@ def folder() -> Path:
     from workbench.trace.store import default_folder
 
     return default_folder().parent / "sweeps"
+
+
+@cache
+def strangers() -> Path:
+    """Where sweeps of those are kept who are not this machine's user, until the app ends.
+
+    None of its user's are deleted to make room for them, and what the user measured is not taken up for them.
+    """
+    place = tempfile.mkdtemp(prefix="workbench-sweeps-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return Path(place)
 
 
 @dataclass(slots=True)
@@ -142,17 +155,22 @@ class SweepView:
         job = self._jobs.add(Job(update, place))
         return {"job": job, "sweep": scrubbed(update.to_wire(everything=True))}
 
-    def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
+    def decode(
+        self, request: dict[str, Any], user: str = "local", mine: bool = True
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Measure a sweep: the first message has all cells, the others those that changed.
 
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
                 `anew`: true to measure again what was kept, which stays.
             user: whose runs they are, for limits and fairness.
+            mine: it may come from this machine's user; what others measure is kept elsewhere.
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
-            return self._messages(job, self._asked(request), request.get("anew") is True, user, stopped)
+            sweep = self._asked(request)
+            place = place_of(sweep, request.get("anew") is True, folder() if mine else strangers())
+            return self._messages(job, sweep, place, user, stopped)
 
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
@@ -199,13 +217,12 @@ class SweepView:
         return list(wire.params({f"value {i}": value for i, value in enumerate(values)}).values())
 
     def _messages(
-        self, job: str, sweep: Any, anew: bool, user: str, stopped: Callable[[], bool]
+        self, job: str, sweep: Any, place: Path, user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
         from workbench.bench.kept import Kept, tidy
         from workbench.bench.sweep import here, run
 
-        place = place_of(sweep, anew)
-        tidy(folder(), FOLDERS)
+        tidy(place.parent, FOLDERS)
         first, said = True, None
         for update in run(sweep, here(self.client, user), place, stopped):
             self._jobs.keep(job, Job(update, Kept(place)))
@@ -218,11 +235,14 @@ class SweepView:
             first, said = False, now
 
 
-def place_of(sweep: Any, anew: bool) -> Path:
-    """Where a sweep is kept: in the newest of its folders. `anew`: in a new one, beside those that are there."""
+def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
+    """Where a sweep is kept: in the newest of its folders. `anew`: in a new one, beside those that are there.
+
+    `among`: the folder of all sweeps; None: that of this machine's user.
+    """
     from workbench.bench.kept import generations, next_generation
 
-    place = folder() / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
+    place = (among or folder()) / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
     return next_generation(place) if anew else next(reversed(generations(place)), place)
 
 
