@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from workbench.core.errors import CapacityError, ParameterError
 from workbench.server.app import make
-from workbench.server.callers import PRIVATE, VARIABLE, address_of, from_environment, networks
+from workbench.server.callers import PRIVATE, VARIABLE, caller_of, from_environment, networks
 from workbench.server.door import Door
 from workbench.service.fairqueue import FairQueue
 from workbench.service.limits import Limits
@@ -24,9 +24,9 @@ PROXY, ONE, OTHER = "10.16.3.80", "203.0.113.7", "198.51.100.9"
 
 @given(st.lists(st.one_of(st.ip_addresses().map(str), st.text("0123456789.,:[] x", max_size=12)), max_size=6))
 def test_nothing_a_visitor_writes_changes_their_address(claims: list[str]) -> None:
-    assert address_of(ONE, claims, NEAR) == ONE  # straight from the visitor
-    assert address_of(PROXY, [", ".join([*claims, ONE])], NEAR) == ONE  # the proxy appends whom it heard
-    assert address_of(PROXY, [*claims, ONE], NEAR) == ONE  # or adds a header of its own
+    assert caller_of(ONE, claims, NEAR) == ONE  # straight from the visitor
+    assert caller_of(PROXY, [", ".join([*claims, ONE])], NEAR) == ONE  # the proxy appends whom it heard
+    assert caller_of(PROXY, [*claims, ONE], NEAR) == ONE  # or adds a header of its own
 
 
 @pytest.mark.parametrize(("peer", "said", "address"), [
@@ -41,7 +41,7 @@ def test_nothing_a_visitor_writes_changes_their_address(claims: list[str]) -> No
     ("testclient", [ONE], "testclient"),
 ])  # fmt: skip
 def test_the_address_is_the_last_one_that_somebody_trusted_has_seen(peer: str, said: list[str], address: str) -> None:
-    assert address_of(peer, said, NEAR) == address
+    assert caller_of(peer, said, NEAR) == address
 
 
 def test_proxies_are_named_by_option_or_environment_and_known_on_a_space() -> None:

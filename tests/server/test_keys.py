@@ -17,10 +17,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from ui.fake_client import FakeWorkbench
 
+from workbench.client.keys import CONNECT_KEY, KEY
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.server.app import make
 from workbench.server.door import Door, door, is_user
-from workbench.server.keys import KEY, OPEN
+from workbench.server.keys import OPEN
 from workbench.ui import build, space, sweep
 from workbench.ui.kept import Kept
 
@@ -101,7 +102,7 @@ def test_the_clients_take_the_key_from_the_environment_and_say_that_one_is_neede
     monkeypatch.setenv(KEY, "another")
     with pytest.raises(WorkbenchError, match="needs a key") as caught:
         Workbench(app[0])
-    assert KEY in caught.value.remedy
+    assert CONNECT_KEY in caught.value.remedy
 
 
 def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: tuple[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from workbench.core.errors import CapacityError
 from workbench.server.guard import CALL_BYTES, CALLS, Guard
-from workbench.server.turns import LARGE_BYTES, PLACES, READ, Turns
+from workbench.server.turns import LARGE_BYTES, PLACES, READ, LargeRequests
 from workbench.service.caller import LeftError, watch
 
 ONE, OTHER = "203.0.113.7", "198.51.100.9"
@@ -74,7 +74,7 @@ async def settled() -> None:
 def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declared: bool) -> None:
     async def scene() -> None:
         slow = Slow()
-        app = Guard(Turns(slow, places=2, waiting=8))
+        app = Guard(LargeRequests(slow, places=2, waiting=8))
         many = [Post(ONE, declared=declared, names=str(i)) for i in range(40)]
         asked = [asyncio.ensure_future(post.to(app)) for post in many]
         await settled()
@@ -98,7 +98,7 @@ def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declare
 def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> None:
     async def scene() -> None:
         slow = Slow()
-        turns = Turns(slow, places=1)
+        turns = LargeRequests(slow, places=1)
         first, second, third = (asyncio.ensure_future(Post(ONE).to(turns)) for _ in range(3))
         await settled()
         second.cancel()
@@ -133,7 +133,7 @@ def test_work_for_a_caller_who_has_left_is_broken_off() -> None:
         await done
 
     post = Post(ONE, size=10)
-    asyncio.run(post.to(Turns(app)))
+    asyncio.run(post.to(LargeRequests(app)))
     assert ended == [LeftError]
     watch()()  # outside of a request nobody leaves
 
@@ -143,7 +143,7 @@ def test_a_call_far_larger_than_a_trace_is_not_read_to_its_end(declared: bool) -
     async def scene() -> Post:
         slow = Slow()
         post = Post(ONE, size=11 << 20, declared=declared)
-        await post.to(Guard(Turns(slow), call_bytes=CALL_BYTES))
+        await post.to(Guard(LargeRequests(slow), call_bytes=CALL_BYTES))
         assert not slow.served
         return post
 
@@ -163,7 +163,7 @@ def test_large_calls_count_as_requests_and_small_ones_do_not() -> None:
     async def scene() -> list[Post]:
         slow = Slow()
         slow.go.set()
-        app = Guard(Turns(slow, let_in))
+        app = Guard(LargeRequests(slow, let_in))
         posts = [Post(ONE), Post(ONE, size=10), Post(ONE)]
         for post in posts:
             await post.to(app)
@@ -179,7 +179,7 @@ def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() ->
     async def scene() -> None:
         slow = Slow()
         slow.go.set()
-        turns = Turns(slow, body_s=0.05)
+        turns = LargeRequests(slow, body_s=0.05)
         stuck = [Post(ONE) for _ in range(3)]
         for post in stuck:
             post.scope["path"], post.size = "/v1/completions", 0  # nothing of it ever comes
@@ -198,7 +198,7 @@ def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() ->
 def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None:
     async def scene() -> None:
         slow = Slow()
-        turns = Turns(slow, places=2)
+        turns = LargeRequests(slow, places=2)
         third = "192.0.2.5"
         asked = [asyncio.ensure_future(Post(address).to(turns)) for address in (ONE, ONE, ONE, OTHER, third)]
         await settled()
@@ -217,7 +217,7 @@ def test_a_large_request_whose_run_has_begun_keeps_no_place() -> None:
         assert turns.free == PLACES
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    turns, post = Turns(app), Post(ONE)
+    turns, post = LargeRequests(app), Post(ONE)
     post.scope["path"] = "/v1/completions"
     asyncio.run(post.to(turns))
     assert (post.status, turns.free) == (200, PLACES)

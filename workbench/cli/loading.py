@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -81,13 +82,26 @@ def quiet() -> None:
 
 def open_workbench(connect: str | None, target: str, drafter: str, device: str, dtype: str) -> Any:
     """The backend of a command: a private one, or with `--connect` somebody else's."""
+    if connect is not None:
+        return connected(connect)
     from workbench.client import Workbench
 
-    if connect is not None:
-        return Workbench(connect)
     with Waiting("PyTorch"):
         quiet()
         return Workbench(target=target, drafter=drafter, device=device, dtype=dtype)
+
+
+def connected(url: str) -> Any:
+    """The backend of a running app. What there is to be warned of is said in a line."""
+    from workbench.client import Workbench
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            return Workbench(url)
+        finally:
+            for warning in heard:
+                print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def wait_for_models(run: Any, what: str) -> None:

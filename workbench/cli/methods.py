@@ -65,9 +65,9 @@ def methods(
 def described(target: str, drafter: str, connect: str | None) -> list[dict[str, Any]]:
     """Methods as the API describes them: from files alone, or as the server says."""
     if connect is not None:
-        from workbench.client import Workbench
+        from workbench.cli.loading import connected
 
-        with Workbench(connect) as bench:
+        with connected(connect) as bench:
             bench.load(target, drafter)
             return bench.methods(target, drafter)
     from workbench.methods import known

@@ -10,6 +10,7 @@ import typer
 
 from workbench.cli import say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
+from workbench.client.keys import KEY
 from workbench.service.checks import about, check_model, check_models, check_port, choose_method
 
 
@@ -40,9 +41,7 @@ def serve(
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(
-            envvar="WORKBENCH_API_KEY", show_envvar=True, help="Ask everybody for this key; better set there."
-        ),
+        typer.Option(envvar=KEY, show_envvar=True, help="Ask everybody for this key; better set there."),
     ] = None,
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="A further name this server is reached by; repeatable.")

@@ -113,9 +113,9 @@ def crew_of(connect: str | None, workers: int, ray: str | None, gpus: float, bac
     """Who measures: processes here, a cluster, or a running app."""
     if connect is not None:
         from workbench.bench.sweep import here
-        from workbench.client import Workbench
+        from workbench.cli.loading import connected
 
-        return here(Workbench(connect))
+        return here(connected(connect))
     if ray is not None:
         from workbench.bench.on_ray import on_ray
 

@@ -17,11 +17,10 @@ from typing import Any
 import httpx
 
 from workbench.client import wire
+from workbench.client.keys import CONNECT_KEY, key_for
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
 
-KEY = "WORKBENCH_API_KEY"
-"""Environment variable with the key of a server that asks for one."""
 SILENCE_S = 30.0
 """A stream that is silent for so long is lost; a living server says something twice a second."""
 
@@ -31,7 +30,7 @@ class Remote:
 
     Args:
         url: address of the app, or name of a Space.
-        key: the key that it asks for; None: that of the environment. A Space is sent none but one that is given here.
+        key: the key that it asks for; None: see `workbench.client.keys.key_for`.
 
     Raises:
         WorkbenchError: nobody answers there, or it is something else than a workbench.
@@ -44,9 +43,9 @@ class Remote:
         self.url = url
         is_hub = "://" not in url or httpx.URL(url).host.endswith(".hf.space")
         user = {"x-workbench-user": uuid.uuid4().hex}  # several streams, one user
-        key = key or (None if is_hub else os.environ.get(KEY))
-        user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
         try:
+            key = key_for(url, key)
+            user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
             # The token of the environment is for Spaces: no other server gets to see it.
             token = None if is_hub else False
             self._client = Client(url, token=token, verbose=False, download_files=False, headers=user)  # pyright: ignore
@@ -430,6 +429,8 @@ def _unreachable(url: str, problem: BaseException) -> WorkbenchError:
     if isinstance(problem, httpx.HTTPStatusError):
         return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
     if type(problem).__name__ == "AuthenticationError":  # gradio_client's
-        return WorkbenchError(f"{url} needs a key, and this is not it.", f"Set {KEY}, or give Workbench(url, key=…).")
+        return WorkbenchError(
+            f"{url} needs a key, and this is not it.", f"Set {CONNECT_KEY}, or give Workbench(url, key=…)."
+        )
     reason = " ".join(str(problem).split())[:200] or type(problem).__name__
     return WorkbenchError(f"{url} cannot be used: {reason}", "Check the address; a private Space needs HF_TOKEN.")

@@ -14,7 +14,7 @@ from workbench.server.door import Door
 from workbench.server.guard import Guard
 from workbench.server.reference import page
 from workbench.server.routes import router
-from workbench.server.turns import Turns, counter
+from workbench.server.turns import LargeRequests, counter
 
 
 def make(client: Any, door: Door | None = None) -> FastAPI:
@@ -25,7 +25,7 @@ def make(client: Any, door: Door | None = None) -> FastAPI:
         middleware=[
             Middleware((door or Door()).before),
             Middleware(Guard),
-            Middleware(Turns, let_in=counter(client)),
+            Middleware(LargeRequests, let_in=counter(client)),
         ],
         docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,

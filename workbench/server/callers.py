@@ -64,7 +64,7 @@ def _network(proxy: str) -> Network:
         raise problem from None
 
 
-def address_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
+def caller_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
     """The address that a request comes from: the peer's, or what trusted proxies say about it.
 
     Args:
@@ -74,9 +74,9 @@ def address_of(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) 
 
     Example:
         >>> near = networks(["10.0.0.0/8"])
-        >>> address_of("10.0.0.7", ["6.6.6.6, 1.2.3.4, 10.0.0.9"], near)
+        >>> caller_of("10.0.0.7", ["6.6.6.6, 1.2.3.4, 10.0.0.9"], near)
         '1.2.3.4'
-        >>> address_of("1.2.3.4", ["6.6.6.6"], near)
+        >>> caller_of("1.2.3.4", ["6.6.6.6"], near)
         '1.2.3.4'
     """
     said = [entry.strip() for value in forwarded for entry in value.split(",") if entry.strip()]
@@ -113,7 +113,7 @@ class Callers:
                     "A proxy that is not trusted sends X-Forwarded-For: all its visitors count as one address. "
                     "--trusted-proxy names one that is."
                 )
-            address = address_of(peer, said, self.trusted)
+            address = caller_of(peer, said, self.trusted)
             scope = scope | {"client": (address, port if address == peer else 0)}
             if _is_in(peer, self.trusted):
                 scope |= _scheme(scope)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
+from workbench.client.keys import KEY, is_loopback
 from workbench.core.errors import ParameterError
 from workbench.server import callers
 from workbench.server.callers import Callers
-from workbench.server.keys import KEY, SHORT, Keys
-from workbench.server.origins import Allowed, Origins, allowed, is_loopback, split
+from workbench.server.keys import SHORT, Keys
+from workbench.server.origins import Allowed, Origins, allowed, split
 from workbench.service.checks import about
 
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)

@@ -12,12 +12,10 @@ from workbench.core.errors import CapacityError, WorkbenchError
 logger = logging.getLogger("workbench.server")
 
 BODY_BYTES = 12 << 20
-"""Largest body of a request: a picture of `workbench.service.pictures.MAX_BYTES` in base64, and a long prompt. Uploads
-have a limit of their own."""
+"""Largest body of a request: a picture of `workbench.service.pictures.MAX_BYTES` in base64, and a long prompt."""
 CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
 """Where the pages ask for what is computed from a body, and the largest body there of a public app: a trace of a
 thousand tokens has 3 MB, and the pages scale pictures down before they send them."""
-UPLOAD = "/gradio_api/upload"
 
 
 class TooLargeError(WorkbenchError):
@@ -55,15 +53,14 @@ class Guard:
             await self.app(scope, receive, send)
             return
         size, began = 0, False
-        most: float = self.call_bytes if is_call(scope) else self.body_bytes
-        most = float("inf") if scope["path"].startswith(UPLOAD) else most
+        most = self.call_bytes if is_call(scope) else self.body_bytes
 
         async def counted() -> Any:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
             if size > most:
-                raise TooLargeError(int(most))
+                raise TooLargeError(most)
             return message
 
         async def watched(message: Any) -> None:
@@ -73,7 +70,7 @@ class Guard:
 
         try:
             if declared(scope) > most:
-                raise TooLargeError(int(most))
+                raise TooLargeError(most)
             await self.app(scope, counted, watched)
         except Exception as problem:
             if began:  # the answer is on its way: all that is left is to break it off

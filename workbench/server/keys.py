@@ -15,10 +15,9 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from workbench.client.keys import CONNECT_KEY
 from workbench.server.origins import FORM, READS, refused
 
-KEY = "WORKBENCH_API_KEY"
-"""Environment variable with the key: other users of the machine cannot read it, as they can a command line."""
 SHORT = 16
 """A key of fewer characters could be found by trying."""
 OPEN = ("/health", "/ready", "/gradio_api/startup-events")
@@ -105,7 +104,7 @@ class Keys:
             request.scope,
             401,
             "This workbench needs a key.",
-            f"Send it as Authorization: Bearer KEY; the workbench's own clients take it from {KEY}.",
+            f"Send it as Authorization: Bearer KEY; the workbench's own clients take it from {CONNECT_KEY}.",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )

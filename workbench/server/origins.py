@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from workbench.client.keys import is_loopback
 from workbench.core.errors import ParameterError
 from workbench.service.checks import about
 
@@ -24,8 +25,6 @@ ANY = "*"
 HOSTS, ORIGINS = "WORKBENCH_ALLOWED_HOSTS", "WORKBENCH_ALLOWED_ORIGINS"
 """Environment variables with what `--allowed-host` and `--allowed-origin` would say, commas between."""
 READS = ("GET", "HEAD")
-UPLOADS = ("/gradio_api/upload",)
-"""Where a form with files is taken, from a page of this server; everything else that changes something takes JSON."""
 FORM = "application/x-www-form-urlencoded"
 PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443"}
 
@@ -126,16 +125,6 @@ def allowed(
     )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def is_address(name: str) -> bool:
     """Whether a name is an IP address; version 6 in brackets, as in addresses of pages."""
     if ":" in name and not name.startswith("["):
@@ -234,16 +223,13 @@ class Origins:
             return _elsewhere(scope, origin)
         if not origin and _is_from_elsewhere(headers) and not _is_visit(headers, method):
             return _elsewhere(scope, "another site")
-        if scope["type"] == "http" and method not in (*READS, "OPTIONS") and not self._is_declared(scope, headers):
+        if scope["type"] == "http" and method not in (*READS, "OPTIONS") and not self._is_declared(headers):
             return refused(scope, 415, "The request is not declared as JSON.", "Send content-type: application/json.")
         return None
 
-    def _is_declared(self, scope: Any, headers: dict[str, list[str]]) -> bool:
+    def _is_declared(self, headers: dict[str, list[str]]) -> bool:
         """Whether a request that may change something says what it brings: no page elsewhere can say so unasked."""
         kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
-        inside = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
-        if kind == "multipart/form-data":
-            return inside in UPLOADS
         return kind == "application/json" or (kind == FORM and self.forms)
 
     def _said(self, headers: dict[str, list[str]], origin: str) -> dict[str, str]:

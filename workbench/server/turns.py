@@ -36,7 +36,7 @@ SOON_S = 2
 """Seconds after which an address whose requests wait may ask again."""
 
 
-class Turns:
+class LargeRequests:
     """ASGI middleware in front of everything that is sent a body.
 
     Args:

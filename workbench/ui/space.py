@@ -172,7 +172,7 @@ def launch_options(client: Any, door: Door | None = None, public: bool = False) 
     from workbench.server.door import Door
     from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.routes import router
-    from workbench.server.turns import Turns, counter
+    from workbench.server.turns import LargeRequests, counter
     from workbench.ui import LAUNCH
 
     front = door or Door()
@@ -191,7 +191,7 @@ def launch_options(client: Any, door: Door | None = None, public: bool = False) 
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
         middleware=[
             Middleware(Guard, call_bytes=CALL_BYTES if public else None),
-            Middleware(Turns, let_in=counter(client)),
+            Middleware(LargeRequests, let_in=counter(client)),
             *LAUNCH["app_kwargs"]["middleware"],
         ],
         default_response_class=ORJSONResponse,

@@ -1,0 +1,70 @@
+"""Which key a client sends to whom: this machine's own stays on it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gradio_client
+import pytest
+
+from workbench import Workbench
+from workbench.cli.loading import connected
+from workbench.client.keys import CONNECT_KEY, KEY, key_for
+from workbench.core.errors import WorkbenchError
+
+HERE = ["http://localhost:7860", "http://127.0.0.1:7860/", "https://[::1]:7860", "http://LOCALHOST"]
+ELSEWHERE = ["https://lab.example.org", "https://10.0.0.7:7860", "https://localhost.example.org", "owner/space",
+             "https://owner-space.hf.space", "https://localhost@example.org",
+             "https://localhost:80@example.org"]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", HERE)
+def test_a_server_of_this_machine_gets_the_machines_key(url: str) -> None:
+    assert key_for(url, env={KEY: "mine"}) == "mine"
+    assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "theirs"
+    assert key_for(url, "given", env={KEY: "mine"}) == "given"
+    assert key_for(url, env={}) is None
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+def test_nobody_elsewhere_gets_it_but_a_key_that_is_meant_for_them(url: str) -> None:
+    assert key_for(url, env={KEY: "mine"}) is None
+    assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "theirs"
+    assert key_for(url, "given", env={KEY: "mine"}) == "given"
+
+
+def test_a_key_that_leaves_the_machine_unencrypted_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"goes to lab\.example\.org unencrypted"):
+        assert key_for("http://lab.example.org:7860", "given", env={}) == "given"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert key_for("http://lab.example.org", env={KEY: "mine"}) is None
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
+    """The headers that a client was made with; none gets any further."""
+    heard: list[Mapping[str, str]] = []
+
+    def client(url: str, *, headers: Mapping[str, str], **_: Any) -> Any:
+        heard.append(headers)
+        raise OSError("Nobody there.")
+
+    monkeypatch.setattr(gradio_client, "Client", client)
+    monkeypatch.setenv(KEY, "mine")
+    return heard
+
+
+def test_the_client_and_the_command_line_send_no_other(
+    sent: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in ("http://localhost:7860", "https://lab.example.org"):
+        with pytest.raises(WorkbenchError):
+            Workbench(url)
+    monkeypatch.setenv(CONNECT_KEY, "theirs")
+    with pytest.raises(WorkbenchError):
+        connected("http://lab.example.org")
+    assert [headers.get("x-api-key") for headers in sent] == ["mine", None, "theirs"]
+    assert capsys.readouterr().err.startswith("warning: The key goes to lab.example.org unencrypted")
