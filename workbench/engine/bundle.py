@@ -35,18 +35,42 @@ def bundled() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json")) if path.is_file()}
 
 
+def folder_of(name: str) -> Path | None:
+    """Where a model's files are on this machine now; None for one that would have to be fetched or made first."""
+    from workbench.engine import converted, published  # which import this module
+
+    if name in (known := bundled()):
+        return known[name]
+    if name in published.PUBLISHED:
+        return published.here(published.PUBLISHED[name])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    return converted.copy_of(path) if converted.is_gguf(name) and path.is_file() else None
+
+
 def locate(name: str) -> str:
-    """What `from_pretrained` should be given for a name: a bundled folder, a local folder, or a Hub id.
+    """What `from_pretrained` should be given for a name: a folder, or a Hub id.
+
+    A published model that is nowhere yet is fetched, and a GGUF file dequantised: `service.hub.fetch` does so with
+    progress told, so that only those who call the engine alone wait for it here.
 
     Raises:
-        ModelError: neither a bundled name, nor a folder with a model in it, nor the form of a Hub id; or a pipe or a
-            device lies in the folder.
+        ModelError: neither a bundled or published name, nor a folder with a model in it, nor a GGUF file, nor the form
+            of a Hub id; or a pipe or a device lies in the folder.
+        WorkbenchError: a copy that is needed cannot be made.
     """
+    from workbench.engine import converted, published  # which import this module
+
     known = bundled()
     if name in known:
         check_files(known[name])
         return str(known[name])
+    if model := published.PUBLISHED.get(name):
+        return str(published.obtain(model, lambda: published.download(model)))
     path = Path(name).expanduser()
+    if converted.is_gguf(name):
+        return str(converted.convert(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
@@ -56,11 +80,12 @@ def locate(name: str) -> str:
         raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
     if looks_local:
-        near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+        near = difflib.get_close_matches(name, [*known, *published.PUBLISHED], n=2, cutoff=0.6)
         guess = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
         hint = f"Bundled: {', '.join(n for n in known)}." if known else "No bundled models were found."
         raise ModelError(
-            f"There is no model {name!r}.", f"{guess}Give a bundled name, a folder, or a Hub id (owner/name). {hint}"
+            f"There is no model {name!r}.",
+            f"{guess}Give a bundled name, a folder, a GGUF file, or a Hub id (owner/name). {hint}",
         )
     return name
 
@@ -84,8 +109,8 @@ def check_files(folder: Path) -> None:
 
 def weight_bytes(name: str) -> int:
     """Bytes of a model's weights on disk; 0 for one that is not on this machine in a folder."""
-    folder = bundled().get(name, Path(name).expanduser())
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    folder = folder_of(name)
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder else 0
 
 
 def own_drafter(target: str, blind: bool = False) -> str | None:

@@ -20,10 +20,10 @@ _PIECE = 1 << 20
 _POINTER = b"version https://git-lfs"
 
 
-def write_sums(folder: Path) -> None:
-    """Write down what the weights in a folder are now."""
-    files = sorted(folder.glob("*.safetensors"))
-    write_whole(folder / NAME, "".join(f"{_sum_of(file)}  {file.name}\n" for file in files).encode())
+def write_sums(folder: Path, pattern: str = "*.safetensors") -> None:
+    """Write down what the weights in a folder, or the files of another pattern, are now."""
+    files = sorted(folder.glob(pattern))
+    write_whole(folder / NAME, "".join(f"{sum_of(file)}  {file.name}\n" for file in files).encode())
 
 
 def check_weights(folder: Path) -> None:
@@ -43,7 +43,7 @@ def check_weights(folder: Path) -> None:
         if found is None:
             raise ModelError(f"{sums} is damaged: {line[:40]!r} is no sum.", _REMEDY)
         wanted, name = found.groups()
-        if wrong := _what_is_wrong(folder / name, wanted):
+        if wrong := what_is_wrong(folder / name, wanted):
             raise ModelError(f"{folder / name} {wrong}.", _REMEDY)
 
 
@@ -53,17 +53,19 @@ _REMEDY = (
 )
 
 
-def _what_is_wrong(file: Path, wanted: str) -> str:
+def what_is_wrong(file: Path, wanted: str) -> str:
+    """Why a file is not the one with this sum, in words that follow its name; empty when it is."""
     if not file.is_file():
         return "is missing"
-    if _sum_of(file) == wanted:
+    if sum_of(file) == wanted:
         return ""
     with file.open("rb") as opened:
         is_pointer = opened.read(len(_POINTER)) == _POINTER
     return "is a pointer of Git LFS, not the weights" if is_pointer else "is not what it was: it is cut or damaged"
 
 
-def _sum_of(file: Path) -> str:
+def sum_of(file: Path) -> str:
+    """The SHA-256 sum of a file, which is read once in a process for as long as its size and date stay."""
     now = file.stat()
     return _read(str(file), now.st_size, now.st_mtime_ns)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from workbench.engine.bundle import bundled, known_targets, own_drafter
+from workbench.engine.bundle import bundled, folder_of, known_targets, own_drafter
 from workbench.methods.known import Known
 
 IN_FULL = ("idea", "formula", "differs")
@@ -110,8 +110,7 @@ def takes_squares(folder: Path) -> bool:
 
 
 def _folder_of(name: str) -> str:
-    known = bundled()
-    return str(known[name]) if name in known else name
+    return str(folder_of(name) or name)
 
 
 @lru_cache(maxsize=16)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.engine import converted, published
 from workbench.engine.bundle import locate
 from workbench.engine.devices import check_device, check_dtype
 from workbench.methods import known
@@ -60,6 +61,10 @@ def check_model(name: str) -> None:
         ModelError: with what to give instead.
     """
     check_name(name)
+    if model := published.PUBLISHED.get(name):
+        return _check_published(model)
+    if converted.is_gguf(name):
+        return converted.check_gguf(Path(name).expanduser())
     folder = Path(locate(name))
     if not folder.is_dir():
         from workbench.service.hub import check  # brings the Hub's library, which no other name needs
@@ -78,6 +83,18 @@ def check_model(name: str) -> None:
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no *.safetensors, the only weights that are opened here.", "Fetch them again.")
+
+
+def _check_published(model: published.Published) -> None:
+    """Refuse a published model that can be had from nowhere; nothing is fetched or made."""
+    if published.here(model) or published.packaged_file(model):
+        return
+    from workbench.service.hub import check
+
+    try:
+        check(model.hub_id)
+    except ModelError as error:
+        raise published.nowhere(model, error.message) from error
 
 
 def check_port(host: str, port: int) -> None:

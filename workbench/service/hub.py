@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,14 @@ from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
 
 from workbench.core.errors import CapacityError, ModelError
+from workbench.engine import converted, published
 from workbench.engine.bundle import locate
+from workbench.engine.published import FILES, SOON_S
 from workbench.service.names import check_name, offer
-from workbench.service.progress import DOWNLOADING, Progress, megabytes
+from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 
 PATIENCE_S = 5.0
 """Seconds to wait for the Hub's first answer."""
-SOON_S = 2.0
-"""Seconds to wait for it where nothing is refused when it does not come."""
-FILES: dict[str, Any] = {
-    "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
-    "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
-}
-"""Files a model needs. Pickles and code are never fetched."""
 
 
 def check(name: str) -> None:
@@ -45,17 +41,22 @@ def check(name: str) -> None:
 
 
 def fetch(name: str, progress: Progress, most_bytes: int) -> str:
-    """The folder with a model's files. A Hub model is downloaded unless it is here already; progress is told.
+    """The folder with a model's files, fetched or made unless it is here already; progress is told.
 
     Args:
-        name: bundled name, folder, or Hub id.
+        name: bundled or published name, folder, GGUF file, or Hub id.
         progress: told the stage and the bytes.
         most_bytes: refuse a download whose weights alone are larger.
 
     Raises:
         ModelError: not found, not open to us, no safetensors, or no network.
         CapacityError: too large.
+        WorkbenchError: a copy that is needed cannot be made.
     """
+    if model := published.PUBLISHED.get(name):
+        return str(published.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress)))
+    if converted.is_gguf(name):
+        return str(converted.convert(Path(name).expanduser(), _copying(progress)))
     place = locate(name)
     if Path(place).is_dir():
         return place
@@ -111,6 +112,17 @@ def _kept(name: str) -> str:
         raise ModelError(
             f"{name} is not on this machine, and the Hugging Face Hub cannot be reached.", offer()
         ) from error
+
+
+def _copying(progress: Progress) -> Callable[[int, int], None]:
+    """What tells `progress` how far a copy is."""
+
+    def told(done: int, total: int) -> None:
+        if not done:
+            progress.stage(CONVERTING, total)
+        progress.reach(done)
+
+    return told
 
 
 def _bar(progress: Progress) -> Any:

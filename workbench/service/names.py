@@ -7,6 +7,8 @@ from pathlib import Path
 
 from workbench.core.errors import ModelError
 from workbench.engine.bundle import bundled, own_drafter
+from workbench.engine.converted import is_gguf
+from workbench.engine.published import PUBLISHED
 
 Pair = tuple[str, str | None]
 """A target and the draft model beside it."""
@@ -18,7 +20,8 @@ class Names:
     Args:
         target: used when none is named.
         drafter: used with that target when none is named; "auto": the bundled one, if the target is.
-        allow: names that may be used besides the bundled ones and these two; None: any name, folder or Hub id.
+        allow: names that may be used besides the bundled and published ones and these two; None: any name, folder, GGUF
+            file or Hub id.
 
     Attributes:
         allowed: what `allow` says, in its order.
@@ -53,8 +56,8 @@ class Names:
 
     def _check(self, name: str) -> None:
         """Before anything is looked up: a name that is not allowed must not reach the file system."""
-        if self._allow is not None and name not in self._allow and name not in bundled():
-            raise ModelError("This model may not be used here.", f"Use one of: {', '.join(bundled()) or 'none'}.")
+        if self._allow is not None and name not in self._allow and name not in (known := [*bundled(), *PUBLISHED]):
+            raise ModelError("This model may not be used here.", f"Use one of: {', '.join(known)}.")
         check_name(name)
 
 
@@ -82,7 +85,13 @@ def check_name(name: str) -> None:
 
 
 def _is_local(name: str) -> bool:
-    return name in bundled() or Path(name).expanduser().is_dir() or name.startswith((".", "/", "~"))
+    return (
+        name in bundled()
+        or name in PUBLISHED
+        or is_gguf(name)
+        or Path(name).expanduser().is_dir()
+        or name.startswith((".", "/", "~"))
+    )
 
 
 def offer() -> str:

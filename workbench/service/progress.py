@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-DOWNLOADING, READING, BUILDING, CALIBRATING = "downloading", "reading", "building", "calibrating"
+DOWNLOADING, CONVERTING, READING = "downloading", "dequantising", "reading"
+BUILDING, CALIBRATING = "building", "calibrating"
 
 
 def megabytes(n_bytes: float) -> str:

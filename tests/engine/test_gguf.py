@@ -1,0 +1,321 @@
+"""GGUF files as targets: what comes out is what went in; what cannot be one is refused and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from workbench.core.errors import CapacityError, ModelError, WorkbenchError
+from workbench.engine import converted, load_models
+from workbench.engine import gguf as reading
+from workbench.engine.bundle import bundled, locate, weight_bytes
+from workbench.engine.models import load_model
+from workbench.interop.gguf import export_gguf
+from workbench.service import hub
+from workbench.service.checks import check_model
+from workbench.service.progress import Progress
+
+gguf = pytest.importorskip("gguf", reason="pip install gguf")
+
+TEXTS = ["Once upon a time", "    1234 dragons\n\n  7,5", "naïve café 42%", "x = [1, 2]\n\treturn  9"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for copies."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "models"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled draft model as a GGUF file in float32."""
+    models = load_models("text-drafter", None, "cpu", "float32")
+    return export_gguf(models.target.model, models.tokenizer, tmp_path_factory.mktemp("gguf") / "drafter.gguf")
+
+
+def altered(file: Path, path: Path, facts: dict[str, Any] | None = None, **kinds: str) -> Path:
+    """A copy of a GGUF file: with other metadata (None: left out), and weights by the end of their name as `kinds`."""
+    reader, facts = gguf.GGUFReader(file), dict(facts or {})
+    writer = gguf.GGUFWriter(path, str(facts.pop("general.architecture", "llama")))
+    family = reader.fields["general.architecture"].contents()
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture" or facts.get(name, 0) is None:
+            continue
+        value = facts.pop(name, field.contents())
+        array = field.types[0] == gguf.GGUFValueType.ARRAY
+        writer.add_key_value(
+            name.replace(f"{family}.", f"{writer.arch}."), value, field.types[0], field.types[-1] if array else None
+        )
+    for name, value in facts.items():
+        if value is not None:
+            kind = gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.UINT32
+            writer.add_key_value(name, value, kind)
+    for tensor in reader.tensors:
+        kind = next((k for end, k in kinds.items() if tensor.name.endswith(f"{end}.weight")), None)
+        if kind == "left out":
+            continue
+        if kind is None:
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+        else:
+            quantised = gguf.quantize(np.array(tensor.data), gguf.GGMLQuantizationType[kind])
+            writer.add_tensor(tensor.name, quantised, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_model_comes_back_from_gguf_as_it_was_with_its_tokenizer(file: Path) -> None:
+    """Weights to the last bit, so the rotation of heads is undone; texts to the same ids, digits before spaces too."""
+    back = load_models(str(file), None, "cpu", "float32")
+    was = load_models("text-drafter", None, "cpu", "float32")
+    mine, theirs = back.target.model.state_dict(), was.target.model.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    for text in TEXTS:
+        assert back.tokenizer.encode(text) == was.tokenizer.encode(text)
+    assert back.eos == was.eos
+    assert weight_bytes(str(file)) > 0, "sizes are told by the file's name"
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"])
+def test_quantised_weights_are_ggufs_own_numbers_to_half_a_float16s_last_bit(
+    file: Path, tmp_path: Path, kind: str
+) -> None:
+    quantised = altered(file, tmp_path / "q.gguf", ffn_down=kind, ffn_norm="F32")
+    state = load_file(converted.convert(quantised) / "model.safetensors")
+    wanted = next(t for t in gguf.GGUFReader(quantised).tensors if t.name == "blk.0.ffn_down.weight")
+    theirs = torch.from_numpy(np.array(gguf.dequantize(wanted.data, wanted.tensor_type), dtype=np.float32))
+    ours = state["model.layers.0.mlp.down_proj.weight"]
+    assert ours.dtype == (torch.bfloat16 if kind == "BF16" else torch.float16)
+    if kind in ("F16", "BF16"):
+        assert torch.equal(ours.float(), theirs), "16 bits stay the 16 bits that they are"
+    else:
+        assert torch.all((ours.float() - theirs).abs() <= theirs.abs() * 2**-11 + 2**-25)
+    assert state["model.layers.0.post_attention_layernorm.weight"].dtype == torch.float32
+
+
+def test_a_family_whose_heads_llama_cpp_leaves_alone_is_not_rotated(file: Path, tmp_path: Path) -> None:
+    known = gguf.GGUFReader(file).fields
+    config = Qwen2Config(vocab_size=known["llama.vocab_size"].contents(), hidden_size=32, intermediate_size=64,
+                         num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+                         max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+                         tie_word_embeddings=False)  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, 1)
+    facts = {"embedding_length": 32, "feed_forward_length": 64, "block_count": 1, "attention.head_count": 4,
+             "attention.head_count_kv": 2, "context_length": 64}  # fmt: skip
+    writer = gguf.GGUFWriter(tmp_path / "qwen.gguf", "qwen2")
+    for name, value in facts.items():
+        writer.add_uint32(f"qwen2.{name}", value)
+    writer.add_float32("qwen2.rope.freq_base", 5000.0)
+    writer.add_float32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)
+    for name, field in known.items():
+        if name.startswith("tokenizer."):
+            array = field.types[0] == gguf.GGUFValueType.ARRAY
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if array else None)
+    for name, weight in model.state_dict().items():
+        stem, _, kind = name.rpartition(".")
+        writer.add_tensor(f"{names.get_name(stem)}.{kind}", weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    back = load_model(str(tmp_path / "qwen.gguf"), torch.device("cpu"), torch.float32)
+    ids = torch.tensor([[1, 5, 9, 2]])
+    assert torch.equal(back(ids).logits, model.eval()(ids).logits)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
+    "family": ({"general.architecture": "mamba"}, {}, "its family is 'mamba'"),
+    "experts": ({"llama.expert_count": 8}, {}, "mixture of experts"),
+    "positions": ({"llama.rope.scaling.type": "yarn"}, {}, "positions are scaled"),
+    "parts": ({"split.count": 3}, {}, "one of 3 parts"),
+    "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "cuts text in a way \\('klingon'\\)"),
+    "adapter": ({"general.type": "adapter"}, {}, "no model but 'adapter'"),
+    "silent": ({"llama.block_count": None}, {}, "does not say its llama.block_count|does not say its block_count"),
+    "lacking": ({}, {"blk.0.ffn_up": "left out"}, "lacks 1 of the model's weights \\(blk.0.ffn_up.weight"),
+    "more": ({"llama.block_count": 1}, {}, "no place for"),
+    "shape": ({"llama.feed_forward_length": 16}, {}, "ffn_.* is \\[.*\\], not \\["),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_a_target_is_refused_in_words_and_leaves_nothing(
+    file: Path, tmp_path: Path, cache: Path, what: str
+) -> None:
+    facts, kinds, says = REFUSED[what]
+    if what == "more" and gguf.GGUFReader(file).fields["llama.block_count"].contents() < 2:
+        facts = {"llama.block_count": 0}
+    with pytest.raises(ModelError, match=says) as caught:
+        converted.convert(altered(file, tmp_path / "wrong.gguf", facts, **kinds))
+    assert caught.value.remedy
+    assert converted.copies() == []
+    assert [path.name for path in cache.iterdir() if not path.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize("share", [0.999, 0.7, 0.02, 0.0001])
+def test_a_half_downloaded_file_is_named_as_such(file: Path, tmp_path: Path, cache: Path, share: float) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
+    for opens in (locate, lambda name: hub.fetch(name, Progress(name), 1 << 40)):
+        with pytest.raises(ModelError, match=r"cut|no GGUF"):
+            opens(str(cut))
+    assert converted.copies() == []
+
+
+def test_a_file_that_is_none_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("<html>404</html>")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name, says in (("text", "begins otherwise"), ("pipe", "a pipe"), ("none", "No such file")):
+        with pytest.raises(ModelError, match=says):
+            check_model(str(tmp_path / f"{name}.gguf"))
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(reading, "save_file", full)
+    with pytest.raises(CapacityError, match=r"full.*WORKBENCH_CACHE"):
+        converted.convert(file)
+    monkeypatch.undo()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(cache.parent))
+    assert [p.name for p in cache.iterdir() if p.is_dir()] == []
+    assert converted.is_whole(converted.convert(file)), "with room again it goes on"
+
+
+CONVERT = (
+    "import sys; from pathlib import Path; from workbench.engine import converted; converted.convert(Path(sys.argv[1]))"
+)
+
+
+def run(file: Path, code: str = CONVERT, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, str(file)], stderr=subprocess.PIPE, text=True, **more)
+
+
+@pytest.mark.processes
+def test_a_limit_of_the_system_on_files_is_no_crash(file: Path, cache: Path) -> None:
+    """The kernel itself stops the writing, in safetensors' own code, which keeps the words and not the number."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+
+    process = run(file, preexec_fn=limit)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "CapacityError" in said, said[-2000:]
+    assert [p.name for p in cache.iterdir() if p.is_dir()] == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from workbench.engine import converted, gguf
+write = gguf.save_file
+def half(tensors, path, **more):
+    write(tensors, path, **more)
+    os.truncate(path, os.path.getsize(path) // 2)
+    os.kill(os.getpid(), signal.SIGKILL)
+gguf.save_file = half
+converted.convert(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.processes
+def test_a_kill_in_the_middle_leaves_nothing_that_counts_and_the_next_start_makes_it(file: Path, cache: Path) -> None:
+    process = run(file, KILLED)
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    parts = [p for p in cache.iterdir() if p.is_dir()]
+    assert len(parts) == 1, "what was begun lies there"
+    assert converted.copies() == []
+    place = converted.convert(file)
+    assert [p for p in cache.iterdir() if p.is_dir()] == [place] == converted.copies()
+    assert place not in parts
+    load_model(str(file), torch.device("cpu"), torch.float32)
+
+
+def test_two_that_want_the_same_copy_make_it_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for processes: the lock is the system's, on a file that each opens for itself."""
+    made, inside = [], threading.Event()
+    dequantise = reading.dequantise
+
+    def slow(source: Path, folder: Path, told: Callable[[int, int], None]) -> None:
+        made.append(folder)
+        inside.set()
+        second.join(0.3)  # the other one has begun and waits
+        dequantise(source, folder, told)
+
+    monkeypatch.setattr(reading, "dequantise", slow)
+    second = threading.Thread(target=lambda: (inside.wait(30), places.append(converted.convert(file))))
+    places: list[Path] = []
+    second.start()
+    places.append(converted.convert(file))
+    second.join(60)
+    assert len(made) == 1
+    assert places[0] == places[1]
+
+
+def test_a_damaged_copy_is_made_anew(file: Path) -> None:
+    place = converted.convert(file)
+    data = bytearray((place / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (place / "model.safetensors").write_bytes(data)
+    assert not converted.is_whole(place)
+    assert converted.convert(file) == place
+    assert converted.is_whole(place)
+
+
+def test_progress_is_told_in_bytes_of_the_file_and_ends_full(file: Path) -> None:
+    progress = Progress("m")
+    seen: list[dict[str, Any]] = []
+    reach = progress.reach
+    progress.reach = lambda n: (reach(n), seen.append(progress.to_wire()))[0]  # type: ignore[method-assign]
+    hub.fetch(str(file), progress, 1 << 40)
+    total = file.stat().st_size
+    assert seen[0] == {"stage": "dequantising", "done": 0, "total": total}
+    assert [s["done"] for s in seen] == sorted(s["done"] for s in seen)
+    assert total - 4096 < seen[-1]["done"] <= total
+
+
+def test_large_models_are_written_in_shards_that_load(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SHARD", 200_000)
+    place = converted.convert(file)
+    index = json.loads((place / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) == len(list(place.glob("*.safetensors"))) > 2
+    back = load_model(str(file), torch.device("cpu"), torch.float32).state_dict()
+    was = load_model("text-drafter", torch.device("cpu"), torch.float32).state_dict()
+    assert all(torch.equal(back[name], was[name]) for name in was)
+
+
+def test_without_the_package_the_way_to_it_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(WorkbenchError, match="pip install gguf"):
+        converted.convert(file)
+
+
+def test_two_files_of_one_name_have_two_copies(file: Path, tmp_path: Path) -> None:
+    other = altered(file, tmp_path / file.name, ffn_down="F16")
+    assert converted.convert(file) != converted.convert(other)
+    assert set(converted.copies()) == {converted.copy_of(file), converted.copy_of(other)}
+    tokenizer: Any = AutoTokenizer.from_pretrained(locate(str(other)))
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(bundled()["text-drafter"]).get_vocab()

