@@ -41,6 +41,14 @@ def test_every_other_family_is_what_the_board_says(name: str) -> None:
     assert census.examine(name, worlds.letter_tokenizer(64)).verdict == census.saved()[name].verdict
 
 
+def test_a_family_whose_trees_are_wrong_writes_other_text_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison sees by itself what the probe keeps from it: with alibi, MPT's trees put keys in wrong places."""
+    monkeypatch.setattr(census, "admit", lambda *_: None)
+    found = census.examine("mpt", worlds.letter_tokenizer(64))
+    assert found.verdict == DIFFERS
+    assert "0 of 3 texts equal" in found.why, "and not by luck in one of them"
+
+
 def test_what_cannot_be_built_says_what_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: Any) -> Any:
         raise ValueError("no such size\nValueError: heads must divide width")

@@ -29,7 +29,7 @@ from workbench.bench.laws import LAWS, TINY_PROMPT, check_law, given_law
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
-from workbench.engine.method import Method, Promise
+from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.models import Models
 from workbench.engine.pictures import read
 from workbench.engine.runner import Runner
@@ -106,7 +106,7 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
             models = Models(Runner(target), tokenizer, name)
             if "drafter" in method.needs:
                 models.drafter, models.drafter_name = Runner(noisy_copy(target, 0.2)), "noisy-copy"
-            found = _Greedy.of(method, models, [FAMILY_PROMPT], max_new_tokens, with_corners=False)
+            found = _Greedy.of(method, models, [FAMILY_PROMPT], max_new_tokens, ())
             n_drafted += found.drafted
             if not found.tried:
                 refused.append(name)
@@ -127,15 +127,16 @@ def check_greedy(
     models: Models,
     prompts: Sequence[Sequence[int] | Prompt],
     max_new_tokens: int = 24,
-    with_corners: bool = True,
+    others: Sequence[Configured] | None = None,
 ) -> Finding:
-    """Greedy tokens against Hugging Face's `generate` on the same model, for defaults and all parameter corners.
+    """Greedy tokens against Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
-    Whatever a method promises of its law, it promises this: an approximate rule and a simulation are greedy-exact too.
-    A method that refused every setting, or that drafted nothing in any text, has not been tested and fails.
+    The others, by default all parameter corners, are tried on the first prompt. Whatever a method promises of its law,
+    it promises this: an approximate rule and a simulation are greedy-exact too. A method that refused every setting, or
+    that drafted nothing in any text, has not been tested and fails.
     """
     start = time.perf_counter()
-    found = _Greedy.of(method, models, prompts, max_new_tokens, with_corners)
+    found = _Greedy.of(method, models, prompts, max_new_tokens, corners(method) if others is None else others)
     figures = {
         "equal": found.equal,
         "tried": found.tried,
@@ -158,12 +159,16 @@ class _Greedy:
 
     @classmethod
     def of(
-        cls, method: Method, models: Models, prompts: Sequence[Sequence[int] | Prompt], length: int, with_corners: bool
+        cls,
+        method: Method,
+        models: Models,
+        prompts: Sequence[Sequence[int] | Prompt],
+        length: int,
+        others: Sequence[Configured],
     ) -> _Greedy:
         engine = Engine(models, record=False)
         given = [Prompt.of(prompt) for prompt in prompts]
         wanted = [greedy_reference(models, prompt, length) for prompt in given]
-        others = corners(method) if with_corners else []
         cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in others]
         same, n_drafted, wrong, refused = 0, 0, "", []
         for configured, i in cases:
