@@ -19,6 +19,12 @@ LINK = (
     "&group=stories&limit=1&repeats=1&max_new_tokens=6"
 )
 
+INSIDE = """(legend) => {
+  const box = legend.getBoundingClientRect(), plot = legend.ownerSVGElement.parentElement.getBoundingClientRect();
+  const axis = document.querySelector("#wb-sweep .js-plotly-plot .gridlayer").getBoundingClientRect();
+  return box.left >= axis.left - 1 && box.right <= plot.right;
+}"""
+
 
 def says(page: Any, selector: str, text: str) -> None:
     page.locator(V + selector).filter(has_text=text).first.wait_for(state="attached")
@@ -101,6 +107,9 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: Opener) -> None:
         page.evaluate(f"for (const box of document.querySelectorAll('{V}details')) box.open = true")
         page.click(V + ".wb-cell >> nth=1")
         says(page, ".wb-card-cell dd", "0.7")
+        names = page.locator(V + ".js-plotly-plot .legend").first
+        names.filter(has_text="at the costs measured").wait_for()
+        assert names.evaluate(INSIDE), "the legend is beside no axis, and whole"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
         grave = [v for v in found if v["impact"] in ("serious", "critical")]
