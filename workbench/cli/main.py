@@ -22,6 +22,7 @@ from workbench.cli.doctor import doctor
 from workbench.cli.generate import generate
 from workbench.cli.lab import lab
 from workbench.cli.methods import methods
+from workbench.cli.models import models
 from workbench.cli.notebooks import notebooks
 from workbench.cli.record import record
 from workbench.cli.runs import app as runs
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 for command in (
     methods,
+    models,
     generate,
     compare,
     sweep,

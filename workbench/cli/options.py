@@ -12,7 +12,8 @@ from workbench.cli import complete
 Target = Annotated[
     str,
     typer.Option(
-        help="The model that is verified against: a bundled name, a folder, a Hub id.", autocompletion=complete.targets
+        help="The model that is verified against: a name of `workbench models`, a folder, a GGUF file, a Hub id.",
+        autocompletion=complete.targets,
     ),
 ]
 Drafter = Annotated[

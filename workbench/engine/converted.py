@@ -8,6 +8,7 @@ make it while others wait.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,10 @@ from workbench.trace.files import PART, check_regular
 FORMAT = 1
 """Grows when copies are made differently: older ones are then made again."""
 MAGIC = b"GGUF"
+SOURCE = "source.json"
+"""In each copy: of what it was made."""
 Told = Callable[[int, int], None]
+"""Called with bytes of the file that are done, and their number in all."""
 
 
 def cache_folder() -> Path:
@@ -31,6 +35,14 @@ def cache_folder() -> Path:
     named = os.environ.get("WORKBENCH_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (Path(named).expanduser() if named else base / "speculative-decoding-workbench") / "models"
+
+
+def source_of(place: Path) -> dict[str, str]:
+    """Of what a copy was made: {"file", "title", "licence", "family"}, as far as its file said so."""
+    try:
+        return json.loads((place / SOURCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 def copies() -> list[Path]:

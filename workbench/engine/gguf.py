@@ -7,7 +7,7 @@ between: which file can be a target at all, where each weight goes, and what is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from workbench.core.errors import ModelError, WorkbenchError
+from workbench.engine.converted import SOURCE, Told
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 """Architectures that are read: decoders like Llama. Mistral's, SmolLM's and TinyLlama's files say "llama" too."""
@@ -26,9 +27,6 @@ SHARD = 1 << 30
 """Bytes after which a file of weights is closed and the next one is begun: no more lies in memory at once."""
 _INSTEAD = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
 _WHOLE = "Fetch the file again; its download may have ended early."
-
-Told = Callable[[int, int], None]
-"""Called with bytes of the file that are done, and their number in all."""
 
 
 def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) -> None:
@@ -56,6 +54,7 @@ def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) 
     config.save_pretrained(folder)
     _generation(config, folder)
     tokenizer.save_pretrained(folder)
+    _source(reader, file, folder)
     _write_weights(_weights(gguf, reader, config, file, told), folder)
 
 
@@ -146,6 +145,13 @@ def _ends(facts: dict[str, Any]) -> int | list[int] | None:
 def _short(value: float) -> float:
     """A float32 of the metadata as it was meant: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
+
+
+def _source(reader: Any, file: Path, folder: Path) -> None:
+    """Where the copy comes from, for lists of what is there."""
+    said = {"title": "general.name", "licence": "general.license", "family": "general.architecture"}
+    facts = {name: reader.fields[key].contents() for name, key in said.items() if key in reader.fields}
+    (folder / SOURCE).write_text(json.dumps({"file": str(file), **facts}, indent=2) + "\n", encoding="utf-8")
 
 
 def _generation(config: PretrainedConfig, folder: Path) -> None:

@@ -34,7 +34,7 @@ class Published:
         file: the GGUF file in it.
         sha256: of that file.
         package_bytes: to download for the package.
-        hub_bytes: to download from the Hub.
+        copy_bytes: of its files once they are here.
         licence: of the weights.
         shape: what its configuration must say.
         vocabulary: SHA-256 of its tokens and their ids; see `vocabulary_of`.
@@ -48,7 +48,7 @@ class Published:
     file: str
     sha256: str
     package_bytes: int
-    hub_bytes: int
+    copy_bytes: int
     licence: str
     shape: tuple[tuple[str, int], ...]
     vocabulary: str
@@ -68,7 +68,7 @@ SMOLLM2 = Published(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     package_bytes=88_900_000,
-    hub_bytes=271_000_000,
+    copy_bytes=272_700_000,
     licence="Apache-2.0",
     shape=(("vocab_size", 49152), ("hidden_size", 576), ("num_hidden_layers", 30)),
     vocabulary="853b524522cfa3366e3f45b1d03fb4e847c45e78306bf7d41003a65e560393db",

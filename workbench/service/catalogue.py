@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engine.bundle import bundled, folder_of, known_targets, own_drafter
+from workbench.engine.published import PUBLISHED
 from workbench.methods.known import Known
+from workbench.service.inventory import READY, TO_FETCH, state
 
 IN_FULL = ("idea", "formula", "differs")
 """What only a method's own page tells: lists and the API leave it out."""
@@ -18,8 +20,9 @@ SHOWN_PACE = 8
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
-    """Models that can be verified: bundled ones that are not made for drafting, then `others`, loaded from elsewhere.
+    """Models that can be verified: bundled, published, then `others`, loaded from elsewhere.
 
+    Bundled ones are those not made for drafting; published ones those that are on this machine or in a package of it.
     `pictures` says whether one reads pictures; None where only loading it could tell. `square` says that one squeezes
     every picture into a square. `pace`, of models so small that a run is over before a hand can act: tokens a second at
     which a page may hold their runs back, so that people see what is drafted, judged and accepted.
@@ -32,6 +35,7 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
             {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
             | {"pictures": "vision_config" in config, "square": takes_squares(folder), "pace": SHOWN_PACE}
         )
+    found += [_published(name) for name, model in PUBLISHED.items() if name in others or state(model) != TO_FETCH]
     names = {entry["name"] for entry in found}
     found += [
         {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": ""}
@@ -40,6 +44,16 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
         if name not in names
     ]
     return found
+
+
+def _published(name: str) -> dict[str, Any]:
+    """A published model, as `targets` lists one."""
+    model, folder = PUBLISHED[name], folder_of(name)
+    detail = model.title
+    if folder is not None and state(model) == READY:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        detail += f" · {_detail(folder, config)}"
+    return {"name": name, "title": name, "kind": "published", "detail": detail, "pictures": False, "square": False}
 
 
 def drafters(target: str) -> list[dict[str, Any]]:

