@@ -25,6 +25,7 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import ancestors
 from workbench.engine import Method, Models, Runner
 from workbench.engine.models import HeadInfo
+from workbench.engine.models import load_tokenizer as bundled_tokenizer
 from workbench.engine.runner import Segment, Slot
 from workbench.methods import registry
 from workbench.training.heads.artefact import NETS, save_net
@@ -150,6 +151,22 @@ def text_methods() -> list[Method]:
 
 
 # -- references -------------------------------------------------------------------------------------------------------
+
+
+def save_stranger(folder: Path, layers: int = 4) -> Path:
+    """A small random Llama that nobody bundled, with the bundled vocabulary: a target's folder."""
+    tokenizer = bundled_tokenizer("text-target")
+    config = hf.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = hf.LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def random_prompt(length: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[int]:

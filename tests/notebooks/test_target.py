@@ -17,6 +17,7 @@ import nbformat
 import pytest
 import torch
 import transformers
+import worlds
 
 from workbench.engine.models import load_tokenizer
 from workbench.engine.shortened import drafter_for, shorten
@@ -41,19 +42,7 @@ TEXT = [name for name in pairs.names() if asks_for_a_text_target(name) and name 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama that nobody bundled, with the bundled vocabulary."""
-    folder = tmp_path_factory.mktemp("models") / "stranger"
-    tokenizer = load_tokenizer("text-target")
-    config = hf.LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=LAYERS,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = hf.LlamaForCausalLM(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return worlds.save_stranger(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
 
 
 def run_cells(name: str, target: Path) -> None:
