@@ -1,7 +1,7 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['corpus', 'drafter', 'evaluate', 'medusa', 'target', 'tokenizer', \
+['answers', 'corpus', 'drafter', 'evaluate', 'medusa', 'target', 'tokenizer', \
 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
 'vision-text-drafter', 'vision-tower']
 """
@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from workbench.bench.machine import machine_facts
 from workbench.trace.files import write_whole
+from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
@@ -174,6 +175,12 @@ RECIPES: dict[str, Recipe] = {
     for recipe in [
         Recipe("tokenizer", "byte-level BPE of 4,096 entries, trained on the mixture", TokenizerOptions, _tokenizer),
         Recipe("corpus", "the training mixture, packed into token files", CorpusOptions, _corpus),
+        Recipe(
+            "answers",
+            "a chat model's own answers to training prompts, to train drafters on",
+            AnswersOptions,
+            write_answers,
+        ),
         Recipe(
             "target",
             "the bundled target (13 M parameters, early-exit loss)",

@@ -1,0 +1,80 @@
+"""A target's own answers: what they are, and that a run which was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Engine, Request
+from workbench.engine.models import bundled, load_models
+from workbench.methods import registry
+from workbench.training.answers import AnswersOptions, first_turns, read, write_answers
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+
+
+def some(out: Path, tokens: int) -> AnswersOptions:
+    return AnswersOptions("text-target", out / "none", out, tokens, max_new_tokens=12, per_task=6, rows=3,
+                          dtype="float64", threads=1)  # fmt: skip
+
+
+def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    options = some(tmp_path, 60)
+    write_answers(options, lambda line: None)
+    path = tmp_path / "answers.jsonl"
+    first = list(read(path))
+    path.write_bytes(path.read_bytes()[:-7])  # killed while it wrote its last line
+    figures = write_answers(replace(options, tokens=160), lambda line: None)
+    found = list(read(path))
+    assert found[: len(first) - 1] == first[:-1], "what was written stays"
+    numbers = [line["n"] for line in found]
+    assert len(set(numbers)) == len(numbers)
+    assert first[-1] in found, "the answer that was cut off is written again, the same"
+    assert figures["answer_tokens"] == sum(len(line["answer"]) for line in found) >= 160
+    prompts = first_turns(options.data, options.per_task, options.seed)
+    models = load_models("text-target", None, "cpu", "float64")
+    assert {line["temperature"] for line in found} == {0.0, 0.7, 1.0}
+    for line in found[:8]:
+        chat = [{"role": "user", "content": prompts[line["n"]][1]}]
+        assert line["prompt"] == models.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=False
+        )
+        if line["temperature"] == 0:
+            alone = Engine(models).generate(Request(line["prompt"], registry.get("autoregressive"), max_new_tokens=12))
+            assert line["answer"] == alone.token_ids
+    packed = np.fromfile(tmp_path / "train.bin", dtype=np.uint16).tolist()
+    end = models.tokenizer.eos_token_id
+    wanted = [[*line["prompt"], *line["answer"]] for line in found if line["n"] % 50]
+    assert packed == [token for ids in wanted for token in (ids if ids[-1] == end else [*ids, end])]
+
+
+def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    options = some(tmp_path, 10)
+    write_answers(options, lambda line: None)
+    before = (tmp_path / "answers.jsonl").read_bytes()
+    with pytest.raises(ParameterError, match="max_new_tokens=12"):
+        write_answers(replace(options, max_new_tokens=13), lambda line: None)
+    assert (tmp_path / "answers.jsonl").read_bytes() == before
+
+
+def test_prompts_hold_every_group_from_the_beginning(tmp_path: Path) -> None:
+    groups = [group for group, _ in first_turns(tmp_path, 5, 0)]
+    assert set(groups[:8]) == set(groups)
+    assert len(groups) == 40
+    assert first_turns(tmp_path, 5, 0) == first_turns(tmp_path, 5, 0) != first_turns(tmp_path, 5, 1)
+
+
+def test_a_users_turn_is_read_from_the_training_text(tmp_path: Path) -> None:
+    import gzip
+
+    rows = [{"question": f"How many are {i} apples?", "answer": f"{i} #### {i}"} for i in range(20)]
+    with gzip.open(tmp_path / "math_gsm8k_train.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    found = [text for group, text in first_turns(tmp_path, 0, 0) if group == "maths"]
+    assert set(found) <= {row["question"] for row in rows}
+    assert len(found) >= 15

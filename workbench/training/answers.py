@@ -1,0 +1,190 @@
+"""A target's own answers to training prompts, written by the workbench's batched engine.
+
+Drafters learn what their *target* says: this text is the first thing that recipes for a real model need. Prompts are
+the user turns of the public training text and of the generators' copying, editing and code tasks, group by group in
+turn; half of the answers are greedy, the others sampled at 0.7 and 1. One line of JSON an answer, appended as it ends:
+whoever is stopped goes on where it was, and nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.engine.models import load_models
+from workbench.engine.request import ENDED, Row
+from workbench.methods import registry
+from workbench.training.clock import RunClock
+from workbench.training.corpus import DEFAULT_DATA, row_held_out
+from workbench.training.generators import ASSISTANT, TASKS, USER
+from workbench.training.loop import Report
+from workbench.training.sources import SOURCES
+
+TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
+"""Of the prompts in turn."""
+EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
+HELD_EVERY = 50
+"""One prompt in so many is kept for measuring: its answer is written, but to the held-out file."""
+REPORT_S = 60.0
+
+
+@dataclass
+class AnswersOptions:
+    """Options of the `answers` recipe.
+
+    Attributes:
+        target: Name or folder of the target.
+        data: Folder with the public training text; missing files are skipped.
+        out: Folder of the answers: `answers.jsonl`, and `train.bin` and `held.bin`, packed from it.
+        tokens: Answer tokens after which it ends.
+        minutes: Or after so long; none: no limit.
+        max_new_tokens: Longest answer.
+        longest_prompt: Prompts of more tokens are left out.
+        per_task: Prompts of each of the generators' tasks.
+        rows: Answers written at once.
+        dtype: Number format of the target.
+        seed: Order of the prompts, and every random number.
+        threads: CPU threads.
+    """
+
+    target: str = "smollm2"
+    data: Path = DEFAULT_DATA
+    out: Path = Path(".cache/train/answers")
+    tokens: int = 2_000_000
+    minutes: float | None = None
+    max_new_tokens: int = 256
+    longest_prompt: int = 640
+    per_task: int = 400
+    rows: int = 16
+    dtype: str = "bfloat16"
+    seed: int = 0
+    threads: int = 2
+
+
+def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
+    """(group, what the user says) of all training prompts, in the order in which they are answered.
+
+    Groups take turns, so that any beginning of the list holds all of them. Held-out rows are not among them.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for source in SOURCES:
+        for row in source.rows(data):
+            for document in () if row_held_out(row) else source.documents(row):
+                said = document.removeprefix(USER).partition(ASSISTANT)
+                if document.startswith(USER) and said[1]:
+                    groups.setdefault(source.group, {})[said[0].strip()] = None
+    for name in EDITING:
+        own = islice(TASKS[name].stream(seed, held_out=False), per_task)
+        groups.setdefault(f"own {name}", {}).update(dict.fromkeys(instance.prompt for instance in own))
+    orders = []
+    for group, texts in sorted(groups.items()):
+        order = list(texts)
+        random.Random(f"answers/{group}/{seed}").shuffle(order)
+        orders.append([(group, text) for text in order])
+    longest = max(map(len, orders), default=0)
+    return [order[i] for i in range(longest) for order in orders if i < len(order)]
+
+
+def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
+    """Write answers until there are enough, pack them, and return the figures.
+
+    Raises:
+        ParameterError: the folder holds answers made with other options.
+    """
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "answers.jsonl"
+    done, written = _begun(path, options)
+    models = load_models(options.target, None, "cpu", options.dtype)
+    tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows)
+    prompts = first_turns(options.data, options.per_task, options.seed)
+    report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
+    waiting = (i for i in range(len(prompts)) if i not in done)
+    running: list[tuple[int, Row]] = []
+    clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
+    method = registry.get("autoregressive")
+    with path.open("a", encoding="utf-8") as file:
+        while written + new < options.tokens and clock.progress(0) < 1.0:
+            for i in islice(waiting, max(0, options.rows - len(running))):
+                ids = tokenizer.apply_chat_template(
+                    [{"role": "user", "content": prompts[i][1]}], add_generation_prompt=True, return_dict=False
+                )
+                if len(ids) > options.longest_prompt:
+                    continue
+                sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
+                request = Request([int(t) for t in ids], method, sampling, options.max_new_tokens, options.seed + i)
+                running.append((i, engine.submit(request)))
+            if not running:
+                break
+            engine.step()
+            for i, row in [item for item in running if item[1].status in ENDED]:
+                asked, answer = row.committed[: row.prompt_length], row.committed[row.prompt_length :]
+                line = {"n": i, "group": prompts[i][0], "temperature": row.sampling.temperature}
+                line |= {"prompt": asked, "answer": answer}
+                file.write(json.dumps(line) + "\n")
+                new += len(answer)
+            file.flush()
+            running = [item for item in running if item[1].status not in ENDED]
+            if clock.seconds - told > REPORT_S:
+                told = clock.seconds
+                report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
+    return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The answers of a file, the line of its options left out; a line that was cut off ends it."""
+    with path.open(encoding="utf-8") as file:
+        for line in islice(file, 1, None):
+            if not line.endswith("\n"):
+                return
+            yield json.loads(line)
+
+
+def pack(folder: Path, end: int) -> dict[str, Any]:
+    """Write `train.bin` and `held.bin` (prompt and answer, one behind the other, uint16) from the answers.
+
+    Args:
+        folder: of `answers.jsonl`.
+        end: the token between two texts, where an answer was cut off before it.
+    """
+    parts: dict[str, list[int]] = {"train": [], "held": []}
+    count, groups = 0, dict[str, int]()
+    for line in read(folder / "answers.jsonl"):
+        ids = line["prompt"] + line["answer"]
+        parts["held" if line["n"] % HELD_EVERY == 0 else "train"] += ids if ids[-1] == end else [*ids, end]
+        count += len(line["answer"])
+        groups[line["group"]] = groups.get(line["group"], 0) + len(line["answer"])
+    for name, ids in parts.items():
+        np.asarray(ids, dtype=np.uint16).tofile(folder / f"{name}.bin")
+    return {"answer_tokens": count, "groups": groups} | {f"{name}_tokens": len(ids) for name, ids in parts.items()}
+
+
+def _begun(path: Path, options: AnswersOptions) -> tuple[set[int], int]:
+    """Which prompts the file answers already, and with how many tokens; a new file gets its first line."""
+    fixed = ("target", "max_new_tokens", "longest_prompt", "per_task", "seed", "dtype")
+    settings = {name: value for name, value in asdict(options).items() if name in fixed}
+    if not path.exists():
+        path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+        return set(), 0
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]  # a line that was being written when it was stopped is written again
+    if len(whole) < len(data):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    before = json.loads(whole.partition(b"\n")[0] or b"{}")
+    if before != settings:
+        changed = ", ".join(f"{name}={before.get(name)}" for name in fixed if before.get(name) != settings[name])
+        raise ParameterError(f"{path} was made with {changed}.", "Give the same again to go on, or another out.")
+    lines = list(read(path))
+    return {line["n"] for line in lines}, sum(len(line["answer"]) for line in lines)
