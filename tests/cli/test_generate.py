@@ -148,7 +148,7 @@ def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: py
 
         with Waiting("text-target, 27.7 MB", stage):
             if stream.isatty() and level == say.USUAL:
-                assert seen.wait(20)
+                assert seen.wait(120)
         said = stream.getvalue()
         if stream.isatty() and level == say.USUAL:
             assert "loading text-target, 27.7 MB: reading, 1.0 of 2.0 MB · 0 s" in said
@@ -164,7 +164,7 @@ def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.M
     say.set_level(quiet=False, verbose=True)
     asked = threading.Event()
     with Waiting("text-target, 27.7 MB", lambda: asked.set() or "building"):
-        assert asked.wait(20)
+        assert asked.wait(120)
     say.reset()
     first, last = pipe.getvalue().splitlines()
     assert first == "loading text-target, 27.7 MB: building …"

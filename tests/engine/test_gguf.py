@@ -266,7 +266,7 @@ def test_two_that_want_the_same_copy_make_it_once(file: Path, monkeypatch: pytes
         dequantise(source, folder, told)
 
     monkeypatch.setattr(reading, "dequantise", slow)
-    second = threading.Thread(target=lambda: (inside.wait(30), places.append(converted.convert(file))))
+    second = threading.Thread(target=lambda: (inside.wait(120), places.append(converted.convert(file))))
     places: list[Path] = []
     second.start()
     places.append(converted.convert(file))

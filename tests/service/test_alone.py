@@ -69,7 +69,7 @@ def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others
     assert rounds(paused) == 0
     assert later.since(0)["queue"] == {"position": 1, "of": 1}
     timed.cancel()
-    assert paused.wait(30).footer.reason == later.wait(30).footer.reason == "length"
+    assert paused.wait(120).footer.reason == later.wait(30).footer.reason == "length"
     assert timed.state == "cancelled"
 
 
@@ -78,6 +78,6 @@ def test_a_forgotten_run_is_not_kept(backend: Callable[..., Backend]) -> None:
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, alone=True)
     bench.forget(run)
     assert bench.run(run.id) is run, "a run that goes on is not forgotten"
-    run.wait(30)
+    run.wait(120)
     bench.forget(run)
     assert len(bench._book) == 0

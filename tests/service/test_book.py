@@ -18,7 +18,7 @@ from .conftest import PROMPT, until
 
 def finished(bench: Backend, **options: Any) -> Any:
     run = bench.start(PROMPT, options.pop("method", "autoregressive"), **{"max_new_tokens": 3, **options})
-    run.wait(30)
+    run.wait(120)
     return run
 
 
@@ -63,7 +63,7 @@ def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[
     until(lambda: run.ended)
     assert run.state == "cancelled"
     assert "smaller tree or fewer tokens" in run.message
-    assert other.wait(30).footer.reason == "length"
+    assert other.wait(120).footer.reason == "length"
 
 
 def size_of(item: Any, seen: set[int]) -> int:

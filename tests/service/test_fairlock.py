@@ -28,7 +28,7 @@ def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> No
         with lock.hold(user):
             held.append(user)
             if wait:
-                free.wait(30)
+                free.wait(120)
 
     threads = [threading.Thread(target=hold, args=("a.0", True))]
     threads[0].start()
@@ -76,7 +76,7 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
 ) -> None:
     bench = backend(limits=Limits(requests_per_minute=4))
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, user="a")
-    run.wait(30)
+    run.wait(120)
     run.request.images = {}
     event = threading.Event()
 
@@ -118,7 +118,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     run.request.images = {}
     run.explain()
     run.resume()
-    run.wait(30)
+    run.wait(120)
     run.explain()
     drafter = registry.get("prompt-lookup").with_params().drafter
     assert asked == [(None, drafter)] * 2

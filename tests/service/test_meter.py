@@ -139,10 +139,10 @@ def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) 
     assert level() == 100 - len(PROMPT) - len(run.trace.token_ids)  # type: ignore[union-attr]
     with pytest.raises(Exception, match=r"."):
         bench.start("", "autoregressive", user="a")
-    assert bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=99).wait(30).footer.reason == "length"
+    assert bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=99).wait(120).footer.reason == "length"
     with pytest.raises(CapacityError, match="tokens a minute"):
         bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=1)
-    assert bench.start(PROMPT, "autoregressive", user="b", max_new_tokens=2).wait(30)
+    assert bench.start(PROMPT, "autoregressive", user="b", max_new_tokens=2).wait(120)
 
 
 def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(backend: Callable[..., Backend]) -> None:

@@ -70,7 +70,7 @@ def test_whatever_ends_a_loader_its_runs_hear_of_it(
     monkeypatch.setattr(bench._shelf, "load", panic)
     run = bench.start(PROMPT, "autoregressive")
     with pytest.raises(ModelError, match="cannot be loaded"):
-        run.wait(30)
+        run.wait(120)
     assert nobody_is_left(bench)
 
 
@@ -84,7 +84,7 @@ def test_a_tokenizer_that_panics_on_a_prompt_refuses_it_and_keeps_no_place(
     if not loaded:
         bench.unload()
     with pytest.raises(PromptError, match="tokenizer cannot read this prompt"):
-        bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(30)
+        bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(120)
     assert nobody_is_left(bench)
     assert bench.start([1, 2, 3], "autoregressive", max_new_tokens=2).wait(60).token_ids
 
@@ -99,7 +99,7 @@ def test_a_panic_on_a_token_ends_its_run_and_no_other(
     monkeypatch.setattr("workbench.engine.loop.detokeniser", lambda *_: Panicking())
     bad = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
     with pytest.raises(WorkbenchError, match="charsmap"):
-        bad.wait(30)
+        bad.wait(120)
     good.resume()
     assert len(good.wait(60).token_ids) == 40
     assert nobody_is_left(bench)
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_be_given_its_row_ends(
         patch.setattr(Engine, "_header", panic)
         run = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
         with pytest.raises(WorkbenchError, match="could not be started"):
-            run.wait(30)
+            run.wait(120)
     assert nobody_is_left(bench)
     assert bench.health()["status"] == "ok"
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids
@@ -135,7 +135,7 @@ def test_an_engine_that_panics_is_replaced(backend: Callable[..., Backend], monk
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "step", panic)
         with pytest.raises(WorkbenchError, match="engine failed"):
-            bench.start(PROMPT, "autoregressive", max_new_tokens=4).wait(30)
+            bench.start(PROMPT, "autoregressive", max_new_tokens=4).wait(120)
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids
 
 

@@ -119,7 +119,7 @@ def test_a_waiting_user_sees_stages_and_bytes(
     bench._loaders.submit(gate.wait)
     run = bench.start(PROMPT, "draft-model", max_new_tokens=2)
     gate.set()
-    run.wait(30)
+    run.wait(120)
     weights = [sum(f.stat().st_size for f in Path(folder).glob("*.safetensors")) for folder in folders]
     stages = [("reading", n) for n in weights]
     assert seen == [s for reading in stages for s in (reading, ("building", None), ("calibrating", None))]
@@ -164,10 +164,10 @@ def test_the_least_recently_used_model_goes_first(
     one, two, three = twins
     bench = backend(memory_bytes=int(2.5 * size(one)))
     for target in (one, two, one, three):  # two is the oldest when three comes
-        run_on(bench, target).wait(30)
+        run_on(bench, target).wait(120)
     assert names(bench) == {one, three}
     assert bench.health()["memory"]["models"] <= bench.health()["memory"]["limit"]
-    run_on(bench, two).wait(30)
+    run_on(bench, two).wait(120)
     assert names(bench) == {two, three}
 
 
@@ -177,11 +177,11 @@ def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins
     held = run_on(bench, one, paused=True)
     until(lambda: held.state == "paused")
     with pytest.raises(WorkbenchError, match=r"wait for .* runs? to end"):
-        run_on(bench, two).wait(30)
+        run_on(bench, two).wait(120)
     assert names(bench) == {one}
     held.resume()
-    held.wait(30)
-    assert run_on(bench, three).wait(30).footer.reason == "length"
+    held.wait(120)
+    assert run_on(bench, three).wait(120).footer.reason == "length"
     assert names(bench) == {three}
 
 
@@ -191,7 +191,7 @@ def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend
 
     bench = backend()
     run = run_on(bench, twins[0])
-    run.wait(30)
+    run.wait(120)
     (desk,) = bench._shelf.desks()
     model = weakref.ref(desk.engine.models.target.model)
     del desk
@@ -236,7 +236,7 @@ def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
         with pytest.raises(CapacityError, match=r"no memory left for .*smaller model"):
             bench.load()
     assert bench.loaded() == []
-    assert len(bench.start(PROMPT, "draft-model", max_new_tokens=3).wait(30).token_ids) == 3
+    assert len(bench.start(PROMPT, "draft-model", max_new_tokens=3).wait(120).token_ids) == 3
 
 
 def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
@@ -247,7 +247,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
     need = Need.of(str(tmp_path), torch.float64, CPU)
     bench = backend(memory_bytes=need.weights + need.row(300))
     with pytest.raises(WorkbenchError, match="max_new_tokens=291 or less"):
-        bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=500).wait(30)
+        bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=500).wait(120)
     with pytest.raises(CapacityError, match="max_new_tokens=291 or less"):
         bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=292)
     with pytest.raises(PromptError, match="context holds 300"):
@@ -264,7 +264,7 @@ def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., B
     bench = backend(
         memory_bytes=2 * need.weights + int(3.5 * need.row(need.context))
     )  # growing to two rows takes three
-    run_on(bench, two).wait(30)
+    run_on(bench, two).wait(120)
     first, second, third = (run_on(bench, one, paused=True, user=name) for name in "abc")
     until(lambda: second.state == "paused")  # which the unused model had to go for
     assert names(bench) == {one}
@@ -288,7 +288,7 @@ def test_only_allowed_models_are_touched(backend: Callable[..., Backend], twins:
     if call == "start":
         with pytest.raises(ModelError, match="may not be used here"):
             bench.start(PROMPT, drafter=twins[1])
-        assert run_on(bench, twins[0]).wait(30).footer.reason == "length"
+        assert run_on(bench, twins[0]).wait(120).footer.reason == "length"
 
 
 @pytest.mark.parametrize(

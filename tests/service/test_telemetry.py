@@ -44,7 +44,7 @@ def written() -> Iterator[io.StringIO]:
 
 def test_metrics_agree_with_the_traces(backend: Callable[..., Backend]) -> None:
     bench = backend()
-    traces = {m: bench.start(PROMPT, m, max_new_tokens=20).wait(30) for m in ("draft-model", "prompt-lookup")}
+    traces = {m: bench.start(PROMPT, m, max_new_tokens=20).wait(120) for m in ("draft-model", "prompt-lookup")}
     waiting = bench.start(PROMPT, "autoregressive", paused=True, user="a")
     until(lambda: waiting.state == "paused")
     found = samples(bench)
@@ -88,7 +88,7 @@ def test_no_word_of_a_user_reaches_metrics_health_or_logs(
     run = bench.start(
         SECRET, "draft-model", target=folders[0], user="user@example.org", max_new_tokens=5, stop=("zzz",)
     )
-    trace = run.wait(30)
+    trace = run.wait(120)
     for bad in ({"method": SECRET}, {"target": f"owner/{SECRET}"}, {"params": {SECRET: 1}}):
         with pytest.raises(WorkbenchError):
             bench.start(**({"prompt": SECRET, "method": "draft-model"} | bad))  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_no_word_of_a_user_reaches_metrics_health_or_logs(
 def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], written: io.StringIO) -> None:
     bench = backend()
     run = bench.start(PROMPT, "draft-model", max_new_tokens=5)
-    run.wait(30)
+    run.wait(120)
     until(lambda: "run ended" in written.getvalue())
     lines: list[dict[str, Any]] = [json.loads(line) for line in written.getvalue().splitlines()]
     (ended,) = [line for line in lines if line["message"] == "run ended"]

@@ -22,7 +22,7 @@ def entered(turns: Turns, leave: threading.Event) -> threading.Event:
     def work() -> None:
         with turns.beside():
             inside.set()
-            leave.wait(30)
+            leave.wait(120)
 
     threading.Thread(target=work, daemon=True).start()
     return inside
@@ -31,7 +31,7 @@ def entered(turns: Turns, leave: threading.Event) -> threading.Event:
 def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     woken: list[int] = []
     turns, first, second = Turns(lambda: woken.append(1)), threading.Event(), threading.Event()
-    assert entered(turns, first).wait(10)
+    assert entered(turns, first).wait(120)
     assert not turns.take(), "a model is being built"
     late = entered(turns, second)
     until(lambda: turns._waiting == 1)
@@ -41,7 +41,7 @@ def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     assert turns.take(), "what was under way has ended"
     assert not late.is_set(), "the timed run has the device"
     turns.let_go()
-    assert late.wait(10)
+    assert late.wait(120)
     assert not turns.take(), "work that waited goes before the next timed run"
     second.set()
     until(lambda: turns._working == 0)
@@ -57,7 +57,7 @@ def test_work_that_waited_is_not_overtaken_by_the_next_timed_run() -> None:
     with turns._changed:  # until its end nobody else gets on
         turns.let_go()
         assert not turns.take()
-    assert late.wait(10)
+    assert late.wait(120)
     leave.set()
 
 
@@ -124,10 +124,10 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
 
 def test_a_timed_run_that_is_cancelled_before_its_turn_lets_work_in(bench: Backend) -> None:
     leave, done = threading.Event(), threading.Event()
-    assert entered(bench._turns, leave).wait(10)
+    assert entered(bench._turns, leave).wait(120)
     timed = bench.start(PROMPT, "autoregressive", max_new_tokens=4, alone=True)
     until(lambda: bench._turns._timed)
     timed.cancel()
     done.set()
-    assert entered(bench._turns, done).wait(10), "nobody asks for the device any more"
+    assert entered(bench._turns, done).wait(120), "nobody asks for the device any more"
     leave.set()
