@@ -29,6 +29,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", default="text-target", help="bundled name, local folder or Hub id")
     parser.add_argument("--drafter", default="auto", help="the same; auto: the one that belongs to the target")
     parser.add_argument("--dtype", default="auto", help="auto, float64, float32, bfloat16 or float16")
+    parser.add_argument("--behind", default=os.environ.get("WORKBENCH_BEHIND", "auto"), metavar="NAMES",
+                        help="models to load behind the first pair; auto: smollm2 where it is here; none")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     parser.add_argument("--public", action="store_true", help="strangers may reach it: see workbench/ui/space.py")
     parser.add_argument(
@@ -93,6 +95,7 @@ def main() -> None:
         "drafter": args.drafter,
         "device": args.device,
         "dtype": args.dtype,
+        "behind": args.behind,
     }
     models["limits"] = {name: getattr(args, name) for _, name, _, _ in LIMITS}
     models["others"] = args.door.is_for_others(args.host)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("WORKBENCH_BEHIND", "none")  # no app of a test loads a model of half a gigabyte behind its own
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))

@@ -60,7 +60,7 @@ def public_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     port, log = free_port(), tmp_path_factory.mktemp("public") / "log"
     said = {
         "HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/cache", "HF_HOME": "/tmp/hf", "GRADIO_TEMP_DIR": "/tmp/gradio",
-        "PYTHONDONTWRITEBYTECODE": "1", "HF_TOKEN": "hf_a_secret", "HF_HUB_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1", "HF_TOKEN": "hf_a_secret", "HF_HUB_OFFLINE": "1", "WORKBENCH_BEHIND": "none",
         "GRADIO_ANALYTICS_ENABLED": "False", "WORKBENCH_MODELS": str(models_folder()), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     command = [sys.executable, "app.py", "--public", "--port", str(port)]

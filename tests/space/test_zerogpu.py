@@ -193,7 +193,7 @@ def test_whoever_is_asked_by_others_logs_without_words(
     monkeypatch.setattr("workbench.service.logs.write_plain_logs", lambda: written.append("plain"))
     monkeypatch.setattr("workbench.service.zerogpu.ZeroClient", lambda *_, **__: written.append("made"))
     monkeypatch.setattr(
-        "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda: written.append("made"))
+        "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda also: written.append("made"))
     )
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     space.client(space.detect(env), "text-target", "auto", "auto", "auto", others=others)

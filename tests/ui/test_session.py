@@ -16,7 +16,7 @@ from ui.fake_client import FakeWorkbench
 from workbench.client.follow import follow
 from workbench.core.errors import PromptError
 from workbench.ui.hosting import as_text, safely
-from workbench.ui.session import BASELINE, DEFAULT_METHOD, GRACE_S, Session
+from workbench.ui.session import BASELINE, GRACE_S, Session
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def request(**more: Any) -> dict[str, Any]:
     return {
         "channel": "c",
         "prompt": "Hello",
-        "method": DEFAULT_METHOD,
+        "method": "draft-model",
         "params": {"depth": 3},
         "max_new_tokens": 24,
     } | more
@@ -62,7 +62,7 @@ def test_a_target_that_is_not_there_is_named_and_judges_no_method(session: Sessi
 
 def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -> None:
     made = session.catalogue({})
-    assert {m["name"] for m in made["methods"]} >= {DEFAULT_METHOD, BASELINE, made["chosen"]["method"]}
+    assert {m["name"] for m in made["methods"]} >= {"draft-model", BASELINE, made["chosen"]["method"]}
     assert made["chosen"]["drafter"] == "synthetic-drafter", "the first one that can be used"
     assert made["definitions"]["tau"][1]
     json.dumps(made)
@@ -241,6 +241,19 @@ def test_what_a_place_cannot_do_and_what_a_run_costs_reach_the_page() -> None:
     assert session.catalogue({})["barred"] == {"pause": "not here"}
     assert session.estimate({"max_new_tokens": 8}) == {"text": "8 s"}
     assert Session(FakeWorkbench()).catalogue({})["barred"] == {}
+
+
+def test_a_target_without_a_draft_model_begins_with_a_method_that_needs_none() -> None:
+    """As the command line and the servers choose, not the first of the list, which drafts nothing."""
+
+    class Alone(FakeWorkbench):
+        def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
+            off = {"available": False, "reason": "There is no draft model."}
+            found = [m | (off if m["name"] == "draft-model" else {}) for m in super().methods(target, drafter)]
+            return [*found, found[0] | {"name": "prompt-lookup", "available": True, "reason": ""}]
+
+    assert Session(FakeWorkbench()).catalogue({})["chosen"]["method"] == "draft-model"
+    assert Session(Alone()).catalogue({})["chosen"]["method"] == "prompt-lookup"
 
 
 class Elsewhere(FakeWorkbench):

@@ -108,9 +108,9 @@ class Workbench:
 
     # -- models --------------------------------------------------------------------------------------------------
 
-    def preload(self) -> None:
-        """Start loading the default models in the background."""
-        self._backend.preload()
+    def preload(self, also: Sequence[str] = ()) -> None:
+        """Start loading the default models in the background, then the published targets of these names."""
+        self._backend.preload(also)
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
         """Load models and wait for them.

@@ -96,7 +96,7 @@ class Remote:
         answer.raise_for_status()
         return answer.text
 
-    def preload(self) -> None:
+    def preload(self, also: Sequence[str] = ()) -> None:
         """A running app has its models loaded."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -28,6 +28,7 @@ from workbench.engine.request import BOTH, ERROR, PAUSED, PREFILL, QUEUED, RUNNI
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.service import catalogue
+from workbench.service.background import Background
 from workbench.service.book import Book, round_bytes
 from workbench.service.caller import watch
 from workbench.service.chat import chat_ids
@@ -92,6 +93,7 @@ class Backend:
         self._shelf = Shelf(self._options, max_rows, memory_bytes, self._holds, self._telemetry.shelf, self._turns)
         self._loaders = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._loading: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
+        self._background = Background(self._load, self._shelf.room)
         self._lock = threading.Lock()
         self._clearing, self._explaining = threading.Lock(), FairLock()
         self._rounds = Rounds(self._shelf, self._book, self.limits, self._make_room, self._turns)
@@ -101,7 +103,8 @@ class Backend:
     def targets(self) -> list[dict[str, Any]]:
         """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
         names = [self._names.target, *self._names.allowed, *(desk.name for desk in self._shelf.desks())]
-        found = catalogue.targets(list(dict.fromkeys(names)))
+        loaded = [desk.name for desk in self._shelf.desks()]
+        found = self._background.tell(catalogue.targets(list(dict.fromkeys(names))), loaded)
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
@@ -152,10 +155,9 @@ class Backend:
             raise models.drafter_error or ModelError(models.drafter_problem)
         return models
 
-    def preload(self) -> None:
-        """Start loading the default models in the background."""
-        pair = self._names.pair(None, None)
-        self._loaders.submit(self._load, pair, Progress(pair[0]))
+    def preload(self, also: Sequence[str] = ()) -> None:
+        """Start loading the default models in the background, then the published targets of these names."""
+        self._loaders.submit(self._background.run, self._names.pair(None, None), also)
 
     def unload(self, target: str | None = None) -> None:
         """Take a target and its draft models out of memory.

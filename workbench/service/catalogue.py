@@ -11,7 +11,7 @@ from typing import Any
 from workbench.engine.bundle import bundled, folder_of, known_targets, own_drafter
 from workbench.engine.published import PUBLISHED
 from workbench.methods.known import Known
-from workbench.service.inventory import READY, TO_FETCH, state
+from workbench.service.inventory import TO_FETCH, state
 
 IN_FULL = ("idea", "formula", "differs")
 """What only a method's own page tells: lists and the API leave it out."""
@@ -49,11 +49,11 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
 def _published(name: str) -> dict[str, Any]:
     """A published model, as `targets` lists one."""
     model, folder = PUBLISHED[name], folder_of(name)
-    detail = model.title
-    if folder is not None and state(model) == READY:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        detail += f" · {_detail(folder, config)}"
-    return {"name": name, "title": name, "kind": "published", "detail": detail, "pictures": False, "square": False}
+    detail = ""
+    if folder is not None:
+        detail = _detail(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    entry = {"name": name, "title": f"{name} · {model.title}", "kind": "published", "detail": detail}
+    return entry | {"pictures": False, "square": False}
 
 
 def drafters(target: str) -> list[dict[str, Any]]:

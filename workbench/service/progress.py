@@ -41,6 +41,12 @@ class Progress:
         size = f", {done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else ""
         return f"loading {self.name}: {stage}{size}"
 
+    @property
+    def short(self) -> str:
+        """For a place beside a name: "dequantising 40 %"."""
+        stage, done, total = self._now
+        return f"{stage} {100 * done // total} %" if total else stage
+
     def to_wire(self) -> dict[str, Any]:
         """{"stage", "done", "total"}, in bytes."""
         stage, done, total = self._now

@@ -264,7 +264,7 @@ class ZeroClient:
 
     # -- models --------------------------------------------------------------------------------------------------
 
-    def preload(self) -> None:
+    def preload(self, also: Sequence[str] = ()) -> None:
         """Does nothing: everything is loaded at the start."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from workbench.client import wire
 from workbench.client.follow import follow
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
+from workbench.methods.choice import choose
 from workbench.service.caller import watch
 from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
@@ -22,7 +23,6 @@ from workbench.ui.jobs import Jobs
 from workbench.ui.kept import Kept
 
 BASELINE = "autoregressive"
-DEFAULT_METHOD = "draft-model"
 DEFAULT_TOKENS = 128
 GRACE_S = 15.0
 """Seconds a run goes on after the page that followed it has gone: a reload, or a short loss of the network, finds it
@@ -77,10 +77,12 @@ class Session:
         drafter = request.get("drafter")
         if not any(d["name"] == drafter and d.get("available", True) for d in drafters):
             drafter = _first(drafters)
+        methods = self.client.methods(target, drafter)
+        reasons = {method["name"]: method.get("reason", "") for method in methods}
         return {
             "targets": targets,
             "drafters": drafters,
-            "methods": self.client.methods(target, drafter),
+            "methods": methods,
             "sampling": self.client.sampling_params(),
             "presets": self.client.presets(),
             "device": self.client.device_label(),
@@ -95,7 +97,7 @@ class Session:
             "chosen": {
                 "target": target,
                 "drafter": drafter,
-                "method": DEFAULT_METHOD,
+                "method": choose(lambda name: reasons.get(name, "It is not offered here."))[0],
                 "max_new_tokens": DEFAULT_TOKENS,
             },
         }

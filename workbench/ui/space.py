@@ -106,6 +106,7 @@ def client(
     dtype: str,
     limits: Mapping[str, Any] | None = None,
     others: bool = False,
+    behind: str = "auto",
 ) -> Any:
     """The client for a place, with its models loaded (ZeroGPU) or on their way. Imports PyTorch.
 
@@ -116,6 +117,8 @@ def client(
         device: auto, cpu, cuda, …
         dtype: auto, float64, …
         limits: see `limits_of`.
+        behind: published models to load behind the first pair, commas between them; "auto": those that are here, and on
+            a Space those that the Hub has; "none": none.
         others: not only this machine's user may ask: nobody's words are to be in the log, as on every public place.
 
     Raises:
@@ -132,13 +135,19 @@ def client(
         return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=limits_of(place, limits))
 
     from workbench.client import Workbench
+    from workbench.engine.published import PUBLISHED
+    from workbench.service import background
 
     _write_logs(place, others)
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
         allow_models=place.allow_models,
     )  # fmt: skip
-    workbench.preload()
+    if behind == "auto":
+        also = background.behind(fetches=place.mode is not Mode.LOCAL)
+    else:
+        also = [name for name in behind.split(",") if name in PUBLISHED]
+    workbench.preload(also)
     return workbench
 
 

@@ -3,6 +3,7 @@
 const SILENCE_MS = 2000;
 const GIVE_UP_MS = 60000;
 const CHANGE_MS = 120;
+const LOADING_MS = 2000;
 
 /** Ask, and show the error if there is one. @returns {Promise<object|null>} */
 export async function ask(page, name, payload) {
@@ -30,6 +31,8 @@ export async function look(page, target, drafter) {
   page.catalogue = catalogue;
   page.choice = page.choice ? page.m.choice.revise(page.choice, catalogue) : page.m.choice.first(catalogue);
   if (catalogue.problem) fail(page, catalogue.problem);
+  clearTimeout(page.asksAgain);
+  if (catalogue.targets.some((t) => t.loading)) page.asksAgain = setTimeout(() => look(page, page.choice.target, page.choice.drafter), LOADING_MS);
   page.draw();
 }
 

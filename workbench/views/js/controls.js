@@ -9,6 +9,7 @@ export function options(entries) {
   const usable = entries.filter((e) => e.available !== false);
   const barred = entries.filter((e) => e.available === false);
   return [
+    ...(usable.length ? [] : [{ value: "", text: "none fits", disabled: true }]),
     ...usable.map((e) => ({ value: e.name, text: e.title || e.name, disabled: false })),
     ...barred.map((e) => ({ value: e.name, text: `${e.title || e.name}: ${e.reason || "not available"}`, disabled: true })),
   ];

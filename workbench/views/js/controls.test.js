@@ -9,6 +9,12 @@ test("what cannot be used is listed last, with its reason", () => {
   assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
 });
 
+test("a list of which nothing can be used says so in its place", () => {
+  const made = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
+  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["", "none fits", true], ["a", "A: another vocabulary", true]]);
+  assert.equal(made.find((o) => o.value === "").text, "none fits", "what a select shows whose value is empty");
+});
+
 test("a button that is off says why", () => {
   const idle = buttons({ active: false, paused: false, ready: true, measuring: false, baseline });
   assert.equal(idle.run.off, "");

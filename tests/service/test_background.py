@@ -1,0 +1,84 @@
+"""Models behind the first pair: loaded after it, one by one, where there is room, and told beside their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.core.errors import ModelError
+from workbench.engine import published
+from workbench.engine.published import SMOLLM2
+from workbench.service import background, catalogue
+from workbench.service.background import HEADROOM, Background, behind
+from workbench.service.names import Pair
+from workbench.service.progress import CONVERTING, Progress
+
+FIRST = ("text-target", "text-drafter")
+ENOUGH = HEADROOM * SMOLLM2.copy_bytes
+
+
+@pytest.fixture(autouse=True)
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its package is here, no copy was made."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(published, "hub_copy", lambda model: None)
+    monkeypatch.setattr(published, "packaged_file", lambda model: Path("there.gguf"))
+
+
+def told(made: Background, *loaded: str) -> dict[str, Any]:
+    return next(t for t in made.tell(catalogue.targets([]), loaded) if t["name"] == "smollm2")
+
+
+def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> None:
+    seen: list[tuple[Pair, str, str, bool]] = []
+
+    def load(pair: Pair, progress: Progress) -> None:
+        if pair != FIRST:
+            progress.stage(CONVERTING, 200)
+            progress.reach(80)
+        seen.append((pair, told(made)["title"], told(made)["detail"], told(made)["loading"]))
+
+    made = Background(load, lambda: ENOUGH)
+    assert (told(made)["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M", False)
+    made.run(FIRST, ["smollm2"])
+    assert seen == [
+        (FIRST, "smollm2 · SmolLM2 135M: loading", "reading", True),
+        (("smollm2", None), "smollm2 · SmolLM2 135M: loading", "dequantising 40 %", True),
+    ]
+    assert (told(made, "smollm2")["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M: ready", False)
+
+
+def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_is_there() -> None:
+    asked: list[Pair] = []
+
+    def load(pair: Pair, progress: Progress) -> None:
+        asked.append(pair)
+        if pair != FIRST:
+            raise ModelError("The disk is full.")
+
+    short = Background(load, lambda: ENOUGH - 1)
+    short.run(FIRST, ["smollm2"])
+    assert asked == [FIRST]
+    assert (told(short)["title"], told(short)["loading"]) == ("smollm2 · SmolLM2 135M: not loaded", False)
+    assert "of memory are not free" in told(short)["detail"]
+    failing = Background(load, lambda: ENOUGH)
+    failing.run(FIRST, ["smollm2"])
+    assert told(failing)["detail"] == "The disk is full."
+    assert "ready" in told(failing, "smollm2")["title"], "somebody loaded it later"
+
+
+def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
+    asked: list[Pair] = []
+    made = Background(lambda pair, progress: asked.append(pair), lambda: ENOUGH)
+    made.run(("smollm2", None), ["smollm2"])
+    assert asked == [("smollm2", None)]
+    assert next(t for t in made.tell(catalogue.targets([]), []) if t["name"] == "text-target")["title"] == "text-target"
+
+
+def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert behind(fetches=False) == ["smollm2"]
+    monkeypatch.setattr(background, "state", lambda model: "to fetch")
+    assert behind(fetches=False) == []
+    assert behind(fetches=True) == ["smollm2"]

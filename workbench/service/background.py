@@ -1,0 +1,81 @@
+"""Models that are loaded behind the first pair, one after another, so that they are there when somebody picks them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.core.errors import WorkbenchError
+from workbench.engine.published import PUBLISHED
+from workbench.service.inventory import TO_FETCH, state
+from workbench.service.names import Pair
+from workbench.service.progress import Progress, megabytes
+
+log = logging.getLogger("workbench.service")
+
+HEADROOM = 8
+"""Free bytes asked for a byte of a published model's files in 16 bits: three layouts in float32, and its making."""
+
+
+def behind(fetches: bool) -> list[str]:
+    """Published models that an app loads behind its first pair: those that are here or in a package of this machine.
+
+    Args:
+        fetches: those that the Hub would have to send, too.
+    """
+    return [name for name, model in PUBLISHED.items() if fetches or state(model) != TO_FETCH]
+
+
+class Background:
+    """What is loaded in the background, and how far it is. One loader's thread writes, anyone reads.
+
+    Args:
+        load: loads a pair of models; raises `WorkbenchError`.
+        room: bytes that are left for models.
+    """
+
+    def __init__(self, load: Callable[[Pair, Progress], Any], room: Callable[[], int]) -> None:
+        self._load, self._room = load, room
+        self._now: dict[str, Progress] = {}
+        self._problems: dict[str, str] = {}
+
+    def run(self, first: Pair, names: Sequence[str]) -> None:
+        """Load the first pair, then the targets of these names where there is room for each. What fails is only said.
+
+        Those that wait their turn count as being loaded.
+        """
+        others = [name for name in names if name != first[0]]
+        self._now = {name: Progress(name) for name in others}
+        self._try(first, Progress(first[0]))
+        for name in others:
+            wanted = HEADROOM * PUBLISHED[name].copy_bytes
+            if (left := self._room()) < wanted:
+                self._problems[name] = f"not loaded ahead: {megabytes(wanted)} of memory are not free"
+                log.info("%s is not loaded ahead: %s of memory are left", name, megabytes(max(0, left)))
+            else:
+                self._try((name, None), self._now[name])
+            del self._now[name]
+
+    def _try(self, pair: Pair, progress: Progress) -> None:
+        try:
+            self._load(pair, progress)
+        except WorkbenchError as error:  # whoever asks for these models is told by their own run
+            self._problems[pair[0]] = error.message
+
+    def tell(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
+        """Targets as `Backend.targets` lists them, where a published one says beside its name how far it is.
+
+        `loading` is true of those on their way: whoever shows the list may ask again.
+        """
+        return [self._told(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
+
+    def _told(self, target: dict[str, Any], is_loaded: bool) -> dict[str, Any]:
+        name = target["name"]
+        progress = None if is_loaded else self._now.get(name)
+        problem = self._problems.get(name, "")
+        now = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
+        title = f"{target['title']}: {now}" if now else target["title"]
+        more = {"title": title, "loading": progress is not None}
+        detail = target["detail"] if is_loaded else progress.short if progress else problem or target["detail"]
+        return target | more | {"detail": detail}
