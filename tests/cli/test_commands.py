@@ -158,3 +158,22 @@ def test_train_lists_its_recipes(workbench: Command) -> None:
     recipes = {recipe["name"] for recipe in workbench("train", "--json").json}
     assert {"tokenizer", "corpus", "target", "drafter", "medusa"} <= recipes
     assert "medusa" in workbench("train").out
+
+
+def test_a_gguf_target_is_made_and_used_by_its_path(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is that of the model it was made of; other commands take the path as they take a name."""
+    pytest.importorskip("gguf", reason="pip install gguf")
+    from workbench.engine import load_models
+    from workbench.interop.gguf import export_gguf
+
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    models = load_models("text-drafter", None, "cpu", "float32")
+    path = str(export_gguf(models.target.model, models.tokenizer, tmp_path / "own.gguf"))
+    words = ("generate", "Once upon a time", "--max-new-tokens", "8", "--method", "prompt-lookup", "--json")
+    made = workbench(*words, "--target", path).json
+    named = workbench(*words, "--target", "text-drafter", "--drafter", "none").json
+    assert made["text"] == named["text"]
+    assert workbench("methods", "prompt-lookup", "--target", path, "--json").json["available"]
+    assert "cannot be read" in workbench("generate", "Hi", "--target", str(tmp_path / "none.gguf")).err

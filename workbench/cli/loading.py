@@ -13,6 +13,9 @@ from typing import Any
 from workbench.cli import say
 from workbench.cli.options import drafter_or_none
 from workbench.engine.bundle import own_drafter, weight_bytes
+from workbench.engine.converted import is_gguf
+from workbench.engine.published import PUBLISHED
+from workbench.service.progress import Progress
 
 
 class Waiting:
@@ -116,9 +119,14 @@ def wait_for_models(run: Any, what: str) -> None:
 
 
 def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
-    """`load_models` for the command line."""
-    with Waiting(sizes(target, drafter)):
+    """`load_models` for the command line; a target that is fetched or made first says how far that is."""
+    progress, fetches = Progress(target), target in PUBLISHED or is_gguf(target)
+    with Waiting(sizes(target, drafter), lambda: progress.text.partition(": ")[2] if fetches else None):
         from workbench.engine import load_models
 
         quiet()
+        if fetches:
+            from workbench.service import hub
+
+            hub.fetch(target, progress, sys.maxsize)
         return load_models(target, drafter_or_none(drafter), device, dtype, drafter_dtype)

@@ -82,7 +82,8 @@ def locate(name: str) -> str:
     if looks_local:
         near = difflib.get_close_matches(name, [*known, *published.PUBLISHED], n=2, cutoff=0.6)
         guess = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-        hint = f"Bundled: {', '.join(n for n in known)}." if known else "No bundled models were found."
+        names = ", ".join([*known, *published.PUBLISHED])
+        hint = f"Known: {names}; `workbench models` says more."
         raise ModelError(
             f"There is no model {name!r}.",
             f"{guess}Give a bundled name, a folder, a GGUF file, or a Hub id (owner/name). {hint}",
