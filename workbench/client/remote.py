@@ -185,6 +185,22 @@ class Remote:
             return None
         return self._call("conditions", Lane.of(lane).to_wire(), target)["conditions"]
 
+    def explained(self, run_id: str) -> dict[str, Any]:
+        """On which parts of its pictures the text of a run leans. It is broken off there when this process goes away.
+
+        Raises:
+            WorkbenchError: what the server says is wrong, or that it cannot be reached.
+        """
+        answer: dict[str, Any] = {}
+        try:
+            for message in self._events("explain", (run_id,)):
+                answer = _checked(message)
+        except httpx.HTTPError as problem:
+            raise _unreachable(self.url, problem) from problem
+        if "attribution" not in answer:
+            raise WorkbenchError("That app explains runs otherwise.", "Bring it and this one to one version.")
+        return answer["attribution"]
+
     def close(self) -> None:
         """End the runs that were started here, and the threads."""
         for run in self._runs:
@@ -231,14 +247,14 @@ class Remote:
             http.post("queue/join", json=body).raise_for_status()
             with http.stream("GET", "queue/data", params={"session_hash": session}) as response:
                 response.raise_for_status()
-                said: str | None = None
+                said: Any = None
                 for line in response.iter_lines():
                     message = json.loads(line[5:]) if line.startswith("data:") else {}
                     kind = message.get("msg")
                     if kind == "process_generating" and message["success"]:
                         news = message["output"]["data"][0]  # from the second message on: what differs
                         said = news if said is None else apply_diff(said, news)
-                        yield json.loads(said or "{}")
+                        yield said if isinstance(said, dict) else json.loads(said or "{}")
                     elif kind == "process_completed":
                         if not message["success"]:
                             raise WorkbenchError(str(message["output"].get("error")))
@@ -337,7 +353,7 @@ class RemoteRun:
         self._remote._call("change", self.id, method, params, drafter, pictures, sees, pace)
 
     def explain(self) -> dict[str, Any]:
-        found = self._remote._call("explain", self.id)["attribution"]
+        found = self._remote.explained(self.id)
         if self._trace is not None:
             self._trace.attribution = found
         return found

@@ -8,6 +8,7 @@ The docstrings of `Endpoints` are the text of the API page and of the MCP tools.
 # ruff: noqa: D417 (`request` comes from Gradio, not from the caller whom the docstrings address)
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
@@ -27,6 +28,7 @@ from workbench.core.panics import no_panic
 from workbench.server.door import is_from_here, marked
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
+from workbench.ui.heard import while_heard
 from workbench.ui.jobs import end
 
 LEASE_S = 10.0
@@ -316,14 +318,27 @@ class Endpoints:
 
         return await self._do(work)
 
-    @answered
-    async def explain(self, run: str) -> dict[str, Any]:
+    async def explain(self, run: str) -> AsyncIterator[dict[str, Any]]:
         """Say on which parts of its pictures the text of a run leans, token by token, and what it owes to them.
+
+        While it is worked out, how far it is is streamed (`done`, from 0 to 1); the last answer holds it. It is broken
+        off when nobody listens.
 
         Args:
             run: id of the run
         """
-        return {"attribution": await self._do(lambda: self._run(run).explain())}
+        try:
+            found = await self._do(lambda: self._run(run))
+            said = while_heard(
+                lambda: {"attribution": found.explain()},
+                lambda: {"run": found.id, "state": found.state, "done": getattr(found, "explained", None)},
+                self._do,
+            )
+            async with contextlib.aclosing(said):
+                async for message in said:
+                    yield message
+        except Exception as problem:
+            yield {"error": wire.error_to_wire(problem)}
 
     @answered
     async def control(self, run: str, action: str) -> dict[str, Any]:
