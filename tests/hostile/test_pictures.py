@@ -83,7 +83,14 @@ def bench(folder: Path) -> Iterator[Workbench]:
 
 
 def call(bench: Workbench, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-    return asyncio.run(getattr(Endpoints(bench), name)(*arguments, **named))
+    asked = getattr(Endpoints(bench), name)(*arguments, **named)
+    if not hasattr(asked, "__aiter__"):
+        return asyncio.run(asked)
+
+    async def last() -> dict[str, Any]:
+        return [message async for message in asked][-1]
+
+    return asyncio.run(last())
 
 
 def ended(bench: Workbench, run: str) -> dict[str, Any]:

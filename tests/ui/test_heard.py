@@ -56,6 +56,7 @@ def app(run: Explained) -> Iterator[Any]:
     demo, port = build(client), serving.free_port()
     demo.launch(server_port=port, quiet=True, **space.launch_options(client))
     yield demo, f"http://localhost:{port}"
+    run.done.set()
     demo.close()
 
 
