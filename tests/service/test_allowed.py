@@ -9,27 +9,66 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from workbench.engine import load_models
+from workbench.engine.bundle import bundled, folder_of
+from workbench.engine.placed import as_typed, named, path_of
 from workbench.server.app import make
 from workbench.service import Backend
 
 
-def test_an_allowed_folder_is_listed_and_answers_by_its_name(
+def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_where_it_lies(
     backend: Callable[..., Backend], folders: tuple[str, str], tmp_path: Path
 ) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(folders[0], other)
-    app = make(backend(allow_models=(str(other),)))
+    one, other = tmp_path / "models" / "mine", tmp_path / "others" / "mine"
+    for place in (one, other):
+        shutil.copytree(folders[0], place)
+    bench = backend(allow_models=(str(one), str(other)))
+    app = make(bench)
 
     async def ask(verb: str, place: str, **more: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             return await http.request(verb, place, **more)
 
-    models = asyncio.run(ask("GET", "/v1/models")).json()["data"]
-    assert str(other) in [model["id"] for model in models]
+    listed = asyncio.run(ask("GET", "/v1/models"))
+    names = [model["id"] for model in listed.json()["data"]]
+    mine = [name for name in names if name.startswith("mine")]
+    assert (len(mine), mine[1]) == (2, f"{mine[0]}-2"), "two folders that end alike"
     said = {"prompt": "abc", "max_tokens": 2, "speculation": {"method": "autoregressive"}}
-    answer = asyncio.run(ask("POST", "/v1/completions", json=said | {"model": str(other)}))
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["usage"]["completion_tokens"] == 2
-    refused = asyncio.run(ask("POST", "/v1/completions", json=said | {"model": str(tmp_path / "another")}))
-    assert refused.status_code == 404
+    answers = [listed]
+    for model in (*mine, str(one), str(other)):  # by name, and as it was typed
+        answers.append(asyncio.run(ask("POST", "/v1/completions", json=said | {"model": model})))
+        assert answers[-1].status_code == 200, answers[-1].text
+        assert answers[-1].json()["usage"]["completion_tokens"] == 2
+        answers.append(asyncio.run(ask("GET", f"/v1/models/{model}")))
+        assert answers[-1].json()["id"] in mine
+    assert {entry["name"] for entry in bench.loaded()} >= set(mine)
+    headers = [run.trace.header for run in bench._book._runs.values() if run.trace is not None]
+    assert {header.target for header in headers} == set(mine)
+    for unknown in (str(tmp_path / "another"), "another"):
+        refused = asyncio.run(ask("POST", "/v1/completions", json=said | {"model": unknown}))
+        assert refused.status_code == 404
+    assert str(tmp_path) not in "".join(answer.text for answer in answers) + str(bench.targets()) + str(headers)
+
+
+def test_a_folder_has_one_name_however_it_is_typed(folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    name = named(folders[0])
+    assert "/" not in name
+    assert named(name) == name
+    assert named(f"{folders[0]}/../target/") == name
+    monkeypatch.chdir(Path(folders[0]).parent)
+    assert named("./target") == name
+    assert folder_of(name) == Path(folders[0]).resolve()
+    assert as_typed("./target") == name
+    (Path(folders[0]).parent / "small.gguf").write_bytes(b"GGUF")
+    assert named(f"{folders[0]}/../small.gguf") == "small.gguf"
+    assert path_of("small.gguf") == Path(folders[0]).parent.resolve() / "small.gguf"
+    assert named("/no/such/folder") == "/no/such/folder", "what is wrong with it is said by whoever loads it"
+    assert named("owner/name") == "owner/name"
+    assert [named(str(bundled()[one])) for one in bundled()] == list(bundled()), "a bundled model has its own name"
+
+
+def test_models_that_are_loaded_by_path_go_by_their_names_in_traces(folders: tuple[str, str]) -> None:
+    models = load_models(*folders, device="cpu", dtype="float64")
+    assert (models.target_name, models.drafter_name) == tuple(map(named, folders))

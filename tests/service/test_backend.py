@@ -19,6 +19,7 @@ from workbench.core.errors import (
     TokenizerMismatchError,
     UnknownNameError,
 )
+from workbench.engine.placed import named
 from workbench.service import Run
 from workbench.trace.events import Trace
 
@@ -97,7 +98,7 @@ def test_a_switch_in_mid_run_is_recorded_and_changes_no_token(bench: Workbench, 
     changes = [(c.name, c.after) for r in trace.rounds for c in r.changes]
     assert ("method", "draft-tree") in changes
     assert ("nodes", 9) in changes
-    assert ("drafter", folders[0]) in changes
+    assert ("drafter", named(folders[0])) in changes
     assert trace.rounds[-1].method == "draft-tree"
     assert trace.token_ids == whole
 

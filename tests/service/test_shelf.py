@@ -14,6 +14,7 @@ import worlds
 
 from workbench.core.errors import CapacityError, ModelError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
+from workbench.engine.placed import named
 from workbench.service import Backend, memory
 from workbench.service.memory import Need
 from workbench.service.progress import Progress
@@ -165,10 +166,10 @@ def test_the_least_recently_used_model_goes_first(
     bench = backend(memory_bytes=int(2.5 * size(one)))
     for target in (one, two, one, three):  # two is the oldest when three comes
         run_on(bench, target).wait(120)
-    assert names(bench) == {one, three}
+    assert names(bench) == {named(one), named(three)}
     assert bench.health()["memory"]["models"] <= bench.health()["memory"]["limit"]
     run_on(bench, two).wait(120)
-    assert names(bench) == {two, three}
+    assert names(bench) == {named(two), named(three)}
 
 
 def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins: list[str]) -> None:
@@ -178,11 +179,11 @@ def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins
     until(lambda: held.state == "paused")
     with pytest.raises(WorkbenchError, match=r"wait for .* runs? to end"):
         run_on(bench, two).wait(120)
-    assert names(bench) == {one}
+    assert names(bench) == {named(one)}
     held.resume()
     held.wait(120)
     assert run_on(bench, three).wait(120).footer.reason == "length"
-    assert names(bench) == {three}
+    assert names(bench) == {named(three)}
 
 
 def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend], twins: list[str]) -> None:
@@ -267,7 +268,7 @@ def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., B
     run_on(bench, two).wait(120)
     first, second, third = (run_on(bench, one, paused=True, user=name) for name in "abc")
     until(lambda: second.state == "paused")  # which the unused model had to go for
-    assert names(bench) == {one}
+    assert names(bench) == {named(one)}
     assert third.state == "queued"
     assert third.since(0)["queue"] == {"position": 1, "of": 1}
     first.cancel()

@@ -74,7 +74,7 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
     seen: list[bool] = []
     shelf = bench._shelf
     build = shelf._build_drafter
-    bench._shelf.unload(folders[0])
+    bench.unload(folders[0])
     bench.load(drafter="none")
     timed = bench.start(PROMPT, "autoregressive", drafter="none", max_new_tokens=60, paused=True, alone=True)
     until(lambda: timed.state == "paused")

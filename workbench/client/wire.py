@@ -18,6 +18,7 @@ from typing import Any
 
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
+from workbench.engine.placed import as_typed
 from workbench.methods.choice import choose
 from workbench.trace.files import read_regular
 
@@ -260,7 +261,7 @@ def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
     """
     if value is None or value == "":
         return None
-    given = text(name, value)
+    given = as_typed(text(name, value))
     if given in known or (_HUB_NAME.fullmatch(given) and ".." not in given):
         return given
     raise ModelError(f"{given[:80]!r} is not the name of a model.", "Use a listed name, or a Hub id like owner/name.")

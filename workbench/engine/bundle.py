@@ -37,13 +37,13 @@ def bundled() -> dict[str, Path]:
 
 def folder_of(name: str) -> Path | None:
     """Where a model's files are on this machine now; None for one that would have to be fetched or made first."""
-    from workbench.engine import converted, published  # which import this module
+    from workbench.engine import converted, placed, published  # which import this module
 
     if name in (known := bundled()):
         return known[name]
     if name in published.PUBLISHED:
         return published.here(published.PUBLISHED[name])
-    path = Path(name).expanduser()
+    path = placed.path_of(name)
     if path.is_dir():
         return path
     return converted.copy_of(path) if converted.is_gguf(name) and path.is_file() else None
@@ -60,7 +60,7 @@ def locate(name: str) -> str:
             of a Hub id; or a pipe or a device lies in the folder.
         WorkbenchError: a copy that is needed cannot be made.
     """
-    from workbench.engine import converted, published  # which import this module
+    from workbench.engine import converted, placed, published  # which import this module
 
     known = bundled()
     if name in known:
@@ -68,7 +68,7 @@ def locate(name: str) -> str:
         return str(known[name])
     if model := published.PUBLISHED.get(name):
         return str(published.obtain(model, lambda: published.download(model)))
-    path = Path(name).expanduser()
+    path = placed.path_of(name)
     if converted.is_gguf(name):
         return str(converted.convert(path))
     if path.is_dir():
@@ -138,5 +138,7 @@ def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 def heads_of(target_name: str, kinds: Sequence[str]) -> list[str]:
     """Names of the bundled heads of these kinds that were trained for a target, from files alone."""
+    from workbench.engine.placed import trained_for  # which imports this module
+
     configs = ((name, json.loads((folder / "config.json").read_text())) for name, folder in bundled().items())
-    return [n for n, c in configs if c.get("workbench_head") in kinds and c.get("target") == target_name]
+    return [n for n, c in configs if c.get("workbench_head") in kinds and trained_for(c) == target_name]

@@ -28,6 +28,7 @@ from workbench.engine.clock import Meter
 from workbench.engine.layers import encoder_decoder
 from workbench.engine.packed import pack
 from workbench.engine.pictures import why_no_pictures
+from workbench.engine.placed import named, trained_for
 from workbench.engine.probe import admit
 from workbench.engine.runner import Runner
 
@@ -264,7 +265,7 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
     for name, folder in bundled().items():
         config = json.loads((folder / "config.json").read_text())
         kind = config.get("workbench_head")
-        fits = config.get("target") == target_name and config.get("hidden_size") == target.hidden_size
+        fits = trained_for(config) == target_name and config.get("hidden_size") == target.hidden_size
         if kind and fits:
             found[kind] = HeadInfo(name, folder, config)
     return found
@@ -305,9 +306,9 @@ def load_models(
     model = load_model(target, where, kind)
     runner = Runner(model, context)
     admit(runner, target, locate(target))
-    models = Models(runner, load_tokenizer(target), target)
+    models = Models(runner, load_tokenizer(target), named(target))
     models.processor = load_processor(target, model)
-    models.heads = find_heads(target, models.target)
+    models.heads = find_heads(models.target_name, models.target)
     if drafter == "auto":
         drafter = own_drafter(target)
         if drafter is None:
@@ -342,4 +343,4 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     admit(runner, name, locate(name))
     models.drafter = runner
     models.drafter_processor = load_processor(name, model)
-    models.drafter_name, models.drafter_problem = name, ""
+    models.drafter_name, models.drafter_problem = named(name), ""

@@ -34,9 +34,9 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from workbench.core.errors import ModelError, ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.bundle import bundled
 from workbench.engine.method import Configured
 from workbench.engine.models import find_heads, load_model
+from workbench.engine.placed import named
 from workbench.engine.probe import admit
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.methods import registry
@@ -431,9 +431,8 @@ def _assemble(prompts: Int[Tensor, "B L"], traces: Sequence[Trace], config: Gene
 
 
 def _name_of(model: PreTrainedModel) -> str:
-    """The bundled name of a bundled model, whose trained heads are then found; else what it was loaded from."""
-    place = str(getattr(model, "name_or_path", "")) or type(model).__name__
-    return next((name for name, folder in bundled().items() if str(folder) == place), place)
+    """Its name here: of a bundled model the one by which its trained heads are found."""
+    return named(str(getattr(model, "name_or_path", ""))) or type(model).__name__
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from workbench.core.errors import (
     TokenizerMismatchError,
     WorkbenchError,
 )
+from workbench.engine.placed import as_typed
 from workbench.server import fields, logprobs
 from workbench.server.guard import TooLargeError
 from workbench.trace.events import Trace
@@ -41,7 +42,7 @@ class Wanted:
     Attributes:
         starts: for each answer, keywords of `Workbench.start`; `n` answers of the first prompt come first.
         stop: strings that end the text.
-        model: as the client named it.
+        model: as the client named it; a folder by its name.
         chat: whether the answer is a message.
         stream: whether the answer is streamed.
         include_usage: whether a stream ends with its usage.
@@ -121,7 +122,7 @@ def understand(client: Any, body: Any, chat: bool) -> Wanted:
         for i in range(n)
     ]
     echo = not chat and fields.flag(asked, "echo")
-    name, told = str(model or ""), fields.flag(usage, "include_usage")
+    name, told = as_typed(str(model or "")), fields.flag(usage, "include_usage")
     return Wanted(starts, options["stop"], name, chat, stream, told, echo)
 
 

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 import workbench
 from workbench.client import wire
 from workbench.core.errors import CapacityError, ModelError, OverdueError, ParameterError, WorkbenchError
+from workbench.engine.placed import as_typed
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
 from workbench.server.keys import STRANGER
@@ -68,7 +69,7 @@ def router(client: Any) -> APIRouter:
 
         def find() -> dict[str, Any]:
             for entry in client.targets():
-                if entry["name"] == name:
+                if entry["name"] == as_typed(name):
                     return _model(entry)
             raise ModelError("There is no such model.", "Ask for the list of models.")
 

@@ -166,7 +166,7 @@ class Backend:
             UnknownNameError: it is not loaded.
             CapacityError: a run uses it.
         """
-        self._shelf.unload(target or self._names.target)
+        self._shelf.unload(self._names.name(target or self._names.target))
 
     def loaded(self) -> list[dict[str, Any]]:
         """What is in memory: name, role, bytes, dtype, device, runs that use it, idle_s since its last use."""

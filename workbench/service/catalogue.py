@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engine.bundle import bundled, folder_of, known_targets, own_drafter
+from workbench.engine.placed import path_of, trained_for
 from workbench.engine.published import PUBLISHED
 from workbench.methods.known import Known
 from workbench.service.inventory import TO_FETCH, state
@@ -38,8 +39,8 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
     found += [_published(name) for name, model in PUBLISHED.items() if name in others or state(model) != TO_FETCH]
     names = {entry["name"] for entry in found}
     found += [
-        {"name": name, "title": name, "kind": "local" if Path(name).is_dir() else "hub", "detail": ""}
-        | {"pictures": reads_pictures(name), "square": takes_squares(Path(name))}
+        {"name": name, "title": name, "kind": "local" if path_of(name).exists() else "hub", "detail": ""}
+        | {"pictures": reads_pictures(name), "square": takes_squares(path_of(name))}
         for name in others
         if name not in names
     ]
@@ -82,7 +83,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
     heads = set()
     for folder in bundled().values():
         config = json.loads((folder / "config.json").read_text())
-        if config.get("workbench_head") and config.get("target") == target:
+        if config.get("workbench_head") and trained_for(config) == target:
             heads.add(config["workbench_head"])
 
     def reason(needs: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from workbench.core.errors import MethodUnavailableError, ModelError, TokenizerM
 from workbench.engine import converted, published
 from workbench.engine.bundle import locate
 from workbench.engine.devices import check_device, check_dtype
+from workbench.engine.placed import path_of
 from workbench.methods import known
 from workbench.methods.choice import choose
 from workbench.service.catalogue import same_words, static_reasons
@@ -64,7 +65,7 @@ def check_model(name: str) -> None:
     if model := published.PUBLISHED.get(name):
         return _check_published(model)
     if converted.is_gguf(name):
-        return converted.check_gguf(Path(name).expanduser())
+        return converted.check_gguf(path_of(name))
     folder = Path(locate(name))
     if not folder.is_dir():
         from workbench.service.hub import check  # brings the Hub's library, which no other name needs

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from workbench.core.errors import CapacityError, ModelError
 from workbench.engine import converted, published
 from workbench.engine.bundle import locate
+from workbench.engine.placed import path_of
 from workbench.engine.published import FILES, SOON_S
 from workbench.service.names import check_name, offer
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
@@ -56,7 +57,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     if model := published.PUBLISHED.get(name):
         return str(published.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress)))
     if converted.is_gguf(name):
-        return str(converted.convert(Path(name).expanduser(), _copying(progress)))
+        return str(converted.convert(path_of(name), _copying(progress)))
     place = locate(name)
     if Path(place).is_dir():
         return place

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from workbench.core.errors import ModelError
 from workbench.engine.bundle import bundled, own_drafter
 from workbench.engine.converted import is_gguf
+from workbench.engine.placed import named, path_of
 from workbench.engine.published import PUBLISHED
 
 Pair = tuple[str, str | None]
@@ -24,13 +24,14 @@ class Names:
             file or Hub id.
 
     Attributes:
+        target: the name of the default target; folders go by their names, see `workbench.engine.placed`.
         allowed: what `allow` says, in its order.
     """
 
     def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None) -> None:
-        self.target, self.drafter = target, drafter
-        self.allowed = tuple(allow or ())
-        self._allow = None if allow is None else {*allow, target, drafter}
+        self.target, self.drafter = named(target), drafter and named(drafter)
+        self.allowed = tuple(map(named, allow or ()))
+        self._allow = None if allow is None else {*allow, target, drafter, *self.allowed, self.target, self.drafter}
 
     def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
         """The models that are meant.
@@ -43,16 +44,23 @@ class Names:
         Raises:
             ModelError: this is no name of a model, or one that may not be used here.
         """
-        target = target or self.target
-        self._check(target)
+        target = self.name(target or self.target)
         if drafter in (None, "", "auto"):
             drafter = self.drafter if target == self.target else None
         if drafter in ("auto", None):
             drafter = own_drafter(target, blind)
         if drafter in (None, "none"):
             return target, None
-        self._check(drafter)
-        return target, drafter
+        return target, self.name(drafter)
+
+    def name(self, said: str) -> str:
+        """The name of a model, from what a user said.
+
+        Raises:
+            ModelError: this is no name of a model, or one that may not be used here.
+        """
+        self._check(said)
+        return named(said)
 
     def _check(self, name: str) -> None:
         """Before anything is looked up: a name that is not allowed must not reach the file system."""
@@ -89,7 +97,7 @@ def _is_local(name: str) -> bool:
         name in bundled()
         or name in PUBLISHED
         or is_gguf(name)
-        or Path(name).expanduser().is_dir()
+        or path_of(name).is_dir()
         or name.startswith((".", "/", "~"))
     )
 

@@ -45,6 +45,7 @@ from workbench.engine.models import (
     same_vocabulary,
 )
 from workbench.engine.pictures import read
+from workbench.engine.placed import named
 from workbench.engine.probe import admit
 from workbench.engine.request import CANCELLED, ENDED, ERROR, QUEUED, RUNNING
 from workbench.methods import registry
@@ -187,7 +188,7 @@ class ZeroClient:
         self._processors: dict[str, Any] = {}
         self._problems: dict[str, str] = {}
         self._engines: dict[tuple[int, Pair], Engine] = {}
-        for name in dict.fromkeys([*(name for name, _, _ in known_targets()), *names]):
+        for name in dict.fromkeys([*(name for name, _, _ in known_targets()), *map(named, names)]):
             self._load(name)
         if not self._loaded:
             raise ModelError("No model could be loaded.", " ".join(self._problems.values()))

@@ -14,6 +14,7 @@ from typing import Any
 from workbench.client import wire
 from workbench.client.follow import follow
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
+from workbench.engine.placed import as_typed
 from workbench.methods.choice import choose
 from workbench.service.caller import watch
 from workbench.service.presets import message_in
@@ -69,12 +70,12 @@ class Session:
         that was asked for is not judged by models that nobody has.
         """
         targets = self._targets()
-        target, problem = request.get("target") or _first(targets), None
+        target, problem = as_typed(str(request.get("target") or "")) or _first(targets), None
         if target is not None and not any(t["name"] == target and t.get("available", True) for t in targets):
             problem = _no_target(target, targets, self.kept.allowed)
             target = _first(targets)
         drafters = self.client.drafters(target)
-        drafter = request.get("drafter")
+        drafter = as_typed(str(request.get("drafter") or ""))
         if not any(d["name"] == drafter and d.get("available", True) for d in drafters):
             drafter = _first(drafters)
         methods = self.client.methods(target, drafter)

@@ -1,0 +1,68 @@
+"""Names of models in folders and GGUF files of one's own: the last part of a path, and nothing of where that is.
+
+A path says how a machine is laid out and who works on it. It is what one types; in lists, answers, traces and messages
+a model goes by its name. Names are given once in a process: a second path that ends alike gets a number.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from workbench.engine.bundle import bundled
+from workbench.engine.converted import is_gguf
+from workbench.engine.published import PUBLISHED
+
+_PLACES: dict[str, Path] = {}
+_TYPED: dict[str, str] = {}
+_LOCK = threading.Lock()
+
+
+def named(model: str) -> str:
+    """The name that a model goes by in this process; what is neither a folder with a model nor a file keeps its own.
+
+    Args:
+        model: bundled or published name, folder, GGUF file, one of their names, or Hub id.
+    """
+    known = bundled()
+    if model in _PLACES or model in known or model in PUBLISHED or not model:
+        return model
+    try:
+        place = Path(model).expanduser().resolve()
+        if not (place / "config.json").is_file() and not (is_gguf(model) and place.is_file()):
+            return model
+    except (OSError, RuntimeError, ValueError):  # no path at all; whoever loads it says what is wrong
+        return model
+    with _LOCK:
+        found = next((name for name, other in {**known, **_PLACES}.items() if other.resolve() == place), None)
+        name = found or _free(place)
+        if name not in known:
+            _PLACES[name] = place
+        _TYPED[model] = name
+    return name
+
+
+def _free(place: Path) -> str:
+    """A name that no other model has: the last part of its path, or with a number."""
+    taken, number, name = {*_PLACES, *bundled(), *PUBLISHED}, 1, place.name
+    stem, suffix = (place.stem, place.suffix) if is_gguf(place.name) else (place.name, "")
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}{suffix}"
+    return name
+
+
+def as_typed(model: str) -> str:
+    """The name of a model that was named before, from its path as it was typed then. Looks at no file."""
+    return _TYPED.get(model, model)
+
+
+def path_of(model: str) -> Path:
+    """Where a model lies that goes by the last part of its path; for anything else what it says as a path."""
+    return _PLACES.get(model) or Path(model).expanduser()
+
+
+def trained_for(config: dict[str, Any]) -> str:
+    """The name of the target that a head was trained for; empty where its configuration names none."""
+    return named(str(config.get("target") or ""))
