@@ -19,9 +19,10 @@ from ui.fake_client import FakeWorkbench
 
 from workbench.client.keys import CONNECT_KEY, KEY
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.server import keys
 from workbench.server.app import make
 from workbench.server.door import Door, door, is_user
-from workbench.server.keys import OPEN
+from workbench.server.keys import OPEN, WRONG
 from workbench.ui import build, space, sweep
 from workbench.ui.kept import Kept
 
@@ -54,7 +55,10 @@ def app() -> Iterator[tuple[str, Any]]:
     """The whole page behind a key: its address, and Gradio's app."""
     demo = build(FakeWorkbench())
     port = serving.free_port()
-    demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), Door(key=SECRET)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "WRONG", 10_000)
+        demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), Door(key=SECRET)))
+        httpx.get(f"http://127.0.0.1:{port}/health")  # the door is built at the first request
     yield f"http://127.0.0.1:{port}", demo.app
     demo.close()
 
@@ -122,6 +126,39 @@ def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: t
     assert httpx.get(f"{app[0]}/config", cookies={name: value[:-1] + "x"}).status_code == 401
     again = ask(make(FakeWorkbench(), Door(key=SECRET + "2")), path="/v1/models", cookies={name: value})
     assert again.status_code == 401, "another key, another cookie"
+
+
+def tries(front: Any, key: str, n: int = 1, peer: str = "203.0.113.7", path: str = "/v1/models") -> list[int]:
+    """What an address gets that sends a key so many times."""
+    headers = {"authorization": f"Bearer {key}"}
+    return [ask(front, path=path, peer=peer, headers=headers).status_code for _ in range(n)]
+
+
+def test_wrong_keys_have_to_wait_and_a_right_one_never_does() -> None:
+    front = make(Loaded(), Door(key=SECRET))
+    assert tries(front, "wrong", WRONG + 2) == [401] * WRONG + [429] * 2
+    late = ask(front, path="/v1/models", peer="203.0.113.7", headers={"x-api-key": "wrong"})
+    assert (late.status_code, late.headers["retry-after"]) == (429, "6")
+    assert "wrong keys" in late.json()["error"]["message"]
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    page = ask(front, "POST", "/", peer="203.0.113.7", headers=form, content=b"key=wrong")
+    assert (page.status_code, "Too many wrong keys" in page.text) == (429, True)
+    assert tries(front, SECRET, 3) == [200] * 3, "whoever shares the address is not locked out"
+    assert tries(front, "wrong", peer="198.51.100.9") == [401], "others have not tried"
+    assert ask(front, path="/v1/models", peer="203.0.113.7").status_code == 401, "no key is no wrong key"
+
+
+def test_a_short_key_is_not_found_by_trying() -> None:
+    front = make(Loaded(), Door(key="1234"))
+    assert tries(front, "1234", 2) == [200, 200]
+    cookie = ask(front, "POST", "/", peer="203.0.113.7", headers={"content-type": "application/x-www-form-urlencoded"},
+                 content=b"key=1234").cookies  # fmt: skip
+    assert tries(front, "0000", WRONG) == [401] * WRONG
+    assert tries(front, "1234") == [429], "it is not looked at"
+    told = ask(front, path="/health", peer="203.0.113.7", headers={"x-api-key": "1234"})
+    assert (told.status_code, told.json()) == (200, {"status": "ok"}), "nor told by what is open to all"
+    assert tries(front, "1234", peer="198.51.100.9") == [200]
+    assert ask(front, path="/v1/models", peer="203.0.113.7", cookies=dict(cookie)).status_code == 200
 
 
 def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:

@@ -448,5 +448,7 @@ def _unreachable(url: str, problem: BaseException) -> WorkbenchError:
         return WorkbenchError(
             f"{url} needs a key, and this is not it.", f"Set {CONNECT_KEY}, or give Workbench(url, key=…)."
         )
+    if type(problem).__name__ == "TooManyRequestsError":
+        return WorkbenchError(f"{url} has had too many requests, or wrong keys, from here.", "Try again in a minute.")
     reason = " ".join(str(problem).split())[:200] or type(problem).__name__
     return WorkbenchError(f"{url} cannot be used: {reason}", "Check the address; a private Space needs HF_TOKEN.")

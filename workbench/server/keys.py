@@ -15,11 +15,17 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from workbench.client import wire
 from workbench.client.keys import CONNECT_KEY
+from workbench.core.errors import CapacityError
 from workbench.server.origins import FORM, READS, refused
+from workbench.service.limits import Limits
+from workbench.service.meter import Meter
 
 SHORT = 16
 """A key of fewer characters could be found by trying."""
+WRONG = 10
+"""Wrong keys of one address in a minute; further ones are not looked at."""
 OPEN = ("/health", "/ready", "/gradio_api/startup-events")
 """What is answered without the key. The last one Gradio asks itself while it starts; it says true or false."""
 FORM_BYTES = 4096
@@ -36,6 +42,10 @@ class Keys:
     form, and then holds a cookie that no script reads and no other site can use. The cookie follows from the key: it is
     worth nothing once that has changed, and does not tell it.
 
+    An address that has sent too many wrong keys is told to wait. A right one never has to where it is long: nobody
+    finds it by trying, and whoever shares an address with somebody who tries is not locked out. A short one has to wait
+    as well, or trying would go on; a browser that was let in does not.
+
     Args:
         app: what stands behind it.
         key: the key.
@@ -45,6 +55,7 @@ class Keys:
         self.app = app
         self.key = key.encode()
         self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another
+        self.wrong = Meter(Limits(requests_per_minute=WRONG))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let a request in that has the key, take a form with it, or ask for it."""
@@ -53,25 +64,41 @@ class Keys:
         request = Request(scope, receive) if scope["type"] == "http" else None
         if request is not None and _kind(request) == FORM:  # no other form is taken here
             return await (await self._login(request))(scope, receive, send)
-        if self.knows(scope):
+        given = _given(scope)
+        known, late = self._holds(scope), None
+        if not known and any(given):
+            known, late = self._try(scope, *given)
+        if known:
             return await self.app(scope, receive, send)
         if request is None:
             return await send({"type": "websocket.close", "code": 1008})
         if request.method in READS and _inside(scope) in OPEN:
             return await self.app(scope | {STRANGER: True}, receive, send)
-        return await self._ask(request)(scope, receive, send)
+        return await (_wait(scope, late) if late else self._ask(request))(scope, receive, send)
 
-    def knows(self, scope: Any) -> bool:
-        """Whether a request has the key, or the cookie that follows from it. Takes the same time, however wrong."""
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    def _holds(self, scope: Any) -> bool:
+        """Whether a request has the cookie that follows from the key. Takes the same time, however wrong."""
         cookies = b";".join(value for name, value in scope["headers"] if name.lower() == b"cookie")
         crumbs = [crumb.strip().partition(b"=") for crumb in cookies.split(b";")]
         held = [value for name, _, value in crumbs if name == self.cookie.encode()]
-        found = [self._is(bearer), self._is(headers.get(b"x-api-key", b"").strip())]
-        found += [hmac.compare_digest(value, self._derived("cookie").encode()) for value in held]
+        found = [hmac.compare_digest(value, self._derived("cookie").encode()) for value in held]
         return any(found)
+
+    def _try(self, scope: Any, *given: bytes) -> tuple[bool, CapacityError | None]:
+        """Whether one of these is the key, which takes the same time, however wrong; or that the address has to wait.
+
+        Counts those that are wrong.
+        """
+        found = [self._is(each) for each in given]
+        known = any(found)
+        if known and len(self.key) >= SHORT:
+            return True, None
+        try:
+            self.wrong.let_in(wire.user_key((scope.get("client") or ("",))[0]), counted=not known)
+        except CapacityError as late:
+            said = "Too many wrong keys came from your address."
+            return False, CapacityError(said, late.remedy, late.retry_after_s)
+        return known, None
 
     def _is(self, given: bytes) -> bool:
         """Whether these bytes are the key. Digests are compared: not even its length can be measured."""
@@ -88,8 +115,9 @@ class Keys:
             if len(body) > FORM_BYTES:
                 return self._ask(request)
         given = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
-        if not self._is(given.strip().encode()):
-            return _form("That is not the key.")
+        known, late = self._try(request.scope, given.strip().encode())
+        if not known:
+            return _form(f"{late.message} {late.remedy}" if late else "That is not the key.", late)
         last = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
         answer = RedirectResponse(f"./{last}{query}", 303)  # to itself, under whatever path a proxy has it
@@ -110,11 +138,28 @@ class Keys:
         )
 
 
-def _form(problem: str) -> Response:
+def _given(scope: Any) -> tuple[bytes, bytes]:
+    """The keys that a request brings: as its bearer's, and as the workbench's own clients do."""
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    return bearer, headers.get(b"x-api-key", b"").strip()
+
+
+def _wait(scope: Any, late: CapacityError) -> Response:
+    return refused(scope, 429, late.message, late.remedy, code="rate_limit_exceeded", headers=_later(late))
+
+
+def _later(late: CapacityError) -> dict[str, str]:
+    return {"retry-after": str(late.retry_after_s)}
+
+
+def _form(problem: str, late: CapacityError | None = None) -> Response:
     page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'"
     headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}
-    return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 401, headers)
+    headers |= _later(late) if late else {}
+    return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 429 if late else 401, headers)
 
 
 def _kind(request: Request) -> str:
