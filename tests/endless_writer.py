@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,33 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "recording.json.gz": lambda path: recorded.write(path, export.read(TRACE.read_bytes())),
 }
 """What writes a file that a user keeps, by the name of such a file."""
+IMPORTED_BY = os.getpid()
 _open = Path.open
+
+
+def processes() -> Any:
+    """Starts processes from one that has imported this file, and with it Polars, once for all of them.
+
+    That one sees its environment, not `sys.path` (CPython before 3.14), and says nothing of what it did not find.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["endless_writer"])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return context
+
+
+def say_whether_imported_before(found: Any) -> None:
+    """Set an event if this process did not have to import this file itself."""
+    if os.getpid() != IMPORTED_BY:
+        found.set()
 
 
 class SlowFile:

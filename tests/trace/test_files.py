@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import resource
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endless_writer import ROWS, TRACE, WRITERS, overwrite_on_and_on
+from endless_writer import ROWS, TRACE, WRITERS, overwrite_on_and_on, processes
 
 from workbench.bench.prompts import load_prompts
 from workbench.bench.saved import read_report
@@ -64,14 +63,13 @@ def test_on_a_full_disk_the_old_file_stays(kind: str, tmp_path: Path, full_disk:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_writer_killed_at_any_point_leaves_a_whole_file(kind: str, tmp_path: Path) -> None:
-    processes = multiprocessing.get_context("forkserver")  # imports Polars once, not each time
-    processes.set_forkserver_preload(["endless_writer"])
+    context = processes()
     path, dice, cut_short = tmp_path / kind, random.Random(7), 0
     WRITERS[kind](path)
     whole = path.read_bytes()
     for _ in range(KILLS):
-        started = processes.Event()
-        writer = processes.Process(target=overwrite_on_and_on, args=(kind, str(path), started))
+        started = context.Event()
+        writer = context.Process(target=overwrite_on_and_on, args=(kind, str(path), started))
         writer.start()
         assert started.wait(120), "the writer never began"
         time.sleep(dice.uniform(0, 0.1))

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import io
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from endless_writer import keep_on_writing
+from endless_writer import keep_on_writing, processes, say_whether_imported_before
 from traces import FIXTURES, HOSTILE, hostile
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
@@ -263,15 +262,23 @@ def test_a_newer_entry_and_a_newer_index_are_refused(store: RunStore) -> None:
 KILLS = 50
 
 
+def test_fifty_writers_import_polars_once() -> None:
+    context = processes()
+    found = context.Event()
+    writer = context.Process(target=say_whether_imported_before, args=(found,))
+    writer.start()
+    writer.join()
+    assert found.is_set()
+
+
 @pytest.mark.slow
 def test_a_writer_killed_at_any_point_leaves_whole_runs_only(store: RunStore) -> None:
     """`kill -9`, fifty times, at random points of writing, tagging, indexing and deleting."""
-    processes = multiprocessing.get_context("forkserver")  # imports Polars once, not fifty times
-    processes.set_forkserver_preload(["endless_writer"])
+    context = processes()
     dice, expected, checked, cut_short = random.Random(6), recorded(), set(), 0
     for _ in range(KILLS):
-        started = processes.Event()
-        writer = processes.Process(target=keep_on_writing, args=(str(store.folder), started))
+        started = context.Event()
+        writer = context.Process(target=keep_on_writing, args=(str(store.folder), started))
         writer.start()
         assert started.wait(120), "the writer never began"
         time.sleep(dice.uniform(0, 0.1))
