@@ -154,7 +154,7 @@ export function select(control, wanted, value) {
     control._key = key;
     control.replaceChildren(...wanted.map((o) => h("option", { value: o.value, disabled: o.disabled }, o.text)));
   }
-  if (control.value !== (value ?? "")) control.value = value ?? "";
+  if (control.value !== (value ?? "") || control.selectedIndex < 0) control.value = value ?? ""; // of disabled options alone a browser selects none
 }
 
 function chips(el, presets, chosen) {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, options } from "./controls.js";
+import { buttons, options, select } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
@@ -13,6 +13,12 @@ test("a list of which nothing can be used says so in its place", () => {
   const made = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
   assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["", "none fits", true], ["a", "A: another vocabulary", true]]);
   assert.equal(made.find((o) => o.value === "").text, "none fits", "what a select shows whose value is empty");
+});
+
+test("a select of which a browser selects nothing is set to what stands for nothing", () => {
+  const wanted = options([]), set = [];
+  select({ _key: JSON.stringify(wanted), selectedIndex: -1, get value() { return ""; }, set value(value) { set.push(value); } }, wanted, null);
+  assert.deepEqual(set, [""]);
 });
 
 test("a button that is off says why", () => {
