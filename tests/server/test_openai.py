@@ -37,7 +37,9 @@ def speculation(method: str, **params: Any) -> dict[str, Any]:
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["text-target", "vision-target"]
+    listed = {model.id: model.owned_by for model in client.models.list()}
+    bundled = [name for name, owner in listed.items() if owner != "published"]  # those may be on a machine or not
+    assert bundled == ["text-target", "vision-target"]
     assert client.models.retrieve("text-target").owned_by == "bundled"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4")
