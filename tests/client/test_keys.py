@@ -15,15 +15,18 @@ from workbench.client.keys import CONNECT_KEY, KEY, key_for
 from workbench.core.errors import WorkbenchError
 
 HERE = ["http://localhost:7860", "http://127.0.0.1:7860/", "https://[::1]:7860", "http://LOCALHOST"]
-ELSEWHERE = ["https://lab.example.org", "https://10.0.0.7:7860", "https://localhost.example.org", "owner/space",
-             "https://owner-space.hf.space", "https://localhost@example.org",
+ELSEWHERE = ["https://lab.example.org", "https://10.0.0.7:7860", "https://localhost.example.org",
+             "https://owner-space.hf.space.example.org", "https://localhost@example.org",
              "https://localhost:80@example.org"]  # fmt: skip
+SPACES = ["owner/space", "https://owner-space.hf.space", "https://Owner-Space.HF.space:443/x",
+          "https://huggingface.co/spaces/owner/space"]  # fmt: skip
 
 
 @pytest.mark.parametrize("url", HERE)
 def test_a_server_of_this_machine_gets_the_machines_key(url: str) -> None:
     assert key_for(url, env={KEY: "mine"}) == "mine"
-    assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "theirs"
+    assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "mine"
+    assert key_for(url, env={KEY: " ", CONNECT_KEY: "theirs"}) == "theirs"
     assert key_for(url, "given", env={KEY: "mine"}) == "given"
     assert key_for(url, env={}) is None
 
@@ -33,6 +36,12 @@ def test_nobody_elsewhere_gets_it_but_a_key_that_is_meant_for_them(url: str) -> 
     assert key_for(url, env={KEY: "mine"}) is None
     assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "theirs"
     assert key_for(url, "given", env={KEY: "mine"}) == "given"
+
+
+@pytest.mark.parametrize("url", SPACES)
+def test_a_space_gets_only_what_was_given_for_it(url: str) -> None:
+    assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) is None
+    assert key_for(url, "given", env={KEY: "mine", CONNECT_KEY: "theirs"}) == "given"
 
 
 def test_a_key_that_leaves_the_machine_unencrypted_is_warned_of() -> None:

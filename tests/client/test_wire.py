@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,16 @@ def test_what_is_no_whole_number_is_refused(value: Any) -> None:
     with pytest.raises(ParameterError, match="whole number from 0"):
         wire.whole("max_new_tokens", value)
     assert wire.whole("max_new_tokens", 3.0) == 3
+
+
+def test_a_place_on_the_server_is_no_name_unless_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "hers").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for place in ("models/hers", "models/x.gguf", "models/X.GGUF"):
+        with pytest.raises(ModelError, match="not the name of a model"):
+            wire.model_name("target", place, ["small"])
+        assert wire.model_name("target", place, [place]) == place
+    assert wire.model_name("target", "owner/name", []) == "owner/name"
 
 
 def test_an_error_tells_no_path_and_no_secret() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from ui.fake_client import FakeWorkbench
 
-from workbench.client.keys import CONNECT_KEY, KEY
+from workbench.client.keys import KEY
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.server import keys
 from workbench.server.app import make
 from workbench.server.door import Door, door, is_user
-from workbench.server.keys import OPEN, WRONG
+from workbench.server.keys import OPEN, WRONG, Keys
 from workbench.ui import build, space, sweep
 from workbench.ui.kept import Kept
 
@@ -106,7 +107,7 @@ def test_the_clients_take_the_key_from_the_environment_and_say_that_one_is_neede
     monkeypatch.setenv(KEY, "another")
     with pytest.raises(WorkbenchError, match="needs a key") as caught:
         Workbench(app[0])
-    assert CONNECT_KEY in caught.value.remedy
+    assert KEY in caught.value.remedy
 
 
 def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: tuple[str, Any]) -> None:
@@ -159,6 +160,18 @@ def test_a_short_key_is_not_found_by_trying() -> None:
     assert (told.status_code, told.json()) == (200, {"status": "ok"}), "nor told by what is open to all"
     assert tries(front, "1234", peer="198.51.100.9") == [200]
     assert ask(front, path="/v1/models", peer="203.0.113.7", cookies=dict(cookie)).status_code == 200
+
+
+@pytest.mark.parametrize(("key", "status"), [("1234", 401), (SECRET, 200)])
+def test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_outlasts_the_server(
+    key: str, status: int
+) -> None:
+    def derived(purpose: str) -> str:
+        return hmac.new(key.encode(), f"workbench browser {purpose}".encode(), hashlib.sha256).hexdigest()
+
+    for name in (f"workbench-{derived('name')[:8]}", Keys(None, key).cookie):
+        front = make(Loaded(), Door(key=key))
+        assert ask(front, path="/v1/models", cookies={name: derived("cookie")}).status_code == status
 
 
 def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:
@@ -284,8 +297,22 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     forwarded = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"x.colab.dev"), (b"x-forwarded-for", b"10.0.0.1")]}
     colab = door(host, env={"COLAB_RELEASE_TAG": "1"})
     assert colab.is_users(forwarded) == (host == "127.0.0.1"), "Colab lets only its user in"
+    for more in ({"hosts": named}, {"trusted": ["127.0.0.1"]}):
+        tunnel = door(host, env={"COLAB_RELEASE_TAG": "1"}, **more)  # pyright: ignore[reportArgumentType]
+        assert not tunnel.is_users(forwarded), "who comes by a tunnel of one's own is anybody"
     assert "--api-key" in door(host, named, env={}).warnings(host)[0]
     assert "--api-key" in door(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
+
+
+@pytest.mark.parametrize("header", [
+    "forwarded", "via", "x-real-ip", "cf-connecting-ip", "x-forwarded-for", "x-forwarded-host", "X-Forwarded-Proto",
+    "x-original-forwarded-for",
+])  # fmt: skip
+def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str) -> None:
+    host = (b"host", b"localhost:7860")
+    users = door("127.0.0.1", env={}).is_users
+    assert users({"client": ("127.0.0.1", 1), "headers": [host, (b"user-agent", b"x")]})
+    assert not users({"client": ("127.0.0.1", 1), "headers": [host, (header.encode(), b"203.0.113.7")]})
 
 
 def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:

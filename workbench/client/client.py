@@ -17,8 +17,9 @@ class Workbench:
     Args:
         url: address of a running app ("http://localhost:7860") or name of a Space ("owner/space"); None: a private
             backend in this process. A private Space takes the token of the environment (`HF_TOKEN`).
-        key: what the app at `url` asks everybody for; None: `WORKBENCH_CONNECT_KEY`, or for a server of this machine
-            `WORKBENCH_API_KEY`, which goes nowhere else. The other arguments belong to a private backend.
+        key: what the app at `url` asks everybody for; None: for a server of this machine `WORKBENCH_API_KEY`, which
+            goes nowhere else, for one elsewhere `WORKBENCH_CONNECT_KEY`, for a Space none. The other arguments belong
+            to a private backend.
         target: default target: bundled name, local folder or Hub id.
         drafter: default draft model; "auto" is the bundled one for the bundled target.
         device: "auto", "cpu", "cuda", ….

@@ -11,7 +11,8 @@ KEY = "WORKBENCH_API_KEY"
 """Environment variable with the key that servers of this machine ask for: other users of the machine cannot read it, as
 they can a command line."""
 CONNECT_KEY = "WORKBENCH_CONNECT_KEY"
-"""Environment variable with the key of a server elsewhere that one means to connect to."""
+"""Environment variable with the key of a server elsewhere that one means to connect to; no Space of the Hub gets it."""
+HUB = (".hf.space", ".huggingface.co", ".hf.co")
 
 
 def is_loopback(host: str) -> bool:
@@ -30,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
-    """The key to send to a server: what was given for it, or for servers elsewhere; this machine's own stays here.
+    """The key to send to a server: what was given for it, or what the environment has for it, see `variables`.
 
     Warns where it would go to another machine unencrypted.
 
@@ -46,11 +47,29 @@ def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = 
     from httpx import URL  # as the client itself reads it; the command line's start need not wait for it
 
     env = os.environ if env is None else env
+    found = (given or "", *(env.get(name, "") for name in variables(url)))
+    key = next(filter(None, map(str.strip, found)), None)
     parts = URL(url) if "://" in url else None  # else a Space, which is asked over https
-    is_here = parts is not None and is_loopback(parts.host)
-    key = (given or env.get(CONNECT_KEY) or (env.get(KEY) if is_here else None) or "").strip() or None
-    if key is not None and parts is not None and parts.scheme == "http" and not is_here:
+    if key is not None and parts is not None and parts.scheme == "http" and not is_loopback(parts.host):
         warnings.warn(
             f"The key goes to {parts.host} unencrypted: whoever is on the way can read it. Use https.", stacklevel=2
         )
     return key
+
+
+def variables(url: str) -> tuple[str, ...]:
+    """The environment variables whose key a server may get, the first that is set.
+
+    This machine's own key stays on it. A Space of the Hub gets none of them: it is somebody's among thousands, and its
+    name is quickly mistyped.
+
+    Example:
+        >>> variables("http://localhost:7860"), variables("https://lab.example.org"), variables("owner/space")
+        (('WORKBENCH_API_KEY', 'WORKBENCH_CONNECT_KEY'), ('WORKBENCH_CONNECT_KEY',), ())
+    """
+    from httpx import URL
+
+    host = URL(url).host.lower().rstrip(".") if "://" in url else ""
+    if not host or f".{host}".endswith(HUB):
+        return ()
+    return (KEY, CONNECT_KEY) if is_loopback(host) else (CONNECT_KEY,)

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from workbench.client import wire
-from workbench.client.keys import CONNECT_KEY, key_for
+from workbench.client.keys import key_for, variables
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
 
@@ -445,9 +445,9 @@ def _unreachable(url: str, problem: BaseException) -> WorkbenchError:
     if isinstance(problem, httpx.HTTPStatusError):
         return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
     if type(problem).__name__ == "AuthenticationError":  # gradio_client's
-        return WorkbenchError(
-            f"{url} needs a key, and this is not it.", f"Set {CONNECT_KEY}, or give Workbench(url, key=…)."
-        )
+        names = variables(url)[:1]
+        remedy = f"Set {names[0]}, or give Workbench(url, key=…)." if names else "Give Workbench(url, key=…)."
+        return WorkbenchError(f"{url} needs a key, and this is not it.", remedy)
     if type(problem).__name__ == "TooManyRequestsError":
         return WorkbenchError(f"{url} has had too many requests, or wrong keys, from here.", "Try again in a minute.")
     reason = " ".join(str(problem).split())[:200] or type(problem).__name__

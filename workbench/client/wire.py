@@ -18,6 +18,7 @@ from typing import Any
 
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
+from workbench.engine.converted import is_gguf
 from workbench.engine.placed import as_typed
 from workbench.methods.choice import choose
 from workbench.trace.files import read_regular
@@ -249,7 +250,7 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
-    """The name of a model, or None. Folders of the server are not named over the wire, unless it lists them itself.
+    """The name of a model, or None. Folders and files of the server are not named over the wire, unless it lists them.
 
     Args:
         name: of the field, for the message.
@@ -257,14 +258,22 @@ def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
         known: names that the server lists.
 
     Raises:
-        ModelError: neither a listed name nor the form of a Hub id.
+        ModelError: neither a listed name nor a Hub id.
     """
     if value is None or value == "":
         return None
     given = as_typed(text(name, value))
-    if given in known or (_HUB_NAME.fullmatch(given) and ".." not in given):
+    if given in known or (_HUB_NAME.fullmatch(given) and ".." not in given and not _is_place(given)):
         return given
     raise ModelError(f"{given[:80]!r} is not the name of a model.", "Use a listed name, or a Hub id like owner/name.")
+
+
+def _is_place(name: str) -> bool:
+    """Whether what looks like a Hub id would be a folder or a file of the server, which goes before one of the Hub."""
+    try:
+        return is_gguf(name) or Path(name).exists()
+    except OSError:  # it is there, and may not be looked at
+        return True
 
 
 def models(client: Any, target: Any, drafter: Any) -> tuple[str | None, str | None]:

@@ -21,6 +21,7 @@ from workbench.server.origins import Allowed, Origins, allowed, split
 from workbench.service.checks import about
 
 _USER: ContextVar[bool] = ContextVar("workbench_user", default=True)
+_PROXIES = (b"via", b"x-real-ip", b"cf-connecting-ip")
 USER = "workbench.user"
 """Entry of the scope of a request that came through an open door: whether it may come from this machine's user."""
 
@@ -108,14 +109,18 @@ class Users:
 
 
 def is_from_here(scope: Any) -> bool:
-    """Whether a request comes from the machine that serves, and not through a proxy."""
+    """Whether a request comes from the machine that serves, and not through a proxy that says so in any usual way.
+
+    A proxy on this machine that adds no header and passes on one of this machine's names as `Host` looks like its user:
+    it has to be set up to say who asks, or the server needs a key.
+    """
     names = {name.lower() for name, _ in scope.get("headers", ())}
     try:
         address = ip_address((scope.get("client") or ("",))[0])
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback and not names & {b"x-forwarded-for", b"forwarded"}
+    return (mapped or address).is_loopback and not any(b"forwarded" in name or name in _PROXIES for name in names)
 
 
 def door(
@@ -151,5 +156,6 @@ def door(
     public = public or bool(env.get("SPACE_ID"))
     allow = allowed(host, hosts, origins, env, public)
     shared = bool(proxies or allow.given)  # "any" of a Space and Colab's names are not given
-    mine = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG"))  # the machine's proxy lets its own user in only
+    # Colab's own proxy lets its user in only; who comes by another name or through another proxy is anybody.
+    mine = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
     return Door(allow, key, open=key is None and not (public or mine), trusted=proxies, public=public, shared=shared)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from workbench.client import wire
-from workbench.client.keys import CONNECT_KEY
 from workbench.core.errors import CapacityError
 from workbench.server.origins import FORM, READS, refused
 from workbench.service.limits import Limits
@@ -33,6 +33,7 @@ STAY_S = 30 * 24 * 3600
 """How long a browser that was let in stays so."""
 STRANGER = "workbench.stranger"
 """Entry of the scope: the request came without the key."""
+_SALT = secrets.token_bytes(32)
 
 
 class Keys:
@@ -40,7 +41,8 @@ class Keys:
 
     The key is sent as `Authorization: Bearer KEY`, as OpenAI's clients do, or as `X-Api-Key: KEY`. A browser is shown a
     form, and then holds a cookie that no script reads and no other site can use. The cookie follows from the key: it is
-    worth nothing once that has changed, and does not tell it.
+    worth nothing once that has changed, and does not tell it. That of a short key follows from a secret of this process
+    as well and goes with it, or cookies could be made from guesses, which nobody counts.
 
     An address that has sent too many wrong keys is told to wait. A right one never has to where it is long: nobody
     finds it by trying, and whoever shares an address with somebody who tries is not locked out. A short one has to wait
@@ -54,6 +56,8 @@ class Keys:
     def __init__(self, app: Any, key: str) -> None:
         self.app = app
         self.key = key.encode()
+        self.is_long = len(key) >= SHORT
+        self._seed = self.key if self.is_long else _SALT + self.key
         self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another
         self.wrong = Meter(Limits(requests_per_minute=WRONG))
 
@@ -91,7 +95,7 @@ class Keys:
         """
         found = [self._is(each) for each in given]
         known = any(found)
-        if known and len(self.key) >= SHORT:
+        if known and self.is_long:
             return True, None
         try:
             self.wrong.let_in(wire.user_key((scope.get("client") or ("",))[0]), counted=not known)
@@ -105,7 +109,7 @@ class Keys:
         return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(self.key).digest())
 
     def _derived(self, purpose: str) -> str:
-        return hmac.new(self.key, f"workbench browser {purpose}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._seed, f"workbench browser {purpose}".encode(), hashlib.sha256).hexdigest()
 
     async def _login(self, request: Request) -> Response:
         """What a form with a key gets: the page that was asked for and a cookie, or the form again."""
@@ -132,7 +136,7 @@ class Keys:
             request.scope,
             401,
             "This workbench needs a key.",
-            f"Send it as Authorization: Bearer KEY; the workbench's own clients take it from {CONNECT_KEY}.",
+            "Send it as Authorization: Bearer KEY; the workbench's own clients, with Workbench(url, key=…).",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
