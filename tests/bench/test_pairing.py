@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from workbench import Workbench
-from workbench.bench import pairing
-from workbench.bench.pairing import MOST, Pairs, enough, measure_pairs
+from workbench.bench import pairing, waiting
+from workbench.bench.pairing import LONGEST_S, MOST, Pairs, enough, measure_pairs
 from workbench.core.errors import CapacityError
 from workbench.trace.events import Emitted, Footer, Nodes, Round
 
@@ -162,22 +162,77 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
         other.cancel()
 
 
-def test_pairs_wait_for_the_next_minute_and_end_where_waiting_would_not_help() -> None:
-    class Owing(Device):
-        """Its third run has to wait twice, for the user's address owes tokens."""
+class Clock:
+    """Stands in for the module `time`: a sleep, or a look at a run, is when seconds pass."""
 
-        owed = 2
+    now = 0.0
 
-        def start(self, prompt: Any, method: str, **asked: Any) -> Made:
-            if len(self.started) == 2 and self.owed:
-                self.owed -= 1
-                raise CapacityError("Tokens are owed.", "Later.", 2)
-            return super().start(prompt, method, **asked)
+    def monotonic(self) -> float:
+        return self.now
 
-    device = Owing(lambda method, n: 1.0 if method == "draft-model" else 2.0)
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(pairing, "POLL_S", 0.2)
+    monkeypatch.setattr(pairing, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
+    return clock
+
+
+class Owing(Device):
+    """The user's address owes tokens after the warm-up, for so many seconds; each run takes two seconds."""
+
+    def __init__(self, seconds: Callable[[str, int], float], clock: Clock, owes_s: int) -> None:
+        super().__init__(seconds)
+        self.clock, self.owes_s, self.asked_at = clock, owes_s, list[float]()
+        self.until = 0.0
+
+    def start(self, prompt: Any, method: str, **asked: Any) -> Made:
+        self.asked_at.append(self.clock.now)
+        if len(self.started) == 2 and not self.until:
+            self.until = self.clock.now + self.owes_s
+        if self.clock.now < self.until:
+            raise CapacityError("Tokens are owed.", "Later.", self.owes_s)
+        made, wait, clock = super().start(prompt, method, **asked), Made.wait, self.clock
+
+        def slowly(timeout: float | None = None) -> Any:
+            clock.now += timeout is not None
+            return wait(made, timeout)
+
+        made.wait = slowly  # type: ignore[method-assign]
+        return made
+
+
+def test_a_minute_of_waiting_is_none_of_measuring_and_nobody_asks_before_it_is_over(clock: Clock) -> None:
+    device = Owing(lambda method, n: 1.0 if (method == "draft-model") == (n % 2) else 1.4, clock, owes_s=57)
     told = measured(device)
-    assert [p.text for p in told if p.waiting] == ["waits: Tokens are owed."] * 2
-    assert (told[-1].ended, len(told[-1].ratios)) == ("the interval lies on one side of 1×", 3)
-    device.owed = 2
-    device.started.clear()
-    assert measured(device, stopped=lambda: device.owed < 2)[-1].ended == "stopped"
+    waits = [p.text for p in told if p.waiting]
+    assert set(waits) == {"waits: Tokens are owed."}
+    assert len(waits) > 200, "whoever looks on may stop it at any time"
+    at, again = device.asked_at[2:4]
+    assert 57 <= again - at < 58
+    assert len(device.asked_at) == len(device.started) + 1
+    assert clock.now > LONGEST_S
+    assert (told[-1].ended, len(told[-1].ratios)) == (f"{MOST} pairs", MOST)
+
+
+def test_who_has_seen_enough_need_not_wait_for_the_next_minute(clock: Clock) -> None:
+    device = Owing(lambda method, n: 1.0, clock, owes_s=57)
+    assert measured(device, stopped=lambda: clock.now > 10)[-1].ended == "stopped"
+    assert clock.now < 11
+
+
+def test_who_has_come_while_tokens_were_owed_goes_first(clock: Clock) -> None:
+    device = Owing(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
+    told: list[str] = []
+    for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
+        if news.waiting and not device.busy and "another run has the device" not in told:
+            device.busy = [True, True]
+        told += [news.text.removeprefix("waits: ")] if news.waiting else []
+        if "another run" in news.text:
+            assert len(device.started) == 2, "none is begun beside it"
+    assert "another run has the device" in told

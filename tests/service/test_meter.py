@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.bench import compare
+from workbench.bench import compare, sweep, waiting
 from workbench.bench.grid import Sweep
 from workbench.bench.sweep import END, measure_cell
 from workbench.client.wire import error_from_wire, error_to_wire, user_key
@@ -30,6 +30,12 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    monotonic = __call__
+    """It stands in for the module `time`, too."""
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def let_in(meter: Meter, address: str, n: int) -> int:
@@ -83,14 +89,15 @@ def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
 
 
 def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "POLL_S", 0.0)
-    begun: list[int] = []
+    clock, begun = Clock(), list[float]()
+    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(compare, "time", clock)
 
     class Owing:
         """A host whose second run has to wait twice, and which then gives up."""
 
         def start(self, *_: Any, **__: Any) -> Any:
-            begun.append(1)
+            begun.append(clock.now)
             if len(begun) > 1:
                 raise CapacityError("Tokens are owed.", "", 2) if len(begun) < 4 else CapacityError("It never fits.")
             trace = SimpleNamespace(footer=SimpleNamespace(reason="tokens"))
@@ -100,7 +107,34 @@ def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytes
             """Nothing is kept."""
 
     steps = list(compare.measure(Owing(), "x", ["autoregressive", "draft-model"], repeats=1))  # type: ignore[arg-type]
-    assert [step.waiting for step in steps if step.waiting] == ["waits: Tokens are owed."] * 2
+    assert {step.waiting for step in steps} == {"", "waits: Tokens are owed."}
+    assert sum(step.waiting != "" for step in steps) > 10, "whoever looks on may stop it at any time"
+    assert begun[:4] == [0, 0, pytest.approx(2, abs=0.3), pytest.approx(4, abs=0.5)], "not before it may work"
+
+
+def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(), list[float]()
+    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(sweep, "time", clock)
+
+    class Owing:
+        """A host that lets nothing in before 57 s are over."""
+
+        def comparing(self, prompts: Any, lanes: Any, **options: Any) -> Any:
+            asked.append(clock.now)
+            if clock.now < 57:
+                raise CapacityError("Tokens are owed.", "", 57)
+            return iter(["begun"])
+
+        def conditions(self, lane: Any, target: str | None = None) -> None:
+            """Nobody asks."""
+
+    cell = Sweep.of({"depth": [1]}, prompts=(PROMPT,)).cells()[0]
+    said = list(sweep._let_in(Owing(), cell, lambda: False, "a"))
+    assert asked == [0, pytest.approx(57, abs=0.5)]
+    assert (said[0], said[-1], len(said) > 100) == ("waits: Tokens are owed.", "begun", True)
+    clock.now = 0.0
+    assert len(list(sweep._let_in(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
 
 
 def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
@@ -109,12 +143,22 @@ def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
     for i in range(3 * MANY):
         clock.now += 0.01
         meter.let_in(f"address{i}")
-    assert len(meter._buckets) <= MANY + 2
+    assert len(meter._buckets) <= MANY + 202, "and those of a second"
     meter = Meter(Limits(requests_per_minute=1), clock)
     for i in range(MANY + 2):
         meter.let_in(f"address{i}")
     with pytest.raises(CapacityError):  # it is not: there is no way around the limit
         meter.let_in("address0")
+
+
+def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looks = Clock(), list[float]()
+    meter = Meter(Limits(requests_per_minute=1), clock)
+    monkeypatch.setattr(meter, "_forget", looks.append)
+    for clock.now, n in ((5.0, MANY + 300), (5.9, 300), (6.0, 300)):
+        for i in range(n):
+            meter.let_in(f"address {round(10 * clock.now)} {i}")
+    assert looks == [5.0, 6.0]
 
 
 def test_when_to_come_again_crosses_the_wire() -> None:
@@ -145,9 +189,12 @@ def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) 
     assert bench.start(PROMPT, "autoregressive", user="b", max_new_tokens=2).wait(120)
 
 
-def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(backend: Callable[..., Backend]) -> None:
+def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = backend(limits=Limits(requests_per_minute=1))
     clock = bench._book.meter._clock = Clock()
+    monkeypatch.setattr(waiting, "time", clock)
     cells = Sweep.of(
         {"method": ["prompt-lookup", "early-exit"]}, prompts=(PROMPT,), max_new_tokens=4, repeats=1
     ).cells()

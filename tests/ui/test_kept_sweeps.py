@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,25 @@ def told(dtype: str, date: str) -> Crew:
             yield END, cell, (Result(cell.id, DONE, figures=figures, machine={"cpu": "X", "date": date}), None)
 
     return Crew(work, lambda cell: {"device": "cpu", "dtype": dtype, "weights": {}})
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_sweep_whose_reader_leaves_at_once_leaves_no_folder(folder: Path, anew: bool) -> None:
+    axes = [{"name": "depth", "values": [1, 2]}]
+    request: dict[str, Any] = {"axes": axes, "group": ["copy"], "repeats": 1, "max_new_tokens": 6, "anew": anew}
+    view = tab.SweepView(FakeWorkbench())
+    sweep = view._asked(request)
+    list(run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False)))
+    before = sorted(folder.iterdir())
+
+    async def leave() -> dict[str, Any]:
+        messages = view.decode(request)
+        head = await anext(messages)
+        await messages.aclose()
+        return head
+
+    assert set(asyncio.run(leave())) == {"channel", "job"}
+    assert sorted(folder.iterdir()) == before
 
 
 def test_sweeps_on_disk_are_listed_after_a_restart_and_opened_with_their_settings(folder: Path) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.lanes import BASELINE, Lane
 from workbench.bench.machine import machine_facts
@@ -19,6 +19,7 @@ from workbench.bench.paired import figures_of, replayed, so_far
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import Sample, sample_of
 from workbench.bench.steps import Step
+from workbench.bench.waiting import Asking
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.methods import known
 from workbench.trace.events import STOPPED, Trace
@@ -29,8 +30,6 @@ RUNS = 400
 """The most runs in one comparison, warm-up included."""
 WARM_UP_TOKENS = 24
 POLL_S = 0.2
-
-T = TypeVar("T")
 
 
 @runtime_checkable
@@ -345,13 +344,13 @@ def _run(
     yield now
     run = None
     try:
-        begin = partial(
+        asking = Asking(partial(
             host.start, host_prompt(host, asked, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
             target=plan.target, drafter=lane.lane.drafter, max_new_tokens=tokens, seed=plan.seed, stop=plan.stop,
             user=user, alone=True, **({"images": plan.images} if plan.images else {}),
-        )  # fmt: skip
-        while (run := attempt(begin, said := [])) is None:
-            yield replace(now, waiting=said[0])
+        ))  # fmt: skip
+        while (run := asking.once()) is None:
+            yield replace(now, waiting=asking.said)
             if stopped():
                 raise _StopError
             time.sleep(POLL_S)
@@ -374,21 +373,6 @@ def _run(
             host.forget(run)
     if repeat is not None:
         lane.take(prompt, repeat, trace, trace.header.prefill_s + trace.footer.seconds)
-
-
-def attempt(begin: Callable[[], T], said: list[str]) -> T | None:
-    """What `begin` makes. Where its user has to wait for the next minute: None, and `said` says so.
-
-    Raises:
-        WorkbenchError: waiting would not help.
-    """
-    try:
-        return begin()
-    except CapacityError as error:
-        if error.retry_after_s is None:
-            raise
-        said.append(f"waits: {error.message}")
-        return None
 
 
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.compare import POLL_S, WARM_UP_TOKENS, attempt, waiting_for
+from workbench.bench.compare import POLL_S, WARM_UP_TOKENS, waiting_for
 from workbench.bench.lanes import BASELINE
+from workbench.bench.waiting import Asking
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
@@ -154,21 +155,23 @@ def measure_pairs(
         for side in asked.values():
             yield from _run(host, prompt, side, min(max_new_tokens, WARM_UP_TOKENS), stopped, Pairs(text="warming up"))
         while not why:
-            rates: dict[str, float | None] = {}
-            begun, text = time.monotonic(), f"pair {len(ratios) + 1}"
+            done: dict[str, tuple[float, float] | None] = {}
+            text = f"pair {len(ratios) + 1}"
             for side in list(asked)[:: 1 if len(ratios) % 2 == 0 else -1]:  # AB BA AB: a drift falls on both alike
                 now = Pairs(tuple(ratios), text)
-                rates[side] = yield from _run(host, prompt, asked[side], max_new_tokens, stopped, now)
-                if rates[side] is None:
+                done[side] = yield from _run(host, prompt, asked[side], max_new_tokens, stopped, now)
+                if done[side] is None:
                     break
-            mine, plain = rates.get("method"), rates.get("plain")
-            if mine and plain:
-                ratios.append(mine / plain)
-                seconds += time.monotonic() - begun
-                why = enough(ratios, seconds)
-                yield Pairs(tuple(ratios), text)
-            elif None not in rates.values():
+            mine, plain = done.get("method"), done.get("plain")
+            if mine is None or plain is None:
+                continue
+            if not (mine[0] and plain[0]):
                 why = "a run emitted nothing"
+                continue
+            ratios.append(mine[0] / plain[0])
+            seconds += mine[1] + plain[1]
+            why = enough(ratios, seconds)
+            yield Pairs(tuple(ratios), text)
     except _StopError:
         why = "stopped"
     yield Pairs(tuple(ratios), "", False, why)
@@ -181,23 +184,27 @@ def _run(
     max_new_tokens: int,
     stopped: Callable[[], bool],
     now: Pairs,
-) -> Iterator[Pairs]:
-    """One run, once the device is free; returns its tokens per second, or None where somebody else came in between."""
+) -> Generator[Pairs, None, tuple[float, float] | None]:
+    """One run, once the device is free. Returns None where somebody else came in between.
+
+    Returns:
+        its tokens per second, and the seconds it took; waiting before it, for the device or for its models left out.
+    """
     yield now
-    while host.others_run():
+    asking = Asking(partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked))
+    while True:
         if stopped():
             raise _StopError
-        yield Pairs(now.ratios, "waits: another run has the device", True)
+        if host.others_run():  # asked anew after each wait
+            said = "waits: another run has the device"
+        elif (run := asking.once()) is not None:
+            break
+        else:
+            said = asking.said
+        yield Pairs(now.ratios, said, True)
         time.sleep(POLL_S)
-    if stopped():
-        raise _StopError
-    begin = partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
-    while (run := attempt(begin, said := [])) is None:
-        yield Pairs(now.ratios, said[0], True)
-        time.sleep(POLL_S)
-        if stopped():
-            raise _StopError
     run.background = True
+    begun = time.monotonic()
     try:
         while not run.ended:
             with contextlib.suppress(TimeoutError):
@@ -207,11 +214,14 @@ def _run(
             if not run.ended and host.others_run(run):
                 return None
             if not run.ended:
-                yield Pairs(now.ratios, waiting_for(run) or now.text)
+                waits = waiting_for(run)
+                begun = time.monotonic() if waits else begun
+                yield Pairs(now.ratios, waits or now.text)
         trace = run.wait()
+        seconds = time.monotonic() - begun
         if trace.footer.reason == "cancelled":
             raise WorkbenchError(run.message or "The run was cancelled.", "Measure again.")
-        return tokens_per_second(trace.rounds) or 0.0
+        return tokens_per_second(trace.rounds) or 0.0, seconds
     finally:
         run.cancel()
         host.forget(run)

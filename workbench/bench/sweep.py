@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.compare import Comparison, attempt
+from workbench.bench.compare import Comparison
 from workbench.bench.conditions import Conditions, canonical
 from workbench.bench.estimates import METRICS, estimates
 from workbench.bench.grid import Axis, Cell, Host, Sweep
 from workbench.bench.kept import DONE, FAILED, RUNNING, WAITING, Kept, Result, otherwise
+from workbench.bench.waiting import Asking
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
@@ -99,8 +100,9 @@ def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> I
     Raises:
         WorkbenchError: it cannot be measured.
     """
-    while (steps := attempt(lambda: cell.measured(host, user, stopped), said := [])) is None:
-        yield said[0]
+    asking = Asking(lambda: cell.measured(host, user, stopped))
+    while (steps := asking.once()) is None:
+        yield asking.said
         if stopped():
             return
         time.sleep(POLL_S)

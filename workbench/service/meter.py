@@ -14,6 +14,8 @@ from workbench.service.limits import LOCAL, Limits, address_of
 MINUTE_S = 60.0
 MANY = 4096
 """Addresses that are remembered before those with nothing to remember are forgotten."""
+SWEEP_S = 1.0
+"""Seconds between two looks for such, which go through all of them."""
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Meter:
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = {"requests": limits.requests_per_minute, "tokens": limits.tokens_per_minute}
         self._buckets: dict[tuple[str, str], Bucket] = {}
-        self._clock = clock
+        self._clock, self._swept = clock, -math.inf
         self._lock = threading.Lock()
 
     def let_in(self, user: str, n: int = 1, counted: bool = True) -> None:
@@ -83,7 +85,8 @@ class Meter:
         if per_minute is None or user == LOCAL:
             return None
         now = self._clock()
-        if len(self._buckets) >= MANY:
+        if len(self._buckets) >= MANY and now - self._swept >= SWEEP_S:
+            self._swept = now
             self._forget(now)
         bucket = self._buckets.setdefault((address_of(user), what), Bucket(per_minute, per_minute, now))
         bucket.fill(now)

@@ -169,8 +169,7 @@ class SweepView:
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             sweep = self._asked(request)
-            place = place_of(sweep, request.get("anew") is True, folder() if mine else strangers())
-            return self._messages(job, sweep, place, user, stopped)
+            return self._messages(job, sweep, request.get("anew") is True, mine, user, stopped)
 
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
@@ -217,11 +216,12 @@ class SweepView:
         return list(wire.params({f"value {i}": value for i, value in enumerate(values)}).values())
 
     def _messages(
-        self, job: str, sweep: Any, place: Path, user: str, stopped: Callable[[], bool]
+        self, job: str, sweep: Any, anew: bool, mine: bool, user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
         from workbench.bench.kept import Kept, tidy
         from workbench.bench.sweep import here, run
 
+        place = place_of(sweep, anew, folder() if mine else strangers())  # makes one: none for a reader who has left
         tidy(place.parent, FOLDERS)
         first, said = True, None
         for update in run(sweep, here(self.client, user), place, stopped):

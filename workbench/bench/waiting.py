@@ -1,0 +1,41 @@
+"""Waiting for the next minute: what a user's limits let in only later is asked for again then, and not before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from workbench.core.errors import CapacityError
+
+T = TypeVar("T")
+
+
+class Asking(Generic[T]):
+    """Something that may be refused for now. Ask often, so as to be stopped: `begin` is called only when it may work.
+
+    Args:
+        begin: what makes it.
+
+    Attributes:
+        said: why it has to wait, for people; empty before the first refusal.
+    """
+
+    def __init__(self, begin: Callable[[], T]) -> None:
+        self._begin, self._at, self.said = begin, 0.0, ""
+
+    def once(self) -> T | None:
+        """What `begin` makes; None: not yet.
+
+        Raises:
+            WorkbenchError: waiting would not help.
+        """
+        if self.said and time.monotonic() < self._at:
+            return None
+        try:
+            return self._begin()
+        except CapacityError as error:
+            if error.retry_after_s is None:
+                raise
+            self._at, self.said = time.monotonic() + error.retry_after_s, f"waits: {error.message}"
+            return None
