@@ -124,7 +124,7 @@ class Backend:
 
     def presets(self) -> list[dict[str, Any]]:
         """Prompts to start with."""
-        return presets()
+        return presets([target["name"] for target in self.targets()])
 
     def definitions(self) -> dict[str, dict[str, str]]:
         """What each figure means, by name: {"title", "formula"}."""

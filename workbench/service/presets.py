@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
+
+from workbench.engine.published import SMOLLM2
 
 _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 
@@ -29,6 +32,29 @@ _PRESETS = {
 }
 
 
-def presets() -> list[dict[str, Any]]:
-    """Name, title and prompt of each preset. Chat prompts carry the tokenizer's markers as text."""
-    return [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
+_FOR_SMOLLM2 = {
+    "Python, twice": "Write a Python function that returns the n-th Fibonacci number with a loop. "
+    "Then write the same function again with type hints and a docstring.",
+    "table to JSON": "Turn this table into a JSON array of objects:\n\n"
+    "name | age | city\nMia | 34 | Paris\nTom | 29 | Oslo\nEva | 41 | Rome",
+    "quoting": "Summarise this text in one sentence, then quote its first sentence word for word:\n\n"
+    "The old lighthouse at Saltmarsh Point has been dark since the harbour moved north. Each spring a group of "
+    "neighbours paints its door, oils the hinges and winds the clock that no ship will ever read again. They say that "
+    "a light is kept by those who remember it.",
+    "translation": "Translate into French: The train to the coast leaves at seven, and tickets are cheaper on Sundays.",
+    "tale": "Tell a short story about a lighthouse keeper who finds a message in a bottle.",
+}
+"""What a real chat model can do: copying, rewriting, quoting, and prose of its own."""
+
+
+def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Name, title and prompt of each preset. Chat prompts carry the tokenizer's markers as text.
+
+    Args:
+        targets: names of the targets there are; presets made for one of them, their `target`, are among the others.
+    """
+    found = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
+    if SMOLLM2.name in targets:
+        made = _FOR_SMOLLM2.items()
+        found += [{"name": name, "title": name, "prompt": _ask(text), "target": SMOLLM2.name} for name, text in made]
+    return found

@@ -239,7 +239,7 @@ class ZeroClient:
 
     def presets(self) -> list[dict[str, Any]]:
         """Prompts to start with."""
-        return presets()
+        return presets([target["name"] for target in self.targets()])
 
     def definitions(self) -> dict[str, dict[str, str]]:
         """What each figure means, by name."""

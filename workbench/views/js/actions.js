@@ -96,9 +96,11 @@ export function ended(page, run) {
 export function choose(page, what, value) {
   const { m, choice } = page, active = m.store.isActive(page.run);
   page.note = "";
+  const before = choice.target;
   if (what === "preset") {
-    const preset = page.catalogue.presets.find((p) => p.name === value);
-    Object.assign(choice, { preset: value, prompt: preset?.prompt ?? choice.prompt });
+    const picked = m.choice.pick(choice, page.catalogue, value);
+    Object.assign(choice, picked.choice);
+    page.note = picked.note;
   } else choice[what] = value;
   if (what === "pace") m.pace.remember(value);
   if (what === "prompt") choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
@@ -108,7 +110,7 @@ export function choose(page, what, value) {
   else if (what === "drafter" && active) m.backend.change(page, { drafter: value });
   else if (what === "pace" && active) m.backend.change(page, { pace: value });
   else if (active) page.note = "This takes effect with the next run.";
-  if (what === "target" || what === "drafter") m.backend.look(page, choice.target, choice.drafter);
+  if (choice.target !== before || what === "target" || what === "drafter") m.backend.look(page, choice.target, choice.drafter);
   page.wish = null;
   page.touched = page.formed = true;
   estimate(page);

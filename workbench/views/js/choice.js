@@ -23,6 +23,15 @@ export function revise(choice, catalogue) {
   };
 }
 
+/** Take a preset: its prompt, and the target that it was made for, once that is loaded. `note` says what is waited for. */
+export function pick(choice, catalogue, name) {
+  const preset = catalogue.presets.find((p) => p.name === name), made = { ...choice, preset: name, prompt: preset?.prompt ?? choice.prompt };
+  const wanted = catalogue.targets.find((t) => t.name === preset?.target && t.available !== false);
+  if (!wanted || wanted.name === choice.target) return { choice: made, note: "" };
+  if (wanted.loading) return { choice: made, note: `This prompt is made for ${wanted.name}, which is still loading: until then it goes to ${choice.target}.` };
+  return { choice: { ...made, target: wanted.name }, note: "" };
+}
+
 /** All parameters in one flat object: those of `method` and of sampling, held values inside their ranges. */
 export function parameters(choice, catalogue, method, clamp) {
   const own = catalogue.methods.find((m) => m.name === method)?.params ?? [];

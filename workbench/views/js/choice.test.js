@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { first, pairing, parameters, plainRequest, request, revise } from "./choice.js";
+import { first, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
 import { clamp } from "./form.js";
 
 const int = (name, value, ge, le) => ({ name, kind: "int", default: value, ge, le, choices: null, doc: "" });
@@ -14,6 +14,16 @@ const catalogue = {
 test("the first choice can be run", () => {
   const made = first(catalogue);
   assert.deepEqual([made.target, made.drafter, made.method, made.prompt], ["t", "d", "a", "Once"]);
+});
+
+test("a preset brings the target that it was made for, once that is loaded", () => {
+  const listed = (more) => ({ ...catalogue, targets: [...catalogue.targets, { name: "big", ...more }], presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }] });
+  const chosen = first(catalogue), taken = (more) => pick(chosen, listed(more), "ask");
+  assert.deepEqual([taken({}).choice.target, taken({}).choice.prompt, taken({}).note], ["big", "Why?", ""]);
+  assert.equal(taken({ loading: true }).choice.target, "t");
+  assert.match(taken({ loading: true }).note, /big, which is still loading/);
+  assert.deepEqual([taken({ available: false }).choice.target, taken({ available: false }).note], ["t", ""]);
+  assert.deepEqual([pick({ ...chosen, target: "big" }, listed({}), "story").choice.target, pick(chosen, catalogue, "story").note], ["big", ""], "others are for any target");
 });
 
 test("held values follow a new method as far as its range goes", () => {
