@@ -55,7 +55,8 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     from workbench.core.errors import WorkbenchError
     from workbench.server.door import door
     from workbench.server.tls import certificate
-    from workbench.service.checks import check_models, check_port
+    from workbench.service import background
+    from workbench.service.checks import about, check_models, check_port
     from workbench.ui import space
 
     args.place = space.detect(public=args.public)
@@ -64,6 +65,8 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
             parser.exit(2, f"error: {option}: {value} is not more than 0.\n")
     try:
         check_models(args.target, args.drafter, args.device, args.dtype)
+        with about("behind"):
+            background.named(args.behind, fetches=False)
         args.https = certificate(args.ssl_certfile, args.ssl_keyfile)
         args.door = door(
             args.host,

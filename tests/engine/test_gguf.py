@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,18 @@ def test_a_model_comes_back_from_gguf_as_it_was_with_its_tokenizer(file: Path) -
     assert weight_bytes(str(file)) > 0, "sizes are told by the file's name"
 
 
+def test_a_tokenizer_that_lies_beside_the_file_is_another_models(file: Path, tmp_path: Path) -> None:
+    beside = tmp_path / file.name
+    shutil.copy(file, beside)
+    other = json.loads((bundled()["text-drafter"] / "tokenizer.json").read_text())
+    words = other["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(other))
+    copy = converted.convert(altered(beside, tmp_path / "own.gguf", {"general.name": "own"}))  # not the one made above
+    own = AutoTokenizer.from_pretrained(bundled()["text-drafter"])
+    assert AutoTokenizer.from_pretrained(copy).encode("a b ab") == own.encode("a b ab")
+
+
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"])
 def test_quantised_weights_are_ggufs_own_numbers_to_half_a_float16s_last_bit(
     file: Path, tmp_path: Path, kind: str
@@ -147,6 +160,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "family": ({"general.architecture": "mamba"}, {}, "its family is 'mamba'"),
     "experts": ({"llama.expert_count": 8}, {}, "mixture of experts"),
     "positions": ({"llama.rope.scaling.type": "yarn"}, {}, "positions are scaled"),
+    "stretched": ({"llama.rope.scale_linear": 4}, {}, "positions are scaled"),
+    "half turned": ({"llama.rope.dimension_count": 2}, {}, "only a part of each head"),
+    "window": ({"llama.attention.sliding_window": 4}, {}, "through a window"),
+    "headless": ({"llama.attention.head_count": 0}, {}, "what no model can be"),
     "parts": ({"split.count": 3}, {}, "one of 3 parts"),
     "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "cuts text in a way \\('klingon'\\)"),
     "adapter": ({"general.type": "adapter"}, {}, "no model but 'adapter'"),

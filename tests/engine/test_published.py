@@ -76,7 +76,7 @@ def no_hub() -> Path:
     raise ModelError("The Hub cannot be reached.")
 
 
-def test_the_order_is_earlier_download_then_copy_then_hub_then_package(
+def test_the_order_is_earlier_download_then_copy_then_package_then_hub(
     tiny: Published, installed: SimpleNamespace, tmp_path: Path
 ) -> None:
     """Going upwards: what is found first hides the rest, and where it is on this machine nobody is asked."""
@@ -86,23 +86,58 @@ def test_the_order_is_earlier_download_then_copy_then_hub_then_package(
         asked.append("hub")
         return bundled()["text-drafter"]
 
-    assert obtain(tiny, hub) == bundled()["text-drafter"], "the Hub comes before the package"
-    copy = obtain(tiny, no_hub)
-    assert copy in converted.copies(), "without a Hub, the package"
-    asked.clear()
+    copy = obtain(tiny, hub)
+    assert copy in converted.copies(), "of what is installed nothing is downloaded"
     assert obtain(tiny, hub) == copy == folder_of("tiny")
     download = into_hub_cache(tiny, tmp_path / "hub")
     assert obtain(tiny, hub) == download == folder_of("tiny")
     assert asked == []
 
 
+def test_without_the_package_or_with_a_damaged_one_the_hub_has_it(
+    tiny: Published, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = lambda: bundled()["text-drafter"]  # noqa: E731
+    installed.version = "0.9"
+    assert obtain(tiny, theirs) == theirs()
+    with pytest.raises(ModelError, match=r"0\.9 is installed"):
+        obtain(tiny, no_hub)
+    monkeypatch.setattr(published, "packaged_file", lambda model: None)
+    assert obtain(tiny, theirs) == theirs()
+
+
+@pytest.mark.parametrize("lost", ["tokenizer_config.json", "generation_config.json", "model.safetensors", "template"])
+def test_a_download_without_one_of_its_files_does_not_count(tiny: Published, tmp_path: Path, lost: str) -> None:
+    folder = into_hub_cache(tiny, tmp_path / "hub")
+    assert published.hub_copy(tiny) == folder
+    for path in folder.glob(lost):
+        path.unlink()
+    if lost == "template":
+        (folder / "chat_template.jinja").unlink(missing_ok=True)
+        (folder / "tokenizer_config.json").write_text("{}")
+    assert published.hub_copy(tiny) is None
+
+
+def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
+    tiny: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)  # what a home of somebody else's answers; root is never refused
+    assert published.packaged_copy(tiny) is None
+    assert converted.copies() == []
+
+
 def test_a_name_is_a_target_like_another(tiny: Published, installed: SimpleNamespace) -> None:
     check_model("tiny")
     assert folder_of("tiny") is None, "a check makes nothing"
+    with pytest.raises(ModelError, match="may not be used"):
+        Names("text-target", None, allow=()).pair("tiny", None)  # strangers have nothing fetched or made
     models = load_models("tiny", None, "cpu", "float32")
     assert models.target_name == "tiny"
     assert folder_of("tiny") == Path(locate("tiny"))
-    assert Names("text-target", None, allow=()).pair("tiny", None) == ("tiny", None), "as the bundled ones, on a server"
+    assert Names("text-target", None, allow=()).pair("tiny", None) == ("tiny", None), "what is here, strangers may use"
 
 
 def test_the_copy_serves_when_the_package_is_gone(

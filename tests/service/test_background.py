@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from workbench.core.errors import ModelError
+from workbench.core.errors import ModelError, UnknownNameError
 from workbench.engine import published
 from workbench.engine.published import SMOLLM2
 from workbench.service import background, catalogue
-from workbench.service.background import HEADROOM, Background, behind
+from workbench.service.background import HEADROOM, Background, behind, named
 from workbench.service.names import Pair
 from workbench.service.progress import CONVERTING, Progress
 
@@ -25,6 +25,14 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(published, "hub_copy", lambda model: None)
     monkeypatch.setattr(published, "packaged_file", lambda model: Path("there.gguf"))
+
+
+def test_a_list_of_names_is_read_and_a_wrong_one_named() -> None:
+    assert named("auto", False) == behind(False) == ["smollm2"]
+    assert named(" smollm2", False) == named("smollm2,", False) == ["smollm2"]
+    assert named("none", False) == named("", False) == []
+    with pytest.raises(UnknownNameError, match="smolm2"):
+        named("smollm2, smolm2", False)
 
 
 def told(made: Background, *loaded: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from workbench.core.errors import ParameterError
-from workbench.engine import Engine, Request
+from workbench.engine import Engine, Request, Runner
 from workbench.engine.models import bundled, load_models
 from workbench.methods import registry
 from workbench.training.answers import AnswersOptions, first_turns, read, write_answers
@@ -59,7 +60,28 @@ def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     before = (tmp_path / "answers.jsonl").read_bytes()
     with pytest.raises(ParameterError, match="max_new_tokens=12"):
         write_answers(replace(options, max_new_tokens=13), lambda line: None)
+    more = tmp_path / "none"
+    more.mkdir()
+    apples(more)
+    with pytest.raises(ParameterError, match="prompts="):  # another file of training text: other prompts by number
+        write_answers(options, lambda line: None)
     assert (tmp_path / "answers.jsonl").read_bytes() == before
+
+
+def test_a_vocabulary_that_16_bits_cannot_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "vocab_size", property(lambda runner: 70_000))
+    with pytest.raises(ParameterError, match="70,000"):
+        write_answers(some(tmp_path, 10), lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
+def apples(folder: Path) -> list[dict[str, str]]:
+    rows = [{"question": f"How many are {i} apples?", "answer": f"{i} #### {i}"} for i in range(20)]
+    with gzip.open(folder / "math_gsm8k_train.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
 
 
 def test_prompts_hold_every_group_from_the_beginning(tmp_path: Path) -> None:
@@ -70,11 +92,7 @@ def test_prompts_hold_every_group_from_the_beginning(tmp_path: Path) -> None:
 
 
 def test_a_users_turn_is_read_from_the_training_text(tmp_path: Path) -> None:
-    import gzip
-
-    rows = [{"question": f"How many are {i} apples?", "answer": f"{i} #### {i}"} for i in range(20)]
-    with gzip.open(tmp_path / "math_gsm8k_train.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    rows = apples(tmp_path)
     found = [text for group, text in first_turns(tmp_path, 0, 0) if group == "maths"]
     assert set(found) <= {row["question"] for row in rows}
     assert len(found) >= 15

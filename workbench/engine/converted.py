@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine.checksums import NAME, sum_of, what_is_wrong, write_sums
 from workbench.trace.files import PART, check_regular
 
-FORMAT = 1
+FORMAT = 2
 """Grows when copies are made differently: older ones are then made again."""
 MAGIC = b"GGUF"
 SOURCE = "source.json"
@@ -33,7 +34,10 @@ Told = Callable[[int, int], None]
 def cache_folder() -> Path:
     """Where copies are kept: `WORKBENCH_CACHE`, or a folder in the user's own cache."""
     named = os.environ.get("WORKBENCH_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:  # a user without a home
+        base = Path(tempfile.gettempdir())
     return (Path(named).expanduser() if named else base / "speculative-decoding-workbench") / "models"
 
 
@@ -48,7 +52,10 @@ def source_of(place: Path) -> dict[str, str]:
 def copies() -> list[Path]:
     """All that are there."""
     folder = cache_folder()
-    return sorted(sums.parent for sums in folder.glob(f"*/{NAME}")) if folder.is_dir() else []
+    try:
+        return sorted(sums.parent for sums in folder.glob(f"*/{NAME}")) if folder.is_dir() else []
+    except OSError:
+        return []
 
 
 def is_gguf(name: str) -> bool:
@@ -64,7 +71,15 @@ def place_of(stem: str, digest: str) -> Path:
 
 def is_there(place: Path) -> bool:
     """Whether a copy was completed; `is_whole` reads it."""
-    return (place / NAME).is_file()
+    return is_file(place / NAME)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there to be read; where looking is refused, as in somebody else's home, it is not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def copy_of(file: Path) -> Path | None:
@@ -154,7 +169,12 @@ def _make(file: Path, place: Path, told: Told) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or a folder's list of names, is on the disk. Windows opens no folder, and syncs no reader."""
+    if os.name == "nt":
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        return
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

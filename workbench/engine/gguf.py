@@ -50,7 +50,7 @@ def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) 
     told(0, file.stat().st_size)
     reader = _opened(gguf, file)
     config = _config(reader, file)
-    tokenizer = _tokenizer(reader, file, config)
+    tokenizer = _tokenizer(reader, file, folder, config)
     config.save_pretrained(folder)
     _generation(config, folder)
     tokenizer.save_pretrained(folder)
@@ -84,28 +84,36 @@ def _opened(gguf: Any, file: Path) -> Any:
 def _config(reader: Any, file: Path) -> PretrainedConfig:
     """What transformers must know of the model, or why it cannot be had."""
     facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
+    try:
+        return _from_facts(reader, facts, file)
+    except ModelError:
+        raise
+    except KeyError as error:
+        raise ModelError(f"{file} does not say its {str(error).strip(chr(39))}.", _WHOLE) from None
+    except Exception as error:  # whatever numbers and words that no model has make of the configuration
+        raise ModelError(f"{file} says of itself what no model can be ({_said(error)}).", _WHOLE) from error
+
+
+def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
     family = str(facts.get("general.architecture"))
     _refuse(_why_not(facts, family, {t.name for t in reader.tensors}), file)
     own = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith(f"{family}.")}
-    try:
-        heads = own["attention.head_count"]
-        config = FAMILIES[family](
-            vocab_size=own.get("vocab_size") or len(reader.fields["tokenizer.ggml.tokens"].data),
-            hidden_size=own["embedding_length"],
-            intermediate_size=own["feed_forward_length"],
-            num_hidden_layers=own["block_count"],
-            num_attention_heads=heads,
-            num_key_value_heads=own.get("attention.head_count_kv", heads),
-            max_position_embeddings=own["context_length"],
-            rms_norm_eps=_short(own["attention.layer_norm_rms_epsilon"]),
-            rope_parameters={"rope_type": "default", "rope_theta": _short(own.get("rope.freq_base", 10000.0))},
-            tie_word_embeddings=all(t.name != "output.weight" for t in reader.tensors),
-            bos_token_id=facts.get("tokenizer.ggml.bos_token_id"),
-            eos_token_id=_ends(facts),
-            pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
-        )
-    except KeyError as error:
-        raise ModelError(f"{file} does not say its {str(error).strip(chr(39))}.", _WHOLE) from None
+    heads = own["attention.head_count"]
+    config = FAMILIES[family](
+        vocab_size=own.get("vocab_size") or len(reader.fields["tokenizer.ggml.tokens"].data),
+        hidden_size=own["embedding_length"],
+        intermediate_size=own["feed_forward_length"],
+        num_hidden_layers=own["block_count"],
+        num_attention_heads=heads,
+        num_key_value_heads=own.get("attention.head_count_kv", heads),
+        max_position_embeddings=own["context_length"],
+        rms_norm_eps=_short(own["attention.layer_norm_rms_epsilon"]),
+        rope_parameters={"rope_type": "default", "rope_theta": _short(own.get("rope.freq_base", 10000.0))},
+        tie_word_embeddings=all(t.name != "output.weight" for t in reader.tensors),
+        bos_token_id=facts.get("tokenizer.ggml.bos_token_id"),
+        eos_token_id=_ends(facts),
+        pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
+    )
     if family != "qwen2":  # which has no such field: its heads share the width
         config.head_dim = own.get("attention.key_length") or own["embedding_length"] // heads
     config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
@@ -127,6 +135,19 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
         return "its positions are scaled, which its metadata tells only in part"
     if "token_embd.weight" not in names:
         return "it has no embedding"
+    return _positions(facts, family)
+
+
+def _positions(facts: dict[str, Any], family: str) -> str:
+    """Why its positions are none of those that are read here, which no weight's shape would betray."""
+    own = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
+    if {own.get("rope.scale_linear", 1), own.get("rope.scaling.factor", 1)} - {0, 1}:
+        return "its positions are scaled, which its metadata tells only in part"
+    head = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
+    if own.get("rope.dimension_count", head) != head:
+        return "only a part of each head is rotated"
+    if 0 < own.get("attention.sliding_window", 0) < own["context_length"]:
+        return "its attention looks back through a window"
     return ""
 
 
@@ -163,14 +184,19 @@ def _generation(config: PretrainedConfig, folder: Path) -> None:
 # -- the tokenizer -----------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(reader: Any, file: Path, config: PretrainedConfig) -> Any:
-    """The file's tokenizer, by transformers; cut before BPE as llama.cpp cuts for the name that the file gives."""
+def _tokenizer(reader: Any, file: Path, empty: Path, config: PretrainedConfig) -> Any:
+    """The file's tokenizer, by transformers; cut before BPE as llama.cpp cuts for the name that the file gives.
+
+    Transformers takes the tokens of a tokenizer.json that lies beside the file; so it is shown an `empty` folder.
+    """
     kind = reader.fields["tokenizer.ggml.model"].contents() if "tokenizer.ggml.model" in reader.fields else None
     splitter = reader.fields["tokenizer.ggml.pre"].contents() if "tokenizer.ggml.pre" in reader.fields else "default"
     if kind == "gpt2" and splitter not in _known_splitters():
         _refuse(f"its tokenizer cuts text in a way ({splitter!r}) that is not known here", file)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            empty, gguf_file=str(file.resolve()), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # transformers and tokenizers raise many kinds
         raise ModelError(f"The tokenizer in {file} cannot be read: {_said(error)}.", _INSTEAD) from error
     if kind == "gpt2" and splitter == "smollm":

@@ -1,8 +1,8 @@
 """Models that have a name here and lie elsewhere: on the Hugging Face Hub, or in a Python package of pure data.
 
-What is on this machine is taken as it is and nobody is asked: an earlier download from the Hub, then the copy made of
-the package's file. Only where neither is there the Hub is asked, if it may be, and the package is the last resort. So a
-name means the same weights from one start to the next.
+What is on this machine is taken and nobody is asked: an earlier download from the Hub, then the copy made of the
+package's file, then that file. Only where none of them is there the Hub is asked, if it may be: a start must not pull
+hundreds of megabytes for what lies here already.
 """
 
 from __future__ import annotations
@@ -97,8 +97,17 @@ def hub_copy(model: Published) -> Path | None:
     if not isinstance(found, str):
         return None
     folder = Path(found).parent
-    weights = any(folder.glob("*.safetensors"))
-    return folder if weights and not why_another(model, folder) else None
+    return folder if _is_whole(folder) and not why_another(model, folder) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether weights, end tokens and chat format have come: files are fetched side by side, and any may be missing."""
+    try:
+        told = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    speaks = "chat_template" in told or converted.is_file(folder / "chat_template.jinja")
+    return speaks and converted.is_file(folder / "generation_config.json") and any(folder.glob("*.safetensors"))
 
 
 def packaged_copy(model: Published) -> Path | None:
@@ -158,7 +167,7 @@ def packaged_file(model: Published) -> Path | None:
 
 
 def obtain(model: Published, from_hub: Callable[[], Path], told: Told = lambda done, total: None) -> Path:
-    """Its folder: what is here, else from the Hub, else made of the package's file.
+    """Its folder: what is here, else made of the package's file, else from the Hub.
 
     Args:
         model: which one.
@@ -167,12 +176,19 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Told = lambda d
 
     Raises:
         CapacityError: it is too large for this machine's memory or disk.
-        ModelError: it can be had from neither; says how it could be.
+        ModelError: it can be had from neither, or the package is damaged; says how it could be had.
     """
     if found := hub_copy(model):
         return found
     if (made := packaged_copy(model)) and converted.is_whole(made):
         return made
+    broken: ModelError | None = None
+    try:
+        file = _checked_file(model)
+    except ModelError as error:  # the Hub may still have it
+        file, broken = None, error
+    if file is not None:
+        return converted.convert(file, told, model.name)
     try:
         folder = from_hub()
         if not (why := why_another(model, folder)):
@@ -180,10 +196,7 @@ def obtain(model: Published, from_hub: Callable[[], Path], told: Told = lambda d
         why = f"What the Hub has as {model.hub_id} is not the model that is meant: {why}."
     except ModelError as error:
         why = error.message
-    file = _checked_file(model)
-    if file is None:
-        raise nowhere(model, why)
-    return converted.convert(file, told, model.name)
+    raise broken or nowhere(model, why)
 
 
 def nowhere(model: Published, why: str) -> ModelError:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.engine.published import PUBLISHED
 from workbench.service.inventory import TO_FETCH, state
 from workbench.service.names import Pair
@@ -25,6 +25,21 @@ def behind(fetches: bool) -> list[str]:
         fetches: those that the Hub would have to send, too.
     """
     return [name for name, model in PUBLISHED.items() if fetches or state(model) != TO_FETCH]
+
+
+def named(text: str, fetches: bool) -> list[str]:
+    """The published models of a list of names: "auto" is `behind`, "none" and nothing are none.
+
+    Raises:
+        UnknownNameError: one is no published model.
+    """
+    if text.strip() == "auto":
+        return behind(fetches)
+    names = [name.strip() for name in text.split(",") if name.strip() not in ("", "none")]
+    for name in names:
+        if name not in PUBLISHED:
+            raise UnknownNameError.of("published model", name, PUBLISHED)
+    return names
 
 
 class Background:

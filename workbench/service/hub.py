@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, ModelInfo, constants, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
 
-from workbench.core.errors import CapacityError, ModelError
+from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine import converted, published
 from workbench.engine.bundle import locate
 from workbench.engine.placed import path_of
@@ -74,7 +74,9 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     progress.stage(DOWNLOADING, sum(files.values()))
     try:
         return snapshot_download(name, etag_timeout=PATIENCE_S, tqdm_class=_bar(progress), **FILES)
-    except (OSError, HfHubHTTPError, ValueError) as error:
+    except WorkbenchError:
+        raise
+    except Exception as error:  # the HTTP library's own errors and timeouts, a full disk
         raise ModelError(f"{name} could not be fetched from the Hub.", f"Try again. {offer()}") from error
 
 

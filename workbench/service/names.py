@@ -8,7 +8,7 @@ from workbench.core.errors import ModelError
 from workbench.engine.bundle import bundled, own_drafter
 from workbench.engine.converted import is_gguf
 from workbench.engine.placed import named, path_of
-from workbench.engine.published import PUBLISHED
+from workbench.engine.published import PUBLISHED, here
 
 Pair = tuple[str, str | None]
 """A target and the draft model beside it."""
@@ -64,9 +64,14 @@ class Names:
 
     def _check(self, name: str) -> None:
         """Before anything is looked up: a name that is not allowed must not reach the file system."""
-        if self._allow is not None and name not in self._allow and name not in (known := [*bundled(), *PUBLISHED]):
+        if self._allow is not None and name not in self._allow and name not in (known := [*bundled(), *_at_hand()]):
             raise ModelError("This model may not be used here.", f"Use one of: {', '.join(known)}.")
         check_name(name)
+
+
+def _at_hand() -> list[str]:
+    """Published models that are on this machine: strangers make it fetch and convert none."""
+    return [name for name, model in PUBLISHED.items() if here(model)]
 
 
 def check_name(name: str) -> None:

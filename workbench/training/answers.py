@@ -8,9 +8,10 @@ whoever is stopped goes on where it was, and nothing is written twice.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -100,15 +101,21 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     """Write answers until there are enough, pack them, and return the figures.
 
     Raises:
-        ParameterError: the folder holds answers made with other options.
+        ParameterError: the folder holds answers made with other options or to other prompts, or the vocabulary is too
+            large.
     """
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "answers.jsonl"
-    done, written = _begun(path, options)
     models = load_models(options.target, None, "cpu", options.dtype)
+    if models.target.vocab_size > 1 << 16:
+        raise ParameterError(
+            f"Answers are packed as 16-bit numbers, and {options.target} has {models.target.vocab_size:,} tokens.",
+            "Take a target with at most 65,536.",
+        )
     tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows)
     prompts = first_turns(options.data, options.per_task, options.seed)
+    done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
     waiting = (i for i in range(len(prompts)) if i not in done)
     running: list[tuple[int, Row]] = []
@@ -170,10 +177,11 @@ def pack(folder: Path, end: int) -> dict[str, Any]:
     return {"answer_tokens": count, "groups": groups} | {f"{name}_tokens": len(ids) for name, ids in parts.items()}
 
 
-def _begun(path: Path, options: AnswersOptions) -> tuple[set[int], int]:
+def _begun(path: Path, options: AnswersOptions, prompts: Sequence[tuple[str, str]]) -> tuple[set[int], int]:
     """Which prompts the file answers already, and with how many tokens; a new file gets its first line."""
     fixed = ("target", "max_new_tokens", "longest_prompt", "per_task", "seed", "dtype")
     settings = {name: value for name, value in asdict(options).items() if name in fixed}
+    settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()  # their numbers are their places
     if not path.exists():
         path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
         return set(), 0
@@ -184,7 +192,7 @@ def _begun(path: Path, options: AnswersOptions) -> tuple[set[int], int]:
             file.truncate(len(whole))
     before = json.loads(whole.partition(b"\n")[0] or b"{}")
     if before != settings:
-        changed = ", ".join(f"{name}={before.get(name)}" for name in fixed if before.get(name) != settings[name])
+        changed = ", ".join(f"{name}={before.get(name)}" for name in settings if before.get(name) != settings[name])
         raise ParameterError(f"{path} was made with {changed}.", "Give the same again to go on, or another out.")
     lines = list(read(path))
     return {line["n"] for line in lines}, sum(len(line["answer"]) for line in lines)

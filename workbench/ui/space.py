@@ -123,6 +123,7 @@ def client(
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
+        UnknownNameError: `behind` names no published model.
     """
     if place.mode is Mode.ZEROGPU:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are forked from here on
@@ -135,7 +136,6 @@ def client(
         return ZeroClient(spaces.GPU, isolated=True, names=list(names), dtype=dtype, limits=limits_of(place, limits))
 
     from workbench.client import Workbench
-    from workbench.engine.published import PUBLISHED
     from workbench.service import background
 
     _write_logs(place, others)
@@ -143,11 +143,7 @@ def client(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
         allow_models=place.allow_models,
     )  # fmt: skip
-    if behind == "auto":
-        also = background.behind(fetches=place.mode is not Mode.LOCAL)
-    else:
-        also = [name for name in behind.split(",") if name in PUBLISHED]
-    workbench.preload(also)
+    workbench.preload(background.named(behind, fetches=place.mode is not Mode.LOCAL))
     return workbench
 
 
