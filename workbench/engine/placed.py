@@ -37,9 +37,9 @@ def named(model: str) -> str:
     with _LOCK:
         found = next((name for name, other in {**known, **_PLACES}.items() if other.resolve() == place), None)
         name = found or _free(place)
-        if name not in known:
+        if name not in known:  # nobody types where the bundled ones lie; a stranger's guess must not be confirmed
             _PLACES[name] = place
-        _TYPED[model] = name
+            _TYPED[model] = name
     return name
 
 
