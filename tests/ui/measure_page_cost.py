@@ -57,7 +57,8 @@ def main(pairs: int = 10, port: int = 8165) -> None:
     client = Workbench()
     client.load()
     build(client).launch(server_port=port, quiet=True, prevent_thread_lock=True, **LAUNCH)
-    query = "&".join(f"{name}={value}" for name, value in {**SETTINGS, "temperature": 0, "prompt": PROMPT}.items())
+    asked = {**SETTINGS, "temperature": 0, "pace": 0, "prompt": PROMPT}  # not held back for people to follow
+    query = "&".join(f"{name}={value}" for name, value in asked.items())
     url = f"http://127.0.0.1:{port}/?{query}"
     ratios = []
     with sync_playwright() as play:
