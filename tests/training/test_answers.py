@@ -12,7 +12,7 @@ import pytest
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request, Runner
-from workbench.engine.models import bundled, load_models
+from workbench.engine.models import bundled, load_models, load_tokenizer
 from workbench.methods import registry
 from workbench.training.answers import AnswersOptions, first_turns, read, write_answers
 
@@ -52,6 +52,19 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
     end = models.tokenizer.eos_token_id
     wanted = [[*line["prompt"], *line["answer"]] for line in found if line["n"] % 50]
     assert packed == [token for ids in wanted for token in (ids if ids[-1] == end else [*ids, end])]
+
+
+def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_path: Path) -> None:
+    prompts = first_turns(tmp_path / "none", 6, 0)
+    tokenizer = load_tokenizer("text-target")
+    lengths = [len(tokenizer.apply_chat_template([{"role": "user", "content": said}], add_generation_prompt=True,
+                                                 return_dict=False)) for _, said in prompts]  # fmt: skip
+    limit = lengths[0] - 1  # with one row, nothing runs while the first is looked at
+    write_answers(replace(some(tmp_path, 20), rows=1, longest_prompt=limit), lambda line: None)
+    found = list(read(tmp_path / "answers.jsonl"))
+    assert found
+    assert all(len(line["prompt"]) <= limit for line in found)
+    assert found[0]["n"] == next(i for i, n in enumerate(lengths) if n <= limit)
 
 
 def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:

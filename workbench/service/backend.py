@@ -102,8 +102,8 @@ class Backend:
 
     def targets(self) -> list[dict[str, Any]]:
         """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
-        names = [self._names.target, *self._names.allowed, *(desk.name for desk in self._shelf.desks())]
         loaded = [desk.name for desk in self._shelf.desks()]
+        names = [self._names.target, *self._names.allowed, *loaded]
         found = self._background.tell(catalogue.targets(list(dict.fromkeys(names))), loaded)
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 

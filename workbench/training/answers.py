@@ -117,20 +117,15 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
     prompts = first_turns(options.data, options.per_task, options.seed)
     done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
-    waiting = (i for i in range(len(prompts)) if i not in done)
+    waiting = _askable(prompts, done, tokenizer, options.longest_prompt)
     running: list[tuple[int, Row]] = []
     clock, new, told = RunClock(options.minutes or float("inf")), 0, 0.0
     method = registry.get("autoregressive")
     with path.open("a", encoding="utf-8") as file:
         while written + new < options.tokens and clock.progress(0) < 1.0:
-            for i in islice(waiting, max(0, options.rows - len(running))):
-                ids = tokenizer.apply_chat_template(
-                    [{"role": "user", "content": prompts[i][1]}], add_generation_prompt=True, return_dict=False
-                )
-                if len(ids) > options.longest_prompt:
-                    continue
+            for i, ids in islice(waiting, max(0, options.rows - len(running))):
                 sampling = SamplingParams(temperature=TEMPERATURES[i % len(TEMPERATURES)])
-                request = Request([int(t) for t in ids], method, sampling, options.max_new_tokens, options.seed + i)
+                request = Request(ids, method, sampling, options.max_new_tokens, options.seed + i)
                 running.append((i, engine.submit(request)))
             if not running:
                 break
@@ -147,6 +142,18 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
                 told = clock.seconds
                 report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
+
+
+def _askable(
+    prompts: Sequence[tuple[str, str]], done: set[int], tokenizer: Any, longest: int
+) -> Iterator[tuple[int, list[int]]]:
+    """(number, token ids in the chat format) of the prompts that are still to be answered and not too long."""
+    for i, (_, said) in enumerate(prompts):
+        if i not in done:
+            chat = [{"role": "user", "content": said}]
+            ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+            if len(ids) <= longest:
+                yield i, [int(token) for token in ids]
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
