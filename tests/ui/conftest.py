@@ -118,6 +118,11 @@ def logged(message: Any) -> str:
     return f"{message.text} ({message.location.get('url', '')})"
 
 
+def drawn(page: Any) -> None:
+    """Wait until the page has drawn what was asked for: views draw once per frame, after the key or click was heard."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def outside(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1", "data:", "blob:"))
 

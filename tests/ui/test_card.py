@@ -6,7 +6,7 @@ import json
 
 import pytest
 from traces import FIXTURES
-from ui.conftest import Opener
+from ui.conftest import Opener, drawn
 from ui.test_live import upload
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -22,6 +22,7 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
     page.wait_for_selector(".wb-facts :text('min(1, p / q) = min(1, ')")
     recorded = facts.inner_text()
     play.locator("summary").click()
+    drawn(page)
     assert "→ rejected" in play.locator(".wb-play-verdict").inner_text()
     assert play.locator("button").is_disabled()
     u = play.get_by_role("slider", name="uniform that was drawn")

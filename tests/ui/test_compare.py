@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import Opener, drawn
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -87,6 +87,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
     assert page.locator(V + ".wb-card-pays tbody tr").count() == 2
     says(page, ".wb-card-pays .wb-summary", "acceptance")
     page.click(V + ".wb-card-pays .wb-tool")
+    drawn(page)
     assert page.evaluate("window.removed.length") == 0, "no chart was mounted again"
     assert page.evaluate("window.rows.every((row) => row.isConnected)")
     with page.expect_download() as download:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from traces import hostile
-from ui.conftest import Opener
+from ui.conftest import Opener, drawn
 from ui.fake_client import FakeWorkbench
 
 from workbench.core.errors import WorkbenchError
@@ -92,6 +92,7 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     assert "cannot be told" in dialog.inner_text()
     assert dialog.locator(".wb-whytable tbody tr").count() >= 12
     dialog.locator(".wb-card-lengths .wb-tool").click()
+    drawn(page)
     assert "exactly what is accepted" in dialog.locator(".wb-card-lengths table").inner_text()
     page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly has come
 
@@ -104,6 +105,7 @@ def test_why_this_fast(fake_app: str, open_page: Opener, tmp_path: Path, width: 
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert serious(page) == []
     page.keyboard.press("Escape")
+    drawn(page)
     assert not dialog.is_visible()
 
 

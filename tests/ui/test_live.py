@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 import pytest
-from ui.conftest import READY, Opener, free_port, serve
+from ui.conftest import READY, Opener, drawn, free_port, serve
 from ui.test_page import ROUNDS, WATCH, count, long, says, short, state, stop, wait_rounds
 from views.synthetic import trace
 
@@ -121,6 +121,7 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     ghost = page.locator(".wb-ghost.is-rejected").first
     word, at = ghost.inner_text().strip(), int(ghost.get_attribute("data-round") or 0)
     ghost.click()
+    drawn(page)
     before = page.evaluate(TEXT)
     go_on = page.locator(".wb-bar.is-own .wb-from")
     assert go_on.inner_text() == "continue", "a word, not a sign"
@@ -299,6 +300,7 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     few = nodes.count()
     for mode in ("levels", "spine"):
         page.click(f"[data-mode={mode}]")
+        drawn(page)
         assert page.evaluate(COLLISIONS) == [], "in the fonts of this page, too"
     page.click("text=unfold all")
     page.wait_for_function(f"{DRAWN}.length === 138")
@@ -315,6 +317,7 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     assert len(words) >= 138, "all nodes, though most are out of sight"
     assert all(e.get("textLength") for e in words if e.text), "words are as wide in another font"
     page.click("text='fit'")
+    drawn(page)
     assert "100 %" not in page.inner_text(".wb-zooms")
     page.click(".wb-zooms button >> nth=2")
     page.locator(".wb-cut input").fill("0.4")
@@ -344,6 +347,7 @@ def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: O
     says(page, ".wb-badge", "IMPORTED")
     page.focus(".wb-tree")
     page.keyboard.press("ArrowLeft")
+    drawn(page)
     few = page.evaluate(f"{DRAWN}.length")
     pill = page.locator(".wb-fold[data-fold]:visible").first
     chosen = page.get_attribute(".wb-tree", "aria-activedescendant")
@@ -421,6 +425,7 @@ def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
     page.focus(".wb-ribbon")
     for key, wanted in (("1", ".wb-figure[data-figure=speedup]"), ("3", ".wb-tree"), ("2", ".wb-ribbon")):
         page.keyboard.press(key)
+        drawn(page)
         assert page.evaluate(f"document.activeElement.matches({wanted!r})"), key
     page.keyboard.press("Home")
     page.keyboard.press("}")
@@ -433,8 +438,10 @@ def test_the_keyboard_alone_is_enough(fake_app: str, open_page: Opener) -> None:
     says(page, ".wb-card-ribbon h3 em", "pinned")
     page.keyboard.press("1")
     page.keyboard.press("Enter")
+    drawn(page)
     assert page.get_attribute(".wb-figure[data-figure=speedup]", "aria-expanded") == "true"
     page.keyboard.press("Escape")
+    drawn(page)
     assert page.get_attribute(".wb-figure[data-figure=speedup]", "aria-expanded") == "false"
     page.keyboard.press("?")
     page.wait_for_selector("dialog[open]")
@@ -454,6 +461,7 @@ def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: Opener)
     page.locator("[data-param=temperature] input[type=number]").fill("0")
     page.keyboard.press("Tab")
     page.locator(".wb-moresampling summary").click()
+    drawn(page)
     assert "temperature is above 0" in page.inner_text("[data-param=top_k]")
 
 

@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import Opener, drawn
 
 from workbench.ui.session import GRACE_S
 
@@ -321,6 +321,7 @@ def test_hover_previews_click_pins_keys_move_and_escape_follows(fake_app: str, o
     page.keyboard.press("Escape")
     page.wait_for_function(f"document.querySelector('.wb-where').textContent.startsWith('round {n} ')")
     page.focus(".wb-figure[data-figure=tau]")
+    drawn(page)
     assert "verification passes" in page.inner_text(".wb-figure[data-figure=tau] .wb-formula")
 
 

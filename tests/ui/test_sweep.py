@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ui.conftest import Opener
+from ui.conftest import Opener, drawn
 
 from workbench.bench.sweep import Kept
 
@@ -89,6 +89,7 @@ def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page:
     says(page, ".wb-detail.is-wrong", "9: a number from 0")
     assert page.is_disabled(V + ".wb-go")
     page.fill(V + ".wb-axis >> nth=1 >> input", "0, 0.5")
+    drawn(page)
     assert page.is_enabled(V + ".wb-go")
     page.click(V + ".wb-go")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)

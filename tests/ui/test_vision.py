@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from ui.conftest import ROOT, Opener, free_port, models_folder, serve
+from ui.conftest import ROOT, Opener, drawn, free_port, models_folder, serve
 from ui.fake_vision import FakeVision, finished
 
 from workbench.trace.events import Trace
@@ -172,6 +172,7 @@ def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, op
         page.keyboard.press(key)
     says(page, ".wb-padsaid", "A sketch: large red circle at the middle.")
     page.click(f"{V}.wb-paddialog .wb-go")
+    drawn(page)
     assert page.input_value(f"{V}.wb-picking input[type=text]") == "A sketch: large red circle at the middle."
     sketch = page.get_attribute(f"{V}.wb-card-picture image", "href")
     files = page.locator(f"{V}.wb-picking input[type=file]")
@@ -321,6 +322,7 @@ def test_axe_finds_nothing_serious_and_every_target_can_be_hit(
     page.evaluate(f"document.querySelector('{V}.wb-settings').open = true")
     run(page)
     page.locator(f"{V}.wb-ghost.is-rejected").first.click()
+    drawn(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for where in (".wb", ".wb-paddialog"):
         if where == ".wb-paddialog":
