@@ -26,6 +26,7 @@ from workbench.engine.cache import TreeCache, Window
 from workbench.engine.layers import text_config
 from workbench.engine.leancheck import difference
 from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.engine.trimmed import TrimmedLinear
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class LeanDecoder:
         assert isinstance(trunk, nn.Module)
         assert head is not None
         self.table = table = model.get_input_embeddings().get_parameter("weight")
-        self.head = Matrix.of(head)
+        self.head = head if isinstance(head, TrimmedLinear) else Matrix.of(head)
         self.last_norm = trunk.get_submodule("norm")
         self.layers = [LeanLayer(layer) for layer in trunk.get_submodule("layers").children()]
         self._watched = list(model.parameters())

@@ -87,8 +87,10 @@ def _by_layers(
 
 
 def _share(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """The largest difference, as a share of the largest magnitude."""
-    return float((mine.double() - own.double()).abs().max() / own.double().abs().max())
+    """The largest difference, as a share of the largest magnitude; what both shut (−∞) is left out."""
+    said = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
+    mine, own = mine[said].double(), own[said].double()
+    return float((mine - own).abs().max() / own.abs().max())
 
 
 def _first(made: Any) -> Tensor:

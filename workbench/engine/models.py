@@ -31,6 +31,7 @@ from workbench.engine.pictures import why_no_pictures
 from workbench.engine.placed import named, trained_for
 from workbench.engine.probe import admit
 from workbench.engine.runner import Runner
+from workbench.engine.trimmed import n_kept, trim
 
 
 def resolve_device(device: str) -> torch.device:
@@ -105,6 +106,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
     if any(p.is_meta for p in model.parameters()):
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
     model.to(device=device)  # pyright: ignore[reportCallIssue]
+    trim(model, name)
     return pack(model.eval().requires_grad_(False))
 
 
@@ -304,6 +306,11 @@ def load_models(
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
     model = load_model(target, where, kind)
+    if kept := n_kept(model):
+        raise ModelError(
+            f"{target} was made to draft: it can say {kept:,} of its {model.config.vocab_size:,} tokens.",
+            "Choose it as the draft model, and the model it was trained for as the target.",
+        )
     runner = Runner(model, context)
     admit(runner, target, locate(target))
     models = Models(runner, load_tokenizer(target), named(target))

@@ -1,0 +1,126 @@
+"""Draft models with a part of the vocabulary: what they say, that nothing of the target's law is lost, bad lists."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from methods.test_exact_sampling import ALPHA, FILTERED, PLAIN, SETTINGS, fit_of
+
+from workbench.core.errors import ModelError
+from workbench.engine import Engine, Models, Request, Runner, load_models
+from workbench.engine.models import bundled, bundled_folder, load_model
+from workbench.engine.runner import Segment
+from workbench.engine.trimmed import KEY, n_kept, trim
+from workbench.methods import registry
+from workbench.trace.metrics import summary
+
+DRAFTING = [method.name for method in worlds.text_methods() if "drafter" in method.needs]
+
+
+def trimmed(model: Any, kept: list[int]) -> Any:
+    """A copy that can say these tokens only."""
+    twin = copy.deepcopy(model)
+    setattr(twin.config, KEY, kept)
+    trim(twin, "the drafter")
+    return twin
+
+
+def world(kept: list[int], **options: Any) -> Models:
+    """A world whose draft model can say these tokens only."""
+    models = worlds.small_world(**options) if "vocabulary" in options else worlds.world(**options)
+    assert models.drafter is not None
+    models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
+    return models
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_rest_is_shut_and_what_is_kept_is_said_as_before(dtype: torch.dtype) -> None:
+    whole = worlds.family("llama").to(dtype)
+    kept = [0, 3, 4, 17, whole.config.vocab_size - 1]
+    part, ids = trimmed(whole, kept), torch.tensor([worlds.random_prompt(9)])
+    with torch.inference_mode():
+        before, after = whole(ids).logits, part(ids).logits
+    assert after.shape == before.shape
+    assert (after > -torch.inf)[0, 0].nonzero().flatten().tolist() == kept
+    torch.testing.assert_close(after[..., kept], before[..., kept])
+    runner = Runner(part)
+    assert runner._lean is not None, "it has the quick forward, too"
+    slot = runner.open()
+    runner.prefill(slot, ids[0, :-1].tolist())
+    out = runner.forward([Segment(slot, ids[0, -1:])])
+    near = 0.1 if dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(out.logits[0, -1], after[0, -1], atol=near, rtol=near)
+
+
+def test_changed_weights_are_seen() -> None:
+    part = trimmed(worlds.family("llama"), [1, 2, 3])
+    ids = torch.tensor([[1, 2]])
+    with torch.inference_mode():
+        before = part(ids).logits
+    with torch.no_grad():
+        part.get_output_embeddings().weight.mul_(2)
+        after = part(ids).logits
+    assert not torch.equal(before[..., 1:4], after[..., 1:4])
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_greedy_text_is_hugging_faces_own(name: str) -> None:
+    prompt = worlds.repeating_prompt(13, period=5)
+    models = world(list(range(0, worlds.VOCABULARY, 3)), name="llama", noise=0.1)
+    wanted = worlds.hf_greedy(models.target.model, prompt, 32)
+    assert any(token % 3 for token in wanted), "the target says what the drafter cannot"
+    trace = Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=32))
+    assert trace.token_ids == wanted
+    assert summary(trace)["acceptance_rate"] > 0, "and some of what it can"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sampling"), [("draft-model", PLAIN), ("draft-tree-sampled", FILTERED)])
+def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sampling: Any) -> None:
+    models = world([0, 2, 3], vocabulary=6)
+    fit = fit_of(models, registry.get(name).with_params(**SETTINGS[name]), sampling, 2, 400)
+    assert fit.fits(ALPHA), fit
+
+
+@pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")
+class TestOnDisk:
+    """Folders as `workbench train` writes them."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(bundled_folder() / "text-drafter", tmp_path / "trimmed"))
+
+    def give(self, folder: Path, kept: Any) -> str:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, KEY: kept}))
+        return str(folder)
+
+    def test_it_drafts_for_its_target_and_is_refused_as_one(self, folder: Path) -> None:
+        name = self.give(folder, list(range(600)))
+        models = load_models("text-target", name, "cpu", "float64", strict=True)
+        assert models.drafter is not None
+        assert n_kept(models.drafter.model) == 600
+        assert n_kept(models.target.model) is None
+        prompt = models.tokenizer.encode("Once upon a time")
+        plain, drafted = (
+            Engine(models).generate(Request(prompt, registry.get(m), max_new_tokens=40))
+            for m in ("autoregressive", "draft-model")
+        )
+        assert plain.token_ids == drafted.token_ids
+        said = [token for r in drafted.rounds for token in r.nodes.tokens]
+        assert said
+        assert max(said) < 600
+        with pytest.raises(ModelError, match=r"600 of its 4,096 tokens.*as the draft model"):
+            load_models(name, None, "cpu", "float64")
+
+    @pytest.mark.parametrize("kept", [[], [3, 1], [1, 1], [-1, 2], [1, 4096], ["a"], "all", [0.5], 7], ids=str)
+    def test_a_broken_list_is_refused_with_what_to_do(self, folder: Path, kept: Any) -> None:
+        with pytest.raises(ModelError, match="draft_vocabulary"):
+            load_model(self.give(folder, kept), torch.device("cpu"), torch.float32)

@@ -1,0 +1,85 @@
+"""Draft models that never say the rare words: an LM head over a part of the vocabulary.
+
+A small drafter of a model with a large vocabulary spends most of a pass on columns that it almost never picks. Which
+tokens it keeps stands in its `config.json` as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
+exact rule allows: what the drafter cannot propose the target still says. The model stays an ordinary Hugging Face
+model with all embeddings, and for whoever does not know the entry a drafter with a whole head.
+
+Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.core.errors import ModelError
+from workbench.engine.layers import text_config
+from workbench.engine.packed import Matrix, is_small_on_cpu
+
+KEY = "draft_vocabulary"
+"""In `config.json`: ids of the tokens that the model can propose, increasing."""
+
+
+class TrimmedLinear(nn.Linear):
+    """An LM head of which only some rows are computed; the other logits are −∞. Made by `trim`."""
+
+    kept: Tensor
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
+        """Logits of all tokens."""
+        seen = (self.weight._version, self.weight.data_ptr(), self.kept.device)
+        if self.__dict__.get("_seen") != seen:
+            rows = self.weight.detach()[self.kept]
+            self._rows, self._seen = Matrix(rows) if is_small_on_cpu(self) else rows.t().contiguous(), seen
+        flat = x.reshape(-1, self.in_features)
+        said = self._rows(flat) if isinstance(self._rows, Matrix) else flat @ self._rows
+        every = said.new_full((flat.shape[0], self.out_features), -torch.inf)
+        return every.index_copy_(1, self.kept, said).view(*x.shape[:-1], self.out_features)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies are not copied: a deep copy or a pickle makes its own."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
+
+
+def trim(model: PreTrainedModel, name: str) -> None:
+    """Let a model whose configuration keeps a part of the vocabulary compute no more than that, in place.
+
+    Args:
+        model: any model; one that keeps everything is left alone.
+        name: for the message.
+
+    Raises:
+        ModelError: what it keeps is no increasing list of its tokens.
+    """
+    ids = getattr(text_config(model.config), KEY, None)
+    if ids is None:
+        return
+    head = model.get_output_embeddings()
+    is_plain = type(head) is nn.Linear and head.bias is None
+    if not is_plain or not _are_tokens(ids, head.out_features):
+        raise ModelError(
+            f"{name} cannot be loaded: `{KEY}` in its config.json is no increasing list of token ids, or its LM head "
+            "is no plain product.",
+            f"Take the entry out (it then drafts from its whole vocabulary), or make {name} again.",
+        )
+    head.__class__ = TrimmedLinear  # pyright: ignore[reportAttributeAccessIssue]
+    head.register_buffer("kept", torch.tensor(ids, device=head.weight.device), persistent=False)
+
+
+def _are_tokens(ids: Any, size: int) -> bool:
+    """Whether it is an increasing list of numbers from 0 to below `size`, and not empty."""
+    if not isinstance(ids, list) or not ids or any(type(i) is not int for i in ids):
+        return False
+    return ids[0] >= 0 and all(a < b for a, b in itertools.pairwise([*ids, size]))
+
+
+def n_kept(model: PreTrainedModel) -> int | None:
+    """How many tokens a trimmed model can propose; None for one with a whole head."""
+    head = model.get_output_embeddings()
+    return len(head.kept) if isinstance(head, TrimmedLinear) else None
