@@ -12,19 +12,24 @@ from workbench.client import follow as following
 
 
 class Writes:
-    """A run that has one more round whenever it is asked."""
+    """A run that has one more round whenever it is asked.
 
-    def __init__(self) -> None:
-        self.n = 0
+    Args:
+        pace: tokens a second at which it is held back.
+    """
+
+    def __init__(self, pace: float = 0.0) -> None:
+        self.n, self.pace = 0, pace
 
     def since(self, n: int) -> dict[str, Any]:
         self.n += 1
         rounds = [{"index": i} for i in range(n, self.n)]
-        return {"state": "running", "message": "", "rounds": rounds, "seq": self.n, "header": {}, "footer": None}
+        told = {"state": "running", "message": "", "rounds": rounds, "seq": self.n, "header": {}, "footer": None}
+        return told | {"pace": self.pace}
 
 
-def test_a_fast_run_is_shown_ten_times_a_second_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted by the seconds that it asks to sleep for, so that no load of the machine comes in."""
+def told_in_a_second(run: Writes, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Rounds by message, counted by the seconds that it asks to sleep for, so that no load of the machine comes in."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -33,12 +38,24 @@ def test_a_fast_run_is_shown_ten_times_a_second_or_more(monkeypatch: pytest.Monk
     # This module's `asyncio` alone: other tests' servers sleep in this process too.
     monkeypatch.setattr(following, "asyncio", SimpleNamespace(sleep=sleep))
 
-    async def told_in_a_second() -> int:
-        told = 0
-        async for news in following.follow(Writes()):
-            told += bool(news["rounds"])
+    async def messages() -> list[list[int]]:
+        told = []
+        async for news in following.follow(run):
+            told.append([each["index"] for each in news["rounds"]])
             if sum(slept) >= 1:
                 return told
         raise AssertionError("the run does not end")
 
-    assert asyncio.run(told_in_a_second()) >= 10
+    return asyncio.run(messages())
+
+
+def test_a_fast_run_is_shown_ten_times_a_second_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More would be paid by the engine, whose cores the server's and the browser's work is done on."""
+    told = told_in_a_second(Writes(), monkeypatch)
+    assert 10 <= len(told) <= 12
+    assert [i for rounds in told for i in rounds] == list(range(len(told)))
+
+
+def test_of_a_run_that_is_held_back_each_round_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the fastest pace that is offered, 20 tokens a second, a round of two tokens comes ten times a second."""
+    assert len(told_in_a_second(Writes(pace=20.0), monkeypatch)) >= 15

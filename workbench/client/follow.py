@@ -10,21 +10,19 @@ from typing import Any
 from workbench.client import wire
 
 UPDATES_PER_SECOND = 15.0
+"""Of a run that is held back, so that each of its rounds comes alone."""
+AT_FULL_SPEED = 10.0
 """What people see as one movement needs ten a second or more. An update takes some milliseconds from the cores that
-decode, and tens in a browser on the same machine: whoever measures looks at the times of the rounds, which say how long
-each took, or at a run that nobody watches."""
+decode, and ten or more in a browser on the same machine: whoever measures looks at a run that nobody watches."""
 SIGN_OF_LIFE_S = 0.5
 """Something is said at least this often: Gradio notices that nobody listens any more only when something is said."""
 
 
-async def follow(
-    run: Any, updates_per_second: float = UPDATES_PER_SECOND, *, seen: int = 0
-) -> AsyncGenerator[dict[str, Any], None]:
+async def follow(run: Any, *, seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
     """What a run does, as it does it. The engine never waits for this: it is asked for what it has recorded.
 
     Args:
         run: a `workbench.client.RunHandle`.
-        updates_per_second: at most.
         seen: how many rounds are known already.
 
     Yields:
@@ -45,4 +43,5 @@ async def follow(
         seen += len(news["rounds"])
         if news["state"] in wire.ENDED and seen >= news["seq"]:
             return
-        await asyncio.sleep(1 / updates_per_second)
+        is_fast = news["state"] == "running" and not news.get("pace")
+        await asyncio.sleep(1 / (AT_FULL_SPEED if is_fast else UPDATES_PER_SECOND))

@@ -52,7 +52,7 @@ export function hear(page, message) {
     run.closed = true;
     page.ended(run);
   }
-  page.draw();
+  (page.news ?? page.draw)();
 }
 
 /** Fetch the rounds from an index on. While nobody answers, the page says that it reconnects, and asks again. */

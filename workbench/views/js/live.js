@@ -22,7 +22,7 @@ export async function mount(el, { modules: m, host, trace = null, embed = false 
     brush: null, ghosts: true, threshold: 0, mode: "spine", wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
     arrival: null, still: false, scroll: false, heardAt: 0, heardRounds: 0, stepping: false, embed, shownView: null, recorded: null, estimate: "", touched: false, formed: false,
   };
-  page.draw = m.kit.paced(() => host.isOpen?.() !== false && draw(page)); // when its tab is opened again, its size changes
+  m.haste.drawing(page, m.kit.paced(() => host.isOpen?.() !== false && draw(page))); // when its tab is opened again, its size changes
   page.fresh = () => m.opening.fresh(page);
   page.describe = () => m.actions.query(page);
   page.ended = (run) => m.actions.ended(page, run);
@@ -74,7 +74,6 @@ function wire(page, el) {
   parts.threshold.addEventListener("input", () => parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`));
   parts.modes.addEventListener("click", (event) => event.target.dataset.mode && set({ mode: event.target.dataset.mode }));
   parts.slider.addEventListener("input", () => m.actions.pin(page, { round: Number(parts.slider.value) - 1 }));
-  parts.ribbon.addEventListener("scroll", page.draw, { passive: true });
   click("pairsGo", () => m.repeats.toggle(page));
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));
@@ -155,9 +154,10 @@ function draw(page, all = false) {
   page.view = m.view.of(page, now);
   m.pace.again(page, [page.view.arriving]);
   m.pace.tellEnd(page);
-  m.stage.draw(page.parts, m, { ...page.view, all: all || !page.view.active });
+  const whole = m.haste.all(page, now) || all;
+  m.stage.draw(page.parts, m, { ...page.view, all: all || !page.view.active, whole });
   if (page.stepping) announce(page, false);
-  if (!page.catalogue) return;
+  if (!page.catalogue || !whole) return;
   const panel = { ...m.view.panel(page, page.view), roles: m.roles };
   m.controls.render(page.parts.side, panel);
   m.bar.render(page.parts.bar, panel, m);

@@ -171,9 +171,10 @@ function begin(el, kit) {
   inner.setAttribute("role", "presentation");
   const state = { inner, key: null, uid: `wb${Math.random().toString(36).slice(2, 8)}`, held: false, follow: false, top: 0 };
   el.addEventListener("scroll", () => {
-    const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30;
+    const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30, held = state.held;
     if (!far || el.scrollTop < state.top - 2) state.held = far; // only a reader scrolls back
     state.top = el.scrollTop;
+    if (state.held !== held) kit.tell(el, "wb:redraw");
   }, { passive: true });
   const watcher = new ResizeObserver(() => state.follow && !state.held && scrollTo(el, state, el.scrollHeight));
   watcher.observe(inner);

@@ -72,7 +72,8 @@ function treeTools(part, kit, m) {
 }
 
 /** Draw everything that `view` says. While a run goes on, what is out of sight waits until it comes into sight or the run
- *  ends: a machine that decodes has better things to do. `m` are the modules. */
+ *  ends: a machine that decodes has better things to do. So does what is read rather than watched, unless the view is to be
+ *  drawn `whole`: see `haste`. `m` are the modules. */
 export function draw(parts, m, view) {
   const { run, rounds, shown, figures } = view, { kit } = m, { write } = kit;
   write(parts.badgeText, view.badge);
@@ -95,7 +96,7 @@ export function draw(parts, m, view) {
   if (view.origin) write(parts.originText, m.branch.words(view.origin, m.card.visible));
   parts.originBack.hidden = !view.origin?.run || view.active;
   write(parts.ribbonNote, view.status);
-  const coming = view.follow ? view.arriving : null, round = coming?.round ?? (shown === null ? null : rounds[shown.round]), due = (name) => view.all || kit.inSight(parts[`${name}Card`]);
+  const coming = view.follow ? view.arriving : null, round = coming?.round ?? (shown === null ? null : rounds[shown.round]), due = (name) => view.all || (view.whole && kit.inSight(parts[`${name}Card`]));
   if (due("tree")) tree(parts, m, view, round);
   if (due("card") && !coming) nodeCard(parts, m, round, shown, { barred: view.barredBranch, rules: run?.header?.rules }, view.stalls.get(round?.index));
   if (due("lane")) lane(parts, m, view);

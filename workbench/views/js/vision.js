@@ -543,7 +543,6 @@ function wire(page, el) {
   parts.how.addEventListener("click", (event) => event.target.dataset.value && see({ how: event.target.dataset.value }));
   parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
   parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1 }));
-  for (const name of ["ribbon", "beside"]) parts[name].addEventListener("scroll", page.draw, { passive: true });
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));
   click("jump", () => ((page.on = "run"), page.actions.follow()));
