@@ -61,8 +61,7 @@ def trim(model: PreTrainedModel, name: str) -> None:
     if ids is None:
         return
     head = model.get_output_embeddings()
-    is_plain = type(head) is nn.Linear and head.bias is None
-    if not is_plain or not _are_tokens(ids, head.out_features):
+    if not isinstance(head, nn.Linear) or head.bias is not None or not _are_tokens(ids, head.out_features):
         raise ModelError(
             f"{name} cannot be loaded: `{KEY}` in its config.json is no increasing list of token ids, or its LM head "
             "is no plain product.",
