@@ -11,7 +11,7 @@ import worlds
 from transformers import PreTrainedModel
 
 from workbench.engine import Runner, lean
-from workbench.engine.lean import LeanDecoder
+from workbench.engine.lean import FEW, LeanDecoder, attend
 from workbench.engine.leancheck import difference
 from workbench.engine.packed import Matrix, PackedLinear, pack
 from workbench.engine.runner import Segment
@@ -151,3 +151,18 @@ def test_the_check_leaves_no_copies_behind() -> None:
     packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
     assert packed
     assert not any("_matrix" in vars(module) for module in packed)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "heads", "groups"), [(1, 6, 6), (1, 6, 2), (3, 6, 2), (3, 4, 1), (2, 5, 5)])
+@pytest.mark.parametrize("n", [1, 2, FEW - 1, FEW])
+def test_regrouped_queries_read_what_they_did(n: int, rows: int, heads: int, groups: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(n)
+    keys, values = torch.randn(2, rows, groups, 40, 16, generator=generator).to(dtype)[:, :, :, :33]
+    both = torch.randn(rows, n, heads + groups, 16, generator=generator).to(dtype).transpose(1, 2)
+    mask = torch.randn(rows, 1, n, 33, generator=generator).to(dtype)
+    found = attend(both[:, :heads], keys, values, mask, 0.25)
+    scores = both[:, :heads].double() @ keys.double().repeat_interleave(heads // groups, 1).mT * 0.25 + mask.double()
+    wanted = scores.softmax(-1) @ values.double().repeat_interleave(heads // groups, 1)
+    near = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), wanted, atol=near, rtol=near)

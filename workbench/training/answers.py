@@ -113,7 +113,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
             f"Answers are packed as 16-bit numbers, and {options.target} has {models.target.vocab_size:,} tokens.",
             "Take a target with at most 65,536.",
         )
-    tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows)
+    tokenizer, engine = models.tokenizer, Engine(models, max_rows=options.rows, record=False)
     prompts = first_turns(options.data, options.per_task, options.seed)
     done, written = _begun(path, options, prompts)
     report(f"answers: {len(prompts):,} prompts, {len(done):,} of them answered with {written:,} tokens")
