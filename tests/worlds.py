@@ -102,7 +102,7 @@ def world(
 
 
 def small_world(
-    vocabulary: int = 6, seed: int = 3, noise: float = 0.35, device: str = "cpu", **overrides: Any
+    vocabulary: int = 6, seed: int = 3, noise: float | None = 0.35, device: str = "cpu", **overrides: Any
 ) -> Models:
     """A world whose joint law of the first tokens can be enumerated: a handful of tokens, a law far from flat."""
     overrides = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2} | overrides

@@ -257,6 +257,22 @@ def test_a_probability_of_one_is_always_kept_and_zero_never() -> None:
     assert walk([-1], [0.0], [0, 1], [0.0]).path == ()
 
 
+def test_little_that_elder_siblings_leave_is_shared_out_without_cancelling() -> None:
+    """Taken from 1, what is left of this law for the second sibling would be 20 % off in float32."""
+    p = torch.tensor([[1 - 1e-7, 6e-8, 3e-8, 1e-8]], dtype=torch.float64).expand(3, -1)
+    tree = siblings((0, 1), None, Sampling.DETERMINISTIC)
+    found = recursive_rejection(tree, p.float(), torch.full((3,), 0.5, dtype=torch.float64))
+    assert found.accept.tolist() == pytest.approx([1.0, 0.6], rel=1e-3)
+    assert found.stop.tolist() == [2, 0, 0]
+
+
+def test_a_token_that_is_offered_again_is_not_kept_again() -> None:
+    tree = siblings((0, 0, 1), None, Sampling.DETERMINISTIC)
+    found = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
+    assert found.accept.tolist() == pytest.approx([0.5, 0.0, 0.6])
+    assert found.stop.tolist() == [2, 0, 0, 0]
+
+
 @pytest.mark.parametrize(("a", "taus"), [(0.5, (1.5, 1.875, 1.9688, 1.9961)), (0.7, (1.7, 2.533, 2.9412, 3.1988)),
                                          (0.9, (1.9, 3.439, 4.6856, 6.1258))])  # fmt: skip
 def test_expected_length_of_a_walk_is_geometric(a: float, taus: tuple[float, ...]) -> None:

@@ -19,7 +19,7 @@ from transformers import (
 
 from workbench.core.errors import ParameterError
 from workbench.core.params import param, params_of
-from workbench.core.sampling import SamplingParams, law, pick, with_history
+from workbench.core.sampling import BLOCK, WIDE, SamplingParams, largest, law, pick, with_history
 
 
 def logits_of(seed: int, rows: int = 4, size: int = 40) -> torch.Tensor:
@@ -97,6 +97,45 @@ def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
             wanted = i
             break
     assert token == wanted
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from([torch.float32, torch.float64]))
+def test_a_wide_row_is_inverted_to_the_same_token(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Weights are multiples of 2⁻¹⁰, so that sums are exact in any order and the naive scan is the only answer."""
+    size = data.draw(st.sampled_from([WIDE, WIDE + BLOCK]))
+    some = data.draw(st.dictionaries(st.integers(0, size - 1), st.integers(0, 1023), min_size=1, max_size=9))
+    u = torch.tensor([data.draw(st.floats(0, 1, exclude_max=True)), 0.0, 1 - 2**-53], dtype=torch.float64)
+    p = torch.zeros(3, size, dtype=dtype)
+    p[:, list(some)] = torch.tensor(list(some.values()), dtype=dtype) / 1024
+    total = sum(some.values()) / 1024
+    if total == 0:
+        return
+    places = torch.arange(size)[p[0] > 0].tolist()
+    ends = p[0].double().cumsum(0)
+    wanted = [next(i for i in [*places[:-1], -1] if i < 0 or ends[i] > share * total) for share in u.tolist()]
+    found = pick(p, u).tolist()
+    nearly = [abs(float(ends[i]) - share * total) < 1e-9 for i, share in zip(found, u.tolist(), strict=True)]
+    assert all(a == (b if b >= 0 else places[-1]) or close for a, b, close in zip(found, wanted, nearly, strict=True))
+    assert all(float(p[0, token]) > 0 for token in found)
+
+
+@pytest.mark.parametrize("size", [40, WIDE + BLOCK, WIDE + 1], ids=["narrow", "in-blocks", "no-multiple"])
+@pytest.mark.parametrize("together", [True, False], ids=["in-one-block", "anywhere"])
+def test_the_largest_are_those_of_a_sort(size: int, together: bool) -> None:
+    x = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
+    if together:
+        x[1, 8:24] += 10
+    values, places = largest(x, 8)
+    assert torch.equal(values, x.sort(1, descending=True).values[:, :8])
+    assert torch.equal(x.gather(1, places), values)
+    assert all(len(set(row)) == 8 for row in places.tolist())
+
+
+def test_what_is_no_number_is_among_the_largest() -> None:
+    x = torch.zeros(1, WIDE)
+    x[0, 5000] = torch.nan
+    assert largest(x, 8)[0].isnan().any()
 
 
 # -- parameters -------------------------------------------------------------------------------------------------------

@@ -118,11 +118,12 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
     n = len(tree)
     if n == 0:
         return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
+    if tree.q is None or tree.q_of is None:
+        return _point_rejection(tree, p, u_stop)
     parents, tokens = tree.parents, tree.tokens
-    same = parents.unsqueeze(0) == parents.unsqueeze(1)
-    rank = torch.tril(same, diagonal=-1).sum(1)  # [N] elder siblings of each node
+    rank = _ranks(parents)
     left = p  # [N+1, V] what is left of the law
-    q = None if tree.q is None or tree.q_of is None else tree.q[tree.q_of.clamp_min(0)].to(p.dtype)  # [N+1, V]
+    q = tree.q[tree.q_of.clamp_min(0)].to(p.dtype)  # [N+1, V]
     accept, r, q_left = p.new_zeros(n), p.new_zeros(n), p.new_zeros(n)
     drawn_from = q
     index = torch.arange(n, device=p.device)
@@ -134,28 +135,56 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         p_x = left.gather(1, x)
         if k:
             r = torch.where(rank == k, p_x.squeeze(1)[parents + 1], r)
-        if q is None:
-            ratio = p_x
-            rest = left.scatter(1, x, 0.0)
-        else:
-            q_x = q.gather(1, x)
-            if k:
-                q_left = torch.where(rank == k, q_x.squeeze(1)[parents + 1], q_left)
-            ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
-            rest = (left - q).clamp_(min=0)
-            if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:
-                q = torch.where(has, _normalised(q.scatter(1, x, 0.0), q), q)
+        q_x = q.gather(1, x)
+        if k:
+            q_left = torch.where(rank == k, q_x.squeeze(1)[parents + 1], q_left)
+        ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
+        rest = (left - q).clamp_(min=0)
+        if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:
+            q = torch.where(has, _normalised(q.scatter(1, x, 0.0), q), q)
         accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)
         if k + 1 < tree.fanout:
             left = torch.where(has, _normalised(rest, left), left)
         else:  # `pick` takes weights of any sum but 0
-            left = torch.where(has & (rest.sum(1, keepdim=True) > 0), rest, left)
-    if drawn_from is None:
-        rules, inputs = (POINT, POINT_RESIDUAL), {"residual": r}
-    else:
-        used = drawn_from[parents + 1, tokens]
-        rules, inputs = (RATIO, RESIDUAL), {"q": used, "residual": r, "q_left": q_left}
-    return Ruling(accept, pick(left, u_stop), reason=Reason(rules, inputs))
+            # (products, because `torch.where` with one condition a row is several times slower)
+            stays = (~has | (rest.sum(1, keepdim=True) <= 0)).to(p.dtype)
+            left = rest.mul_(1 - stays).add_(left * stays)
+    inputs = {"q": drawn_from[parents + 1, tokens], "residual": r, "q_left": q_left}
+    return Ruling(accept, pick(left, u_stop), reason=Reason((RATIO, RESIDUAL), inputs))
+
+
+def _ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """Elder siblings of each node."""
+    return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
+
+
+def _point_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+    """The same for siblings that were chosen, not drawn, in two passes over the law, however many siblings there are.
+
+    A node's chance is its p by what p gives to all but its elder siblings. That is added up from what no sibling has,
+    and the younger ones: positive numbers, so that little is left of nearly 1 without cancelling.
+    """
+    parents, tokens = tree.parents, tree.tokens
+    n, place = len(tree), parents + 1
+    rank = _ranks(parents).clamp_(max=tree.fanout)
+    child = parents.new_full((n + 1, tree.fanout + 1), n)  # [N+1, F+1] children; n, and the last: none
+    child[place, rank] = torch.arange(n, device=p.device)
+    child[:, -1] = n
+    none = child == n
+    token = torch.where(none, tokens[0], tokens[child.clamp(max=n - 1)])
+    twice = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # a token offered again has nothing left
+    p_x = p.gather(1, token)
+    chance = p_x.masked_fill(none | twice, 0.0)
+    left = p.scatter(1, torch.where(none, token[:, :1], token), 0.0)
+    first = token[:, :1]
+    left.scatter_(1, first, torch.where(none[:, :1], p_x[:, :1], 0.0))
+    others = left.sum(1, keepdim=True)
+    # Where the children have all of p none of them is ever rejected, but `pick` takes no weights of sum 0.
+    left.scatter_(1, first, torch.where(others > 0, left.gather(1, first), 1.0))
+    among = others + chance.flip(1).cumsum(1).flip(1)  # what is left for each child, and for those that follow it
+    r = torch.where(rank > 0, (chance / among.clamp_min(torch.finfo(p.dtype).tiny))[place, rank], 0.0)
+    accept = torch.where(rank > 0, r, chance[place, rank])
+    return Ruling(accept, pick(left, u_stop), reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 
 def _normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:

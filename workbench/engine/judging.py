@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
-from workbench.core.sampling import law, with_history
+from workbench.core.sampling import SamplingParams, largest, law, with_history
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import to_host
 from workbench.engine.request import Row
@@ -55,11 +55,8 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         p_node = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
     else:
         p_node = p[tree.parents + 1, tree.tokens]
-    top = p.topk(min(TOP, p.shape[1]), dim=1)
-    if greedy:
-        entropy = _entropy(logits, p, top.indices, top.values, row.sampling.needs_history)
-    else:
-        entropy = torch.special.entr(p).sum(1)
+    p_top, top = largest(p, TOP)
+    entropy = _entropy(logits, p, top[:, :1], p_top[:, 0], row.sampling)
     reason = ruling.reason
     nothing = q = top_q = inputs = p.new_zeros(0)
     if reason is not None and "q" in reason.inputs:
@@ -69,14 +66,14 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     elif tree.q is not None:
         q = tree.logq.to(p.dtype).exp()
     if record and tree.q is not None and tree.q_of is not None:
-        best = tree.q.topk(min(TOP, tree.q.shape[1]), dim=1)
-        top_q = torch.stack([best.indices.to(p.dtype), best.values.to(p.dtype)])
+        q_best, best = largest(tree.q, TOP)
+        top_q = torch.stack([best.to(p.dtype), q_best.to(p.dtype)])
         row.q_of = tree.q_of
     row.reason = reason
     if reason is not None and reason.inputs:
         inputs = torch.stack([values.to(p.dtype) for values in reason.inputs.values()])
     return [
-        tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top.indices, top.values,
+        tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
         top_q, nothing if ruling.score is None else ruling.score, inputs,
         nothing if reason is None or reason.of is None else reason.of,
     ]  # fmt: skip
@@ -93,12 +90,17 @@ def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:
 
 
 def _entropy(
-    logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], best: Int[Tensor, "n k"], p_best: Float[Tensor, "n k"],
-    has_minus_inf: bool,
+    logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], best: Int[Tensor, "n 1"], p_best: Float[Tensor, " n"],
+    sampling: SamplingParams,
 ) -> Float[Tensor, " n"]:  # fmt: skip
-    """Entropy in nats of softmax(logits), as log Z − Σ p·logit: five times faster than Σ −p·log p.
+    """Entropy in nats of a row's law, as log Z − Σ p·score: many times faster than Σ −p·log p.
 
-    log Z follows from any token: its logit minus its log-probability. Logits of −inf have p = 0 and must not give NaN.
+    Scores are logits by temperature. log Z follows from any token: its score minus its log-probability, also where
+    filters have left few tokens. Logits of −inf have p = 0 and must not give NaN. What rounding leaves of an entropy of
+    0 may fall below it, and is 0.
     """
-    log_z = logits.gather(1, best[:, :1]).squeeze(1) - p_best[:, 0].log()
-    return log_z - torch.linalg.vecdot(p, logits.clamp_min(-1e30) if has_minus_inf else logits)
+    if sampling.needs_history:
+        logits = logits.clamp_min(-1e30)
+    heat = 1.0 if sampling.greedy else sampling.temperature
+    mean = torch.linalg.vecdot(p, logits)
+    return ((logits.gather(1, best).squeeze(1) - mean) / heat - p_best.log()).clamp_min_(0)

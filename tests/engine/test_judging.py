@@ -1,0 +1,69 @@
+"""What judging costs on a real vocabulary: counted in passes over whole laws, which no load of the machine changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from worlds import small_world
+
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree
+from workbench.engine.judging import figures
+from workbench.engine.request import Request, Row
+from workbench.methods import registry
+
+V = 16_384
+FEW = ("view", "unsqueeze", "slice", "expand", "detach", "_unsafe_view", "alias", "select", "permute", "empty",
+         "gather", "index", "scatter_", "unflatten", "resolve_conj", "resolve_neg")  # fmt: skip
+SLOW = ("sort", "topk", "cumsum", "special_entr", "where")
+"""Many times slower on a CPU than a pass of arithmetic; of whole laws nothing of theirs is needed."""
+
+
+class Passes(TorchDispatchMode):
+    """Operations that read or write as many numbers as the whole laws hold, but for those that touch few of them."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.found: list[tuple[str, bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]
+        wide = [t for t in tensors if t.numel() >= self.size]
+        name = str(func).removeprefix("aten.").partition(".")[0]
+        if wide and name not in FEW and not name.startswith("new_"):
+            self.found.append((name, any(t.dtype == torch.float64 for t in wide)))
+        return out
+
+
+def passes(tree: DraftTree, temperature: float) -> list[tuple[str, bool]]:
+    """Of `figures` on random logits in bfloat16."""
+    method = registry.get("autoregressive").with_params()
+    row = Row(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
+    n = len(tree)
+    logits = (4 * torch.randn(n + 1, V, generator=torch.Generator().manual_seed(1))).bfloat16()
+    with torch.inference_mode(), Passes((n + 1) * V) as counted:
+        figures(row, tree, logits, record=True)
+    return counted.found
+
+
+TREES = {
+    "plain": DraftTree.empty(),
+    "chain": DraftTree.chain([5, 6, 7, 8]),
+    "tree": DraftTree.of(list(range(12)), [-1, -1, -1, 0, 0, 0, 1, 1, 3, 3, 4, 8]),
+}
+
+
+@pytest.mark.parametrize("kind", TREES)
+@pytest.mark.parametrize(("temperature", "most"), [(0.0, 5), (0.7, 8)], ids=["greedy", "sampled"])
+def test_a_round_passes_few_times_over_whole_laws_and_never_slowly(kind: str, temperature: float, most: int) -> None:
+    found = passes(TREES[kind], temperature)
+    names = [name for name, _ in found]
+    assert not [name for name in names if name in SLOW], names
+    assert not [name for name, wide in found if wide], "nothing of whole laws is in float64"
+    assert len(names) <= most, names
