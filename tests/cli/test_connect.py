@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import serving
+
+from workbench.client.keys import CONNECT_KEY, KEY
+from workbench.server.door import Door
+from workbench.ui import build, space
 
 from .conftest import Command
 
+SECRET = "a key of some length"
 SHORT = ("--max-new-tokens", "12")
 
 
@@ -55,3 +63,51 @@ def test_what_the_app_decides_is_not_asked_for(workbench: Command) -> None:
     assert (result.status, "--dtype" in result.err) == (2, True)
     result = workbench("bench", "--connect", "http://x")
     assert (result.status, "run it there" in result.err) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[str]:
+    """The same app behind a key."""
+    demo, port = build(serving.app().bench), serving.free_port()
+    demo.launch(server_port=port, quiet=True, **space.launch_options(serving.app().bench, Door(key=SECRET)))
+    yield f"http://127.0.0.1:{port}"
+    demo.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("generate", "Once", "--method", "autoregressive", "--max-new-tokens", "3"),
+        ("compare", "Once", "--lane", "autoregressive", "--repeats", "1", "--max-new-tokens", "3"),
+        ("sweep", "--axis", "depth=2", "--method", "prompt-lookup", "--prompt", "Once", "--max-new-tokens", "3"),
+        ("methods",),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_server_with_a_key_is_asked_with_it(
+    workbench: Command, locked: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    for name in (KEY, CONNECT_KEY):
+        monkeypatch.delenv(name, raising=False)
+    command = (*command, "--connect", locked)
+    result = workbench(*command)
+    assert (result.status, result.out) == (1, "")
+    assert "needs a key. Give --api-key" in result.err
+    assert KEY in result.err, "what to set, too"
+    result = workbench(*command, "--api-key", "another")
+    assert result.status == 1
+    assert "needs a key, and this is not it." in result.err
+    assert "another" not in result.err
+    assert workbench(*command, "--api-key", SECRET).status == 0
+    monkeypatch.setenv(KEY, SECRET)
+    assert workbench(*command).status == 0
+
+
+def test_a_key_that_goes_nowhere_or_is_none_is_refused(workbench: Command) -> None:
+    for command in (("generate", "x"), ("compare", "x"), ("sweep", "--axis", "depth=2"), ("methods",)):
+        result = workbench(*command, "--api-key", SECRET)
+        assert (result.status, "name that with --connect" in result.err, SECRET in result.err) == (2, True, False)
+        result = workbench(*command, "--connect", "http://x", "--api-key", " ")
+        assert (result.status, "the key is empty" in result.err) == (2, True)
+    result = workbench("methods", "--connect", "http://x", "--api-key", "schlüssel")
+    assert "characters that cannot be sent" in result.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -290,6 +292,33 @@ def test_two_that_want_the_same_copy_make_it_once(file: Path, monkeypatch: pytes
     second.join(60)
     assert len(made) == 1
     assert places[0] == places[1]
+
+
+def test_whoever_waits_for_a_copy_that_another_process_makes_is_told_and_may_leave(file: Path) -> None:
+    told: list[int] = []
+
+    class Left(Exception):
+        pass
+
+    def tell(done: int, total: int) -> None:
+        told.append(done)
+        if len(told) == 2:
+            raise Left
+
+    place = converted.place_of(file.stem, converted.sum_of(file))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    ended = threading.Event()
+
+    def wait() -> None:
+        with contextlib.suppress(Left):
+            converted.convert(file, tell)
+        ended.set()
+
+    with FileLock(place.with_name(f".{place.name}.lock")):
+        threading.Thread(target=wait, daemon=True).start()
+        assert ended.wait(20), "it waits for the lock and hears nothing"
+    assert told == [0, 0]
+    assert converted.copies() == []
 
 
 def test_a_damaged_copy_is_made_anew(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from huggingface_hub import constants
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.service import Backend, hub
-from workbench.service.progress import Progress
+from workbench.service.progress import BrokenOffError, Progress
 
 from .conftest import PROMPT
 from .fake_hub import FakeHub
@@ -159,3 +160,42 @@ def test_a_hub_that_never_answers_is_given_up(online: Callable[[str], None], mon
         online(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(ModelError, match="cannot be reached"):
             hub.fetch("owner/good", Progress(""), MOST)
+
+
+def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
+    """Its bytes are told from threads of the Hub's library; what telling raises there ends the download."""
+    told: list[bool] = []
+
+    def is_over() -> bool:
+        told.append(len(told) > 1)  # begun, some bytes, no more
+        return told[-1]
+
+    with pytest.raises(BrokenOffError, match="owner/good was broken off"):
+        hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
+    assert told[:3] == [False, False, True]
+
+
+def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python waits for the threads of a pool when it ends, and Ctrl-C would for minutes of a download."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def fetch(name: str, progress: Progress, most_bytes: int) -> str:
+        try:
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                progress.add(1)
+                begun.set()
+                time.sleep(0.01)
+            raise ModelError("Nobody broke it off.")
+        except BrokenOffError:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    for start in (lambda b: b.preload(), lambda b: b.start(PROMPT), lambda b: b.preload(["smollm2"])):
+        bench = backend()
+        begun.clear(), ended.clear()
+        start(bench)
+        assert begun.wait(20)
+        bench.close()
+        assert ended.wait(10), "the load goes on"

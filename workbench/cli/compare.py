@@ -15,6 +15,7 @@ from workbench.cli.loading import open_workbench
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
+    ApiKey,
     Connect,
     Debug,
     Device,
@@ -26,6 +27,7 @@ from workbench.cli.options import (
     Temperature,
     TopK,
     TopP,
+    check_key,
     only_here,
 )
 from workbench.core.errors import PromptError
@@ -67,6 +69,7 @@ def compare(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     connect: Connect = None,
+    api_key: ApiKey = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Also write it here: .json (the Compare tab opens it), .csv or .parquet (a row a run), .md."),
@@ -80,6 +83,7 @@ def compare(
     workbench compare --image scene.png --question "What is left of the circle?" --question "Describe the picture."
     --target vision-target --lane vlm-draft --lane specvlm
     """
+    check_key(connect, api_key)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if out is not None and out.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--out")
@@ -103,7 +107,7 @@ def compare(
     if connect is None:
         lanes = checks.lanes(lane, usual, check_models(target, drafter, device, dtype))
     checks.pictures(image or (), target if connect is None else "")
-    with open_workbench(connect, target, drafter, device, dtype) as bench, progress_bar() as bar:
+    with open_workbench(connect, target, drafter, device, dtype, api_key) as bench, progress_bar() as bar:
         found = bench.compare(
             chosen[:limit] if limit else chosen, lanes, target=target,
             max_new_tokens=max_new_tokens, seed=seed, sampling=sampling, repeats=repeats, images=image or (),

@@ -16,6 +16,7 @@ from workbench.cli.loading import Waiting, open_workbench, sizes, wait_for_model
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
+    ApiKey,
     Connect,
     Debug,
     Device,
@@ -30,6 +31,7 @@ from workbench.cli.options import (
     Temperature,
     TopK,
     TopP,
+    check_key,
     only_here,
     parse_settings,
 )
@@ -63,6 +65,7 @@ def generate(
     dtype: Dtype = "auto",
     device: Device = "auto",
     connect: Connect = None,
+    api_key: ApiKey = None,
     trace: Annotated[Path | None, typer.Option(help="Write every round to this file, as JSON lines.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the run, for `workbench runs` to find.")] = False,
     tag: Annotated[list[str] | None, typer.Option(help="Keep the run with this tag; repeatable.")] = None,
@@ -85,6 +88,7 @@ def generate(
     --set depth=8
     """
     text = read_prompt(prompt, prompt_file)
+    check_key(connect, api_key)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     settled = parse_settings(settings)
@@ -99,7 +103,7 @@ def generate(
     images = [str(path) for path in image or ()]
     asked = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
     printer = None if as_json else TokenPrinter(marks)
-    with open_workbench(connect, target, drafter, device, dtype) as bench:
+    with open_workbench(connect, target, drafter, device, dtype, api_key) as bench:
         begin: Any = text
         if chat:
             with Waiting(sizes(target, drafter)) if connect is None else nullcontext():

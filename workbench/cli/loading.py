@@ -83,10 +83,12 @@ def quiet() -> None:
     logging.set_verbosity_error()
 
 
-def open_workbench(connect: str | None, target: str, drafter: str, device: str, dtype: str) -> Any:
+def open_workbench(
+    connect: str | None, target: str, drafter: str, device: str, dtype: str, api_key: str | None = None
+) -> Any:
     """The backend of a command: a private one, or with `--connect` somebody else's."""
     if connect is not None:
-        return connected(connect)
+        return connected(connect, api_key)
     from workbench.client import Workbench
 
     with Waiting("PyTorch"):
@@ -94,14 +96,19 @@ def open_workbench(connect: str | None, target: str, drafter: str, device: str, 
         return Workbench(target=target, drafter=drafter, device=device, dtype=dtype)
 
 
-def connected(url: str) -> Any:
-    """The backend of a running app. What there is to be warned of is said in a line."""
+def connected(url: str, api_key: str | None = None) -> Any:
+    """The backend of a running app. What there is to be warned of is said in a line.
+
+    Args:
+        url: of the app, or a Space's name.
+        api_key: the key that it asks for; None: see `workbench.client.keys.key_for`.
+    """
     from workbench.client import Workbench
 
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)
         try:
-            return Workbench(url)
+            return Workbench(url, key=api_key)
         finally:
             for warning in heard:
                 print(f"warning: {warning.message}", file=sys.stderr)

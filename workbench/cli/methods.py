@@ -12,11 +12,13 @@ from workbench.cli import complete
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
+    ApiKey,
     Connect,
     Debug,
     Drafter,
     Json,
     Target,
+    check_key,
 )
 from workbench.cli.stream import harmless
 from workbench.core.errors import TokenizerMismatchError, UnknownNameError
@@ -33,6 +35,7 @@ def methods(
     drafter: Drafter = DEFAULT_DRAFTER,
     device: Annotated[str, typer.Option(hidden=True)] = "cpu",
     connect: Connect = None,
+    api_key: ApiKey = None,
     markdown: Annotated[bool, typer.Option(help="Print them as a Markdown table.")] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -43,12 +46,13 @@ def methods(
     """
     from workbench.methods import known
 
+    check_key(connect, api_key)
     if markdown:
         print(markdown_table(known.methods()))
         return
     if name is not None and connect is None:
         known.get(name)
-    rows = [to_row(method) for method in described(target, drafter, connect)]
+    rows = [to_row(method) for method in described(target, drafter, connect, api_key)]
     if name is not None:
         rows = [row for row in rows if row["name"] == name]
         if not rows:
@@ -62,12 +66,12 @@ def methods(
         _print_lines(rows, target)
 
 
-def described(target: str, drafter: str, connect: str | None) -> list[dict[str, Any]]:
+def described(target: str, drafter: str, connect: str | None, api_key: str | None = None) -> list[dict[str, Any]]:
     """Methods as the API describes them: from files alone, or as the server says."""
     if connect is not None:
         from workbench.cli.loading import connected
 
-        with connected(connect) as bench:
+        with connected(connect, api_key) as bench:
             bench.load(target, drafter)
             return bench.methods(target, drafter)
     from workbench.methods import known

@@ -53,6 +53,10 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Connect = Annotated[
     str | None, typer.Option(metavar="URL", help="Ask a running app (http://localhost:7860) or a Space (owner/space).")
 ]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="The key that --connect's server asks for; better set as WORKBENCH_CONNECT_KEY."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,6 +89,14 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--set")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def check_key(connect: str | None, api_key: str | None) -> None:
+    """Refuse a key that goes nowhere, or is none."""
+    if api_key is not None and connect is None:
+        raise typer.BadParameter("it is for a server: name that with --connect", param_hint="--api-key")
+    if api_key is not None and not api_key.strip():  # as from a variable that is not set
+        raise typer.BadParameter("the key is empty", param_hint="--api-key")
 
 
 def only_here(connect: str | None, **options: tuple[str, str]) -> None:

@@ -12,6 +12,7 @@ from workbench.cli import checks
 from workbench.cli.bench import progress_bar
 from workbench.cli.options import (
     DEFAULT_TARGET,
+    ApiKey,
     Connect,
     Debug,
     Device,
@@ -21,6 +22,7 @@ from workbench.cli.options import (
     Seed,
     Settings,
     Target,
+    check_key,
     only_here,
     parse_settings,
 )
@@ -60,6 +62,7 @@ def sweep(
     ] = None,
     ray_gpus: Annotated[float, typer.Option(min=0, help="GPUs that a cell takes on the cluster.")] = 0,
     connect: Connect = None,
+    api_key: ApiKey = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +82,7 @@ def sweep(
 
     if export is not None and export.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--export")
+    check_key(connect, api_key)
     only_here(connect, device=(device, "auto"), dtype=(dtype, "auto"))
     if not axis and out is None:
         raise ParameterError("There is no axis.", "Give one, for example --axis depth=1..6, or the folder of a sweep.")
@@ -99,7 +103,7 @@ def sweep(
     backend: dict[str, Any] = {"device": device, "dtype": dtype}
     last: Any = None
     with progress_bar() as bar:
-        for last in run(wanted, crew_of(connect, workers, ray, ray_gpus, backend), out):
+        for last in run(wanted, crew_of(connect, api_key, workers, ray, ray_gpus, backend), out):
             if bar is not None:
                 bar(last.done, last.total, last.text)
     if export is not None:
@@ -109,13 +113,15 @@ def sweep(
         raise typer.Exit(130)
 
 
-def crew_of(connect: str | None, workers: int, ray: str | None, gpus: float, backend: dict[str, Any]) -> Any:
+def crew_of(
+    connect: str | None, api_key: str | None, workers: int, ray: str | None, gpus: float, backend: dict[str, Any]
+) -> Any:
     """Who measures: processes here, a cluster, or a running app."""
     if connect is not None:
         from workbench.bench.sweep import here
         from workbench.cli.loading import connected
 
-        return here(connected(connect))
+        return here(connected(connect, api_key))
     if ray is not None:
         from workbench.bench.on_ray import on_ray
 

@@ -18,7 +18,7 @@ import httpx
 
 from workbench.client import wire
 from workbench.client.keys import key_for, variables
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
 
 SILENCE_S = 30.0
@@ -45,12 +45,14 @@ class Remote:
         user = {"x-workbench-user": uuid.uuid4().hex}  # several streams, one user
         try:
             key = key_for(url, key)
+            if key is not None and not (key.isascii() and key.isprintable()):
+                raise ParameterError("The key has characters that cannot be sent.", "Check that it is copied whole.")
             user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
             # The token of the environment is for Spaces: no other server gets to see it.
             token = None if is_hub else False
             self._client = Client(url, token=token, verbose=False, download_files=False, headers=user)  # pyright: ignore
         except Exception as problem:
-            raise _unreachable(url, problem) from problem
+            raise _unreachable(url, problem, has_key=key is not None) from problem
         if "/stream" not in self._endpoints():
             self._client.close()
             raise WorkbenchError(f"{url} is no workbench.", "Give the address that `python app.py` prints.")
@@ -432,8 +434,8 @@ def _checked(answer: Any) -> dict[str, Any]:
     return answer
 
 
-def _unreachable(url: str, problem: BaseException) -> WorkbenchError:
-    """Why a server did not answer, for people."""
+def _unreachable(url: str, problem: BaseException, has_key: bool = False) -> WorkbenchError:
+    """Why a server did not answer, for people. `has_key`: it was sent one."""
     if isinstance(problem, WorkbenchError):
         return problem
     if isinstance(problem, httpx.TimeoutException):
@@ -445,9 +447,9 @@ def _unreachable(url: str, problem: BaseException) -> WorkbenchError:
     if isinstance(problem, httpx.HTTPStatusError):
         return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
     if type(problem).__name__ == "AuthenticationError":  # gradio_client's
-        names = variables(url)[:1]
-        remedy = f"Set {names[0]}, or give Workbench(url, key=…)." if names else "Give Workbench(url, key=…)."
-        return WorkbenchError(f"{url} needs a key, and this is not it.", remedy)
+        given = "Give --api-key, or Workbench(url, key=…)"
+        remedy = " or set ".join([given, *variables(url)[:1]]) + "."
+        return WorkbenchError(f"{url} needs a key{', and this is not it' if has_key else ''}.", remedy)
     if type(problem).__name__ == "TooManyRequestsError":
         return WorkbenchError(f"{url} has had too many requests, or wrong keys, from here.", "Try again in a minute.")
     reason = " ".join(str(problem).split())[:200] or type(problem).__name__

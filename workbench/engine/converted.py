@@ -7,16 +7,17 @@ make it while others wait.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine.checksums import NAME, sum_of, what_is_wrong, write_sums
@@ -25,6 +26,8 @@ from workbench.trace.files import PART, check_regular
 FORMAT = 2
 """Grows when copies are made differently: older ones are then made again."""
 MAGIC = b"GGUF"
+WAIT_S = 0.2
+"""Between two words of how far a copy is that another process makes."""
 SOURCE = "source.json"
 """In each copy: of what it was made."""
 Told = Callable[[int, int], None]
@@ -130,12 +133,27 @@ def convert(file: Path, told: Told = lambda done, total: None, stem: str | None 
         return place
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place.with_name(f".{place.name}.lock")):
+        with _held(FileLock(place.with_name(f".{place.name}.lock")), lambda: told(0, file.stat().st_size)):
             if not is_whole(place):  # another process may have made it while this one waited
                 _make(file, place, told)
     except OSError as error:
         raise _unwritten(error, place) from error
     return place
+
+
+@contextlib.contextmanager
+def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock, and be told now and then while another process has it: what `told` raises ends the wait."""
+    while True:
+        try:
+            lock.acquire(timeout=WAIT_S)
+            break
+        except Timeout:
+            told()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_whole(place: Path) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError, PromptError, WorkbenchError
@@ -93,7 +94,9 @@ class Backend:
         self._shelf = Shelf(self._options, max_rows, memory_bytes, self._holds, self._telemetry.shelf, self._turns)
         self._loaders = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._loading: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
-        self._background = Background(self._load, self._shelf.room)
+        self._closing = threading.Event()
+        self._progress = partial(Progress, is_over=self._closing.is_set)
+        self._background = Background(self._load, self._shelf.room, self._progress)
         self._lock = threading.Lock()
         self._clearing, self._explaining = threading.Lock(), FairLock()
         self._rounds = Rounds(self._shelf, self._book, self.limits, self._make_room, self._turns)
@@ -150,7 +153,7 @@ class Backend:
             WorkbenchError: they cannot be loaded, or the draft model does not fit the target.
         """
         pair = self._names.pair(target, drafter)
-        models = self._loaders.submit(self._load, pair, Progress(pair[0])).result()
+        models = self._loaders.submit(self._load, pair, self._progress(pair[0])).result()
         if pair[1] is not None and models.drafter is None:
             raise models.drafter_error or ModelError(models.drafter_problem)
         return models
@@ -179,7 +182,7 @@ class Backend:
             PromptError: the target has no chat format, or the messages do not fit it.
         """
         pair = self._names.pair(target, None)
-        models = self._shelf.get(pair) or self._loaders.submit(self._load, pair, Progress(pair[0])).result()
+        models = self._shelf.get(pair) or self._loaders.submit(self._load, pair, self._progress(pair[0])).result()
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def _load(self, pair: Pair, progress: Progress) -> Models:
@@ -342,7 +345,7 @@ class Backend:
         """All who need one pair wait for one load, and are queued in the order they came."""
         with self._lock:
             is_first = pair not in self._loading
-            progress, waiting = self._loading.setdefault(pair, (Progress(pair[0]), []))
+            progress, waiting = self._loading.setdefault(pair, (self._progress(pair[0]), []))
             waiting.append((run, request))
             run.loads(progress)
         if is_first:
@@ -522,7 +525,8 @@ class Backend:
         return self._telemetry.text()
 
     def close(self) -> None:
-        """End all runs and threads."""
+        """End all runs and threads; loads that are under way are broken off, or the process would wait for them."""
+        self._closing.set()
         runs = self._book.active()
         for run in runs:
             run.cancel()

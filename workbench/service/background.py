@@ -48,10 +48,16 @@ class Background:
     Args:
         load: loads a pair of models; raises `WorkbenchError`.
         room: bytes that are left for models.
+        progress: makes what tells how far a load is, by the name of what is loaded.
     """
 
-    def __init__(self, load: Callable[[Pair, Progress], Any], room: Callable[[], int]) -> None:
-        self._load, self._room = load, room
+    def __init__(
+        self,
+        load: Callable[[Pair, Progress], Any],
+        room: Callable[[], int],
+        progress: Callable[[str], Progress] = Progress,
+    ) -> None:
+        self._load, self._room, self._progress = load, room, progress
         self._now: dict[str, Progress] = {}
         self._problems: dict[str, str] = {}
 
@@ -61,8 +67,8 @@ class Background:
         Those that wait their turn count as being loaded.
         """
         others = [name for name in names if name != first[0]]
-        self._now = {name: Progress(name) for name in others}
-        self._try(first, Progress(first[0]))
+        self._now = {name: self._progress(name) for name in others}
+        self._try(first, self._progress(first[0]))
         for name in others:
             wanted = HEADROOM * PUBLISHED[name].copy_bytes
             if (left := self._room()) < wanted:

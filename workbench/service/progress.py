@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from workbench.core.errors import WorkbenchError
 
 DOWNLOADING, CONVERTING, READING = "downloading", "dequantising", "reading"
 BUILDING, CALIBRATING = "building", "calibrating"
@@ -13,26 +16,45 @@ def megabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
-class Progress:
-    """Stage and bytes of one load. Written by the loader, read by anyone; each write is one assignment."""
+class BrokenOffError(WorkbenchError):
+    """A load was broken off, because nobody will use what it brings."""
 
-    def __init__(self, name: str) -> None:
+
+class Progress:
+    """Stage and bytes of one load. Written by the loader, read by anyone; each write is one assignment.
+
+    Args:
+        name: what is loaded.
+        is_over: whether nobody wants it any more; each write asks first, so that a download or a conversion of minutes
+            ends within moments.
+
+    Raises:
+        BrokenOffError: from a write, when it is over.
+    """
+
+    def __init__(self, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
         self.name = name
+        self._is_over = is_over
         self._now: tuple[str, int, int | None] = (READING, 0, None)
 
     def stage(self, stage: str, total: int | None = None) -> None:
         """A new stage begins; `total` bytes of work where that is known."""
-        self._now = (stage, 0, total)
+        self._tell(stage, 0, total)
 
     def add(self, n_bytes: int) -> None:
         """So much more is done."""
         stage, done, total = self._now
-        self._now = (stage, done + n_bytes, total)
+        self._tell(stage, done + n_bytes, total)
 
     def reach(self, n_bytes: int) -> None:
         """So much is done in all, if that is more than before."""
         stage, done, total = self._now
-        self._now = (stage, max(done, n_bytes), total)
+        self._tell(stage, max(done, n_bytes), total)
+
+    def _tell(self, *now: Any) -> None:
+        if self._is_over():
+            raise BrokenOffError(f"Loading {self.name} was broken off: the workbench is being closed.")
+        self._now = now
 
     @property
     def text(self) -> str:
