@@ -17,7 +17,7 @@ import pytest
 import torch
 import worlds
 
-from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law
+from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, places
 from workbench.core.rejection import Ruling, recursive_rejection
 from workbench.core.sampling import SamplingParams, law, pick, with_history
 from workbench.core.tree import DraftTree
@@ -130,11 +130,7 @@ def test_sampled_tokens_follow_the_target(
 
 
 def long_run_fit(models: Models, method: Configured, sampling: SamplingParams, runs: int = 24, n: int = 50) -> Fit:
-    """Every token of long runs against the law that its own text gives it.
-
-    With the tokens of each law in falling order, a token's place among cumulative probabilities (spread evenly within
-    the token's own share) is uniform and independent of all before it, if and only if the law is kept (Rosenblatt).
-    """
+    """Every token of long runs against the law that its own text gives it."""
     engine, rng, cells = Engine(models, max_rows=runs, record=False), np.random.default_rng(0), []
     rows = [engine.submit(Request(PROMPT, method, sampling, n, seed, stop_at_eos=False)) for seed in range(runs)]
     while not engine.idle:
@@ -145,10 +141,8 @@ def long_run_fit(models: Models, method: Configured, sampling: SamplingParams, r
         with torch.inference_mode():
             logits = models.target.model(ids, use_cache=False).logits[0, len(PROMPT) - 1 : -1]
         p, tokens = law(logits, sampling), ids[0, len(PROMPT) :]
-        own = p.gather(1, tokens[:, None])
-        before = (p * (p > own)).sum(1) + (p * (p == own)).cumsum(1).gather(1, tokens[:, None])[:, 0] - own[:, 0]
-        cells += ((before + torch.from_numpy(rng.random(n)).to(own.device) * own[:, 0]) * 16).long().tolist()
-        assert float(own.min()) > 0, "a token that the filters exclude was emitted"
+        assert float(p.gather(1, tokens[:, None]).min()) > 0, "a token that the filters exclude was emitted"
+        cells += (places(p, tokens, torch.from_numpy(rng.random(n))) * 16).long().tolist()
     return chi_square(Counter(cells), dict.fromkeys(range(16), 1 / 16))
 
 

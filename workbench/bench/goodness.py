@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
@@ -113,6 +113,25 @@ def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> floa
     """Half the sum of absolute differences between the observed frequencies and the law: 0 is equal, 1 disjoint."""
     n = max(sum(counts.values()), 1)
     return sum(abs(counts.get(c, 0) / n - law.get(c, 0.0)) for c in {*counts, *law}) / 2
+
+
+def places(laws: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Where each token stands among the cumulative probabilities of its own law, likeliest first: in [0, 1).
+
+    Of tokens that were drawn from these laws, each law that of its own text, the places are uniform and independent of
+    each other, and of no others (Rosenblatt): so that long runs are tested whose joint law nobody can enumerate.
+
+    Args:
+        laws: that the tokens should have been drawn from; every token with a probability above 0.
+        tokens: that were drawn.
+        within: uniforms in [0, 1) that spread a token evenly over its own share.
+
+    Source: Rosenblatt 1952, Remarks on a multivariate transformation, Annals of Mathematical Statistics 23.
+    """
+    own = laws.gather(1, tokens[:, None])
+    tied = (laws * (laws == own)).cumsum(1).gather(1, tokens[:, None]) - own  # equally likely ones that come before
+    before = (laws * (laws > own)).sum(1, keepdim=True) + tied
+    return (before + within[:, None].to(own) * own)[:, 0]
 
 
 def count_firsts(samples: Sequence[Sequence[int]], n_tokens: int) -> Counter[tuple[int, ...]]:

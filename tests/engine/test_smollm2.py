@@ -1,0 +1,186 @@
+"""SmolLM2, the real model: every method writes its own greedy text, and samples its own law.
+
+Only where it is on this machine or in its package; `test_published.py` compares the same copy with transformers' own
+`generate`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from forty import FORTY, Asked
+
+from workbench.bench.goodness import Fit, chi_square, holm, places
+from workbench.core.errors import ModelError
+from workbench.core.rejection import Ruling
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models, published
+from workbench.engine.published import SMOLLM2
+from workbench.methods import registry
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.trace.events import Round
+from workbench.trace.metrics import accepted, drafted
+
+
+def can_be_had() -> bool:
+    try:
+        return bool(published.here(SMOLLM2) or published.packaged_file(SMOLLM2))
+    except ModelError:
+        return False
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install)]
+N_NEW = 12
+SHORT: dict[str, dict[str, Any]] = {
+    "prompt-lookup": {"depth": 4},
+    "token-recycling": {"depth": 3, "nodes": 8, "warm": True},
+    "lookahead-trie": {"depth": 4},
+    "early-exit": {"depth": 2, "exit_layer": 24},
+}
+"""Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
+ALPHA = 1e-4
+SAMPLED = SamplingParams(temperature=2.0, top_k=64)
+REPEATING = "red, green, blue, red, green, blue, red, green, blue, red,"
+N_CELLS = 16
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Models:
+    return load_models("smollm2", "auto", "cpu", "float64", context=512)
+
+
+def methods_on(models: Models) -> list[Configured]:
+    """Every method that runs on it: without training, and with the draft models and heads that are there."""
+    found = [m for m in registry.of_catalogue() if not models.why_not(m.needs) and m.promise is not Promise.SIMULATION]
+    return [m.with_params(**SHORT.get(m.name, {})) for m in found]
+
+
+def ids_of(models: Models, asked: Asked) -> list[int]:
+    if not asked.chat:
+        return models.tokenizer.encode(asked.text)
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": asked.text}]
+    return models.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+
+
+def dealt(models: Models) -> dict[Asked, Request]:
+    """The forty prompts, methods dealt out in turn."""
+    methods = methods_on(models)
+    return {
+        asked: Request(ids_of(models, asked), methods[i % len(methods)], max_new_tokens=N_NEW)
+        for i, asked in enumerate(FORTY)
+    }
+
+
+def run_all(models: Models, requests: Sequence[Request], then: Configured | None = None) -> list[Row]:
+    """All at once on one engine; with `then` every second row goes on with that method after two rounds.
+
+    Rows of one method share an engine with no others: a forward costs every row as much as the longest draft.
+    """
+    engine = Engine(models, max_rows=len(requests), record=False)
+    rows = [engine.submit(request) for request in requests]
+    waiting = rows[1::2] if then else []
+    while not engine.idle:
+        engine.step()
+        for row in [row for row in waiting if row.trace and len(row.trace.rounds) >= 2]:
+            assert then is not None
+            waiting.remove(row)
+            row.change(then.method, dict(then.values))
+    assert not [row.error for row in rows if row.error]
+    return rows
+
+
+def is_plain(models: Models, row: Row) -> bool:
+    """Whether plain decoding would have written every token.
+
+    By one plain forward of transformers' model over prompt and answer: where every token is the likeliest one behind
+    the tokens before it, the answer is what decoding one token at a time writes, and nothing else is.
+    """
+    ended = row.committed[-1] in models.eos or row.n_new == N_NEW
+    return ended and logits_of(models, row).argmax(1).tolist() == row.committed[-row.n_new :]
+
+
+def logits_of(models: Models, row: Row) -> torch.Tensor:
+    """Logits [n, V] that plain decoding chooses each of the row's n new tokens from."""
+    model: Any = models.target.model
+    with torch.inference_mode():
+        out = model(torch.tensor([row.committed]), use_cache=False, logits_to_keep=row.n_new + 1)
+    return out.logits[0, :-1]
+
+
+def rounds_of(rows: Sequence[Row]) -> dict[str, list[Round]]:
+    """Rounds by the method that was in force."""
+    found: dict[str, list[Round]] = {}
+    for row in rows:
+        assert row.trace is not None
+        for r in row.trace.rounds:
+            found.setdefault(r.method, []).append(r)
+    return found
+
+
+def test_forty_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models) -> None:
+    """In float64; every method has several of them, and half of the answers change their method on the way."""
+    methods, cases = methods_on(smollm2), dealt(smollm2)
+    assert len(cases) == 40
+    rows: dict[Asked, Row] = {}
+    for first, then in zip(methods, [*methods[1:], methods[0]], strict=True):
+        own = {asked: request for asked, request in cases.items() if request.configured().name == first.name}
+        rows |= zip(own, run_all(smollm2, list(own.values()), then), strict=True)
+    assert set(rows) == set(FORTY)
+    wrong = [(asked, row.configured.name) for asked, row in rows.items() if not is_plain(smollm2, row)]
+    assert not wrong
+    by_method = rounds_of(list(rows.values()))
+    assert set(by_method) == {m.name for m in methods}
+    judged = {name: (accepted(own), drafted(own)) for name, own in by_method.items() if name != "autoregressive"}
+    assert all(0 < right < tried for right, tried in judged.values()), f"one that proves nothing: {judged}"
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def smollm2_sampled() -> Models:
+    """In float32, in which a law is as well tested and twice as fast."""
+    return load_models("smollm2", "auto", "cpu", "float32", context=512)
+
+
+def fit_of(models: Models, method: Configured, n_rows: int = 8, n: int = 24) -> Fit:
+    """Every token of sampled runs against the top-64 law that its own text gives it."""
+    rng, cells = np.random.default_rng(0), Counter[int]()
+    ids = models.tokenizer.encode(REPEATING)
+    rows = run_all(models, [Request(ids, method, SAMPLED, n, seed, stop_at_eos=False) for seed in range(n_rows)])
+    for row in rows:
+        laws = law(logits_of(models, row).double(), SAMPLED)
+        at = places(laws, torch.tensor(row.committed[-n:]), torch.from_numpy(rng.random(n)))
+        cells.update((at * N_CELLS).long().clamp(max=N_CELLS - 1).tolist())
+    assert accepted(rounds_of(rows)[method.name]), f"{method.name} proves nothing"
+    return chi_square(cells, dict.fromkeys(range(N_CELLS), 1 / N_CELLS))
+
+
+def test_sampled_text_follows_its_own_top_64_law(smollm2_sampled: Models) -> None:
+    """Every method that drafts and promises the law; the test fails wrongly with probability `ALPHA` (Holm)."""
+    methods = [m for m in methods_on(smollm2_sampled) if m.promise is Promise.EXACT and m.name != "autoregressive"]
+    found = {method.name: fit_of(smollm2_sampled, method) for method in methods}
+    adjusted = holm([fit.p_value for fit in found.values()])
+    broken = [f"{name}: {fit}" for (name, fit), p in zip(found.items(), adjusted, strict=True) if p < ALPHA]
+    assert not broken
+
+
+@dataclasses.dataclass(frozen=True)
+class Lenient(Lossless):
+    """Accepts every draft that the law allows."""
+
+    def rule(self, tree: Any, logits: Any, p: Any, sampling: Any, u_stop: Any) -> Ruling:
+        ruling = super().rule(tree, logits, p, sampling, u_stop)
+        return dataclasses.replace(ruling, accept=(p[tree.parents + 1, tree.tokens] > 0).to(ruling.accept))
+
+
+def test_a_rule_that_is_too_kind_shows_on_the_real_model(smollm2_sampled: Models) -> None:
+    lookup = registry.get("prompt-lookup").with_params(**SHORT["prompt-lookup"])
+    fit = fit_of(smollm2_sampled, dataclasses.replace(lookup, verifier=Lenient()))
+    assert fit.p_value < ALPHA, f"it went unnoticed: {fit}"
