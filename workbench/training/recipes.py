@@ -1,7 +1,7 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['answers', 'corpus', 'drafter', 'evaluate', 'medusa', 'target', 'tokenizer', \
+['answers', 'chat-drafter', 'corpus', 'drafter', 'evaluate', 'medusa', 'readings', 'target', 'tokenizer', \
 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
 'vision-text-drafter', 'vision-tower']
 """
@@ -24,6 +24,8 @@ from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
+from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
+from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
@@ -145,6 +147,11 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
     return _finish(distill(options, report), options.out)
 
 
+def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
+    result, facts = train_chat_drafter(options, report)
+    return _finish(result, options.out, {"options": _chosen(options), **facts})
+
+
 def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
@@ -180,6 +187,18 @@ RECIPES: dict[str, Recipe] = {
             "a chat model's own answers to training prompts, to train drafters on",
             AnswersOptions,
             write_answers,
+        ),
+        Recipe(
+            "readings",
+            "what a chat model makes of its own answers: the features that all its drafters learn from",
+            ReadOptions,
+            make_readings,
+        ),
+        Recipe(
+            "chat-drafter",
+            "a draft model with a trimmed vocabulary for a chat model, distilled from its readings",
+            ChatDrafterOptions,
+            _chat_drafter,
         ),
         Recipe(
             "target",

@@ -1,0 +1,246 @@
+"""A draft model for a chat model with a large vocabulary, distilled from readings of its own answers.
+
+The teacher's law at each place follows from its feature by its own LM head; both laws are compared over the tokens that
+the drafter keeps. So the teacher itself is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from workbench.core.errors import ParameterError
+from workbench.engine.models import load_model, load_tokenizer
+from workbench.engine.trimmed import KEY
+from workbench.trace.files import write_whole
+from workbench.training.clock import RunClock
+from workbench.training.distill import distillation_loss
+from workbench.training.family.readings import Readings, batches
+from workbench.training.family.vocabulary import counts_of, coverage, kept_tokens
+from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.models import build_model, build_optimizers, half_precision, save_model
+
+
+@dataclass
+class ChatDrafterOptions:
+    """Options of the `chat-drafter` recipe.
+
+    Attributes:
+        target: Name or folder of the target.
+        readings: Folder written by the `readings` recipe.
+        out: Folder of the finished drafter.
+        checkpoint: Checkpoint file.
+        vocabulary: Tokens that it can propose.
+        hidden: Hidden size.
+        layers: Number of layers.
+        inner: Width of the feed-forward.
+        head_size: Width of an attention head.
+        minutes: Length of the run by the clock.
+        steps: Length of the run in steps; wins over `minutes`.
+        resume: Go on from the checkpoint.
+        rows: Dialogues per step.
+        positions: Positions per step at which the laws are compared; the LM heads are most of the cost.
+        text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
+        held: Dialogues kept out of training on which agreement is measured.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
+        seed: Seed of weights and batches.
+        threads: CPU threads.
+        checkpoint_seconds: Time between checkpoints.
+    """
+
+    target: str = "smollm2"
+    readings: Path = Path(".cache/train/readings")
+    out: Path = Path(".cache/models/smollm2-drafter")
+    checkpoint: Path | None = Path(".cache/train/chat-drafter.pt")
+    vocabulary: int = 8192
+    hidden: int = 160
+    layers: int = 4
+    inner: int = 448
+    head_size: int = 32
+    minutes: float | None = 40.0
+    steps: int | None = None
+    resume: bool = False
+    rows: int = 24
+    positions: int = 2048
+    text_weight: float = 0.1
+    held: int = 96
+    matrix_rate: float = 0.02
+    other_rate: float = 0.004
+    seed: int = 1
+    threads: int = 2
+    checkpoint_seconds: float = 240.0
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Of a target, what drafters learn from beside its readings.
+
+    Attributes:
+        head: weights of its LM head, [V, D], in its own format.
+        config: its configuration.
+        tokenizer: its tokenizer.
+        name: its name.
+    """
+
+    head: Tensor
+    config: Any
+    tokenizer: Any
+    name: str
+
+    def logits(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Logits behind features [N, D], float32: of all tokens, or of some [N, K]."""
+        rows = self.head if kept is None else self.head[kept]
+        with half_precision():
+            return F.linear(features.to(rows.dtype), rows).float()
+
+
+def load_teacher(options: Any) -> Teacher:
+    """The target's LM head, and what a drafter must share with it.
+
+    Raises:
+        ParameterError: the readings are of another target.
+    """
+    facts = Readings(options.readings).facts
+    if facts["target"] != options.target:
+        raise ParameterError(
+            f"{options.readings} holds readings of {facts['target']}, not of {options.target}.",
+            f"Give target={facts['target']}, or make readings of {options.target} in another folder.",
+        )
+    model = load_model(options.target, torch.device("cpu"), torch.float32)
+    head = model.get_output_embeddings()
+    assert head is not None
+    weights = head.get_parameter("weight").detach()
+    return Teacher(weights, model.config, load_tokenizer(options.target), options.target)
+
+
+@dataclass
+class Curve:
+    """What a run had learnt after so many tokens; kept beside its checkpoint, so that a resumed run goes on.
+
+    Attributes:
+        path: its file; none: it is not kept.
+        points: pairs of tokens read and the held-out figure.
+    """
+
+    path: Path | None
+    points: list[tuple[int, float]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, options: Any) -> Curve:
+        """That of a run, with the points it has so far."""
+        path = options.checkpoint.with_suffix(".curve.json") if options.checkpoint else None
+        found = json.loads(path.read_text()) if path and options.resume and path.exists() else []
+        return cls(path, [(tokens, value) for tokens, value in found])
+
+    def add(self, tokens: int, value: float) -> None:
+        """One more point."""
+        self.points.append((tokens, round(value, 4)))
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.path, json.dumps(self.points).encode())
+
+
+def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
+    """The drafter's shape: the target's vocabulary, context and ends of text; embeddings tied to the LM head."""
+    theirs = teacher.config
+    return LlamaConfig(
+        vocab_size=theirs.vocab_size,
+        hidden_size=options.hidden,
+        intermediate_size=options.inner,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.hidden // options.head_size,
+        num_key_value_heads=options.hidden // options.head_size,
+        max_position_embeddings=theirs.max_position_embeddings,
+        tie_word_embeddings=True,
+        bos_token_id=theirs.bos_token_id,
+        eos_token_id=theirs.eos_token_id,
+        pad_token_id=theirs.pad_token_id,
+    )
+
+
+def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Dialogues side by side: ids int64 [B, n], features [B, n, D], which places are text, which decide the answer."""
+    found = [readings.dialogue(row) for row in rows]
+    n = max(len(d.ids) for d in found)
+    ids = torch.zeros(len(found), n, dtype=torch.long)
+    features = torch.zeros(len(found), n, found[0].features.shape[1], dtype=found[0].features.dtype)
+    text, answer = torch.zeros(2, len(found), n, dtype=torch.bool)
+    for b, one in enumerate(found):
+        ids[b, : len(one.ids)], features[b, : len(one.ids)] = one.ids, one.features
+        text[b, : len(one.ids) - 1] = True
+        answer[b, one.n_prompt - 1 : len(one.ids) - 1] = True
+    return ids, features, text, answer
+
+
+def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
+    """Train the drafter and write it to `options.out`; returns its figures, and what else its card says."""
+    torch.set_num_threads(options.threads)
+    teacher, readings = load_teacher(options), Readings(options.readings)
+    train, held = readings.part(held=False), readings.part(held=True)[: options.held]
+    counts = counts_of(readings, train)
+    kept_ids = kept_tokens(counts, options.vocabulary, [teacher.tokenizer.eos_token_id])
+    kept = torch.tensor(kept_ids)
+    place = torch.full((len(counts),), -1).index_copy_(0, kept, torch.arange(len(kept)))
+    drafter = build_model(config_of(options, teacher), options.seed)
+    facts = {"kept": len(kept_ids), "covered": round(coverage(counts_of(readings, held), kept_ids), 4)}
+    report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
+    optimizers = build_optimizers(drafter, options.matrix_rate, options.other_rate)
+    rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
+    own = drafter.get_input_embeddings().get_parameter("weight")
+    curve = Curve.of(options)
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        ids, features, text, _ = together(readings, rows(step))
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        places = text.flatten().nonzero().flatten()
+        chosen = places[torch.randperm(len(places), generator=generator)[: options.positions]]
+        labels = place[ids.roll(-1, 1).flatten()[chosen]]
+        with half_precision():
+            with torch.no_grad():
+                wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)
+            states = drafter.model(ids, use_cache=False)[0].flatten(0, 1)[chosen]
+            said = F.linear(states, own[kept])
+        loss = distillation_loss(said, wanted, labels.clamp_min(0), 0.0)
+        known = labels >= 0
+        loss = loss + options.text_weight * F.cross_entropy(said[known].float(), labels[known])
+        loss.backward()
+        agreed = (said.argmax(-1) == wanted.argmax(-1)).float().mean()
+        return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(agreed)}
+
+    def on_checkpoint(result: RunResult) -> str:
+        drafter.eval()
+        result.held["agreement"] = agreement(drafter, kept, teacher, readings, held)
+        curve.add(result.tokens, result.held["agreement"])
+        drafter.train()
+        save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
+        return f"chat-drafter: says the target's likeliest token at {result.held['agreement']:.3f} of held-out places"
+
+    clock = RunClock(options.minutes, options.steps)
+    loop = LoopOptions("chat-drafter", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
+    return result, facts | {"curve": curve.points, "answer_tokens": int(counts.sum())}
+
+
+@torch.inference_mode()
+def agreement(
+    drafter: LlamaForCausalLM, kept: Tensor, teacher: Teacher, readings: Readings, rows: list[int], size: int = 16
+) -> float:
+    """Share of the places of these answers at which the drafter's likeliest token is the target's, of all tokens."""
+    own, agreed, total = drafter.get_input_embeddings().get_parameter("weight")[kept], 0, 0
+    order = sorted(rows, key=lambda row: readings.rows[row, 3])
+    for start in range(0, len(order), size):
+        ids, features, _, answer = together(readings, order[start : start + size])
+        with half_precision():
+            states = drafter.model(ids, use_cache=False)[0][answer]
+            mine = kept[F.linear(states, own).argmax(-1)]
+        theirs = torch.cat([teacher.logits(part).argmax(-1) for part in features[answer].split(512)])
+        agreed, total = agreed + int((mine == theirs).sum()), total + len(mine)
+    return agreed / max(total, 1)

@@ -1,0 +1,211 @@
+"""What a frozen target makes of its own answers: the features its LM head reads, and the stream behind chosen layers.
+
+Every drafter learns from the same readings, so they are made once and kept as flat files, appended answer by answer:
+whoever is stopped goes on where it was. Laws are not kept: they follow from features by the target's LM head.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Models
+from workbench.engine.models import load_models
+from workbench.engine.runner import Segment
+from workbench.trace.files import write_whole
+from workbench.training.answers import HELD_EVERY, read
+from workbench.training.clock import RunClock
+from workbench.training.heads.features import Dialogue
+from workbench.training.loop import Report
+
+CHUNK = 512
+"""Tokens read at once."""
+REPORT_S = 60.0
+COLUMNS = ("n", "start", "prompt", "length", "greedy")
+"""Of a row: number of its prompt, where it begins in the flat files, tokens of its prompt, of all, greedily written."""
+
+
+@dataclass
+class ReadOptions:
+    """Options of the `readings` recipe.
+
+    Attributes:
+        target: Name or folder of the target.
+        answers: Folder written by the `answers` recipe.
+        out: Folder of the readings.
+        taps: Layers whose output is kept, too, counted from 1.
+        tokens: Tokens read, prompts among them, after which it ends.
+        longest: Prompts with answers of more tokens are left out.
+        dtype: Number format of the target.
+        threads: CPU threads.
+    """
+
+    target: str = "smollm2"
+    answers: Path = Path(".cache/train/answers")
+    out: Path = Path(".cache/train/readings")
+    taps: tuple[int, ...] = ()
+    tokens: int = 4_000_000
+    longest: int = 640
+    dtype: str = "bfloat16"
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings on disk.
+
+    Attributes:
+        folder: where they are.
+    """
+
+    folder: Path
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Target, width, tapped layers and number format."""
+        return json.loads((self.folder / "readings.json").read_text())
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Of each answer what `COLUMNS` names, int64 [n, 5]."""
+        path = self.folder / "rows.bin"
+        found = np.fromfile(path, dtype=np.int64) if path.exists() else np.zeros(0, np.int64)
+        return found[: len(found) // len(COLUMNS) * len(COLUMNS)].reshape(-1, len(COLUMNS))
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all whole rows."""
+        return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
+
+    def part(self, held: bool) -> list[int]:
+        """Rows that are kept for measuring, or those to train on."""
+        return np.flatnonzero((self.rows[:, 0] % HELD_EVERY == 0) == held).tolist()
+
+    def dialogue(self, row: int) -> Dialogue:
+        """A prompt with its answer and the features at each of its tokens."""
+        _, start, n_prompt, length, _ = (int(x) for x in self.rows[row])
+        ids = torch.from_numpy(self._flat("ids", np.uint16)[start : start + length].astype(np.int64))
+        return Dialogue(ids, n_prompt, self.stream("features", row))
+
+    def stream(self, name: str, row: int) -> Float[Tensor, "n D"]:
+        """Of an answer, "features", or "tap-6": what left the sixth layer. bfloat16."""
+        _, start, _, length, _ = (int(x) for x in self.rows[row])
+        width = self.facts["width"]
+        kept = self._flat(name, np.int16).reshape(-1, width)[start : start + length]
+        return torch.from_numpy(kept.copy()).view(torch.bfloat16)
+
+    def _flat(self, name: str, kind: type) -> np.ndarray:
+        return np.memmap(self.folder / f"{name}.bin", dtype=kind, mode="r")[: self._size(name)]
+
+    def _size(self, name: str) -> int:
+        return self.n_tokens * (1 if name == "ids" else self.facts["width"])
+
+
+def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
+    """Read answers until there are none left, or enough; returns the figures.
+
+    Raises:
+        ParameterError: the folder holds readings of another target or of other layers.
+    """
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+    models = load_models(options.target, None, "cpu", options.dtype)
+    target = models.target
+    facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
+    facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype}
+    readings = _begun(options.out, facts)
+    done, n_tokens = set(readings.rows[:, 0].tolist()), readings.n_tokens
+    names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
+    clock, new, told = RunClock(float("inf")), 0, 0.0
+    files = {name: (options.out / f"{name}.bin").open("r+b") for name in [*names, "rows"]}
+    for name, file in files.items():  # what a killed run wrote of its last answer is written over
+        file.truncate(
+            readings.rows.nbytes if name == "rows" else n_tokens * (2 if name == "ids" else 2 * facts["width"])
+        )
+        file.seek(0, 2)
+    waiting = (line for line in read(options.answers / "answers.jsonl") if line["n"] not in done)
+    for line in waiting:
+        ids = line["prompt"] + line["answer"]
+        if len(ids) > options.longest or not line["answer"]:
+            continue
+        streams = read_one(models, ids, options.taps)
+        files["ids"].write(np.asarray(ids, dtype=np.uint16).tobytes())
+        for name in names[1:]:
+            files[name].write(streams[name].to(torch.bfloat16).cpu().contiguous().view(torch.int16).numpy().tobytes())
+        row = (line["n"], n_tokens, len(line["prompt"]), len(ids), int(line["temperature"] == 0))
+        for name in names:
+            files[name].flush()
+        files["rows"].write(np.asarray(row, dtype=np.int64).tobytes())
+        files["rows"].flush()
+        n_tokens, new = n_tokens + len(ids), new + len(ids)
+        if clock.seconds - told > REPORT_S:
+            told = clock.seconds
+            report(f"readings: {n_tokens:,} tokens · {new / clock.seconds:,.0f}/s")
+        if n_tokens >= options.tokens:
+            break
+    for file in files.values():
+        file.close()
+    return {"tokens": n_tokens, "answers": len(Readings(options.out).rows), "seconds": round(clock.seconds, 1)}
+
+
+@torch.inference_mode()
+def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> dict[str, Float[Tensor, "n D"]]:
+    """The target's streams over a text: "features", and "tap-6" for what left the sixth layer if that is tapped.
+
+    No logits are computed but the last ones of each piece: features are the last layer's stream, normed.
+    """
+    target, slot = models.target, models.target.open()
+    trunk = target.model.get_decoder()
+    assert isinstance(trunk, nn.Module)
+    last_norm, found = trunk.get_submodule("norm"), dict[int, list[Tensor]]()
+    before, target.tap_layers = target.tap_layers, {target.n_layers - 1, *(layer - 1 for layer in taps)}
+    try:
+        for piece in torch.tensor(ids, device=target.device).split(CHUNK):
+            out = target.forward([Segment(slot, piece)], last_only=True)
+            target.commit(slot, range(len(piece)))
+            for layer, stream in out.taps.items():
+                found.setdefault(layer, []).append(stream[0])
+    finally:
+        target.tap_layers = before
+        target.close(slot)
+    streams = {layer + 1: torch.cat(parts) for layer, parts in found.items()}
+    return {"features": last_norm(streams[target.n_layers])} | {f"tap-{layer}": streams[layer] for layer in taps}
+
+
+def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
+    """The readings that are there already, of the same kind."""
+    path = folder / "readings.json"
+    before = json.loads(path.read_text()) if path.exists() else facts
+    if before != facts:
+        changed = ", ".join(f"{name}={before.get(name)}" for name in facts if before.get(name) != facts[name])
+        raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")
+    write_whole(path, (json.dumps(facts, indent=1) + "\n").encode())
+    for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):
+        (folder / f"{name}.bin").touch()
+    return Readings(folder)
+
+
+def batches(readings: Readings, rows: Sequence[int], size: int, seed: int) -> Callable[[int], list[int]]:
+    """Which rows are read in a step: some of about one length, in a new order every time round.
+
+    They depend on the step's number alone, so that a resumed run reads on.
+    """
+    lengths, each = readings.rows[:, 3], -(-len(rows) // size)
+
+    @lru_cache(maxsize=1)
+    def groups(turn: int) -> list[list[int]]:
+        rng = np.random.default_rng((seed, turn))
+        order = sorted(rows, key=lambda row: lengths[row] + rng.uniform(-6, 6))
+        return [order[i * size : (i + 1) * size] for i in rng.permutation(each).tolist()]
+
+    return lambda step: groups(step // each)[step % each]

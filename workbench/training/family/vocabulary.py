@@ -1,0 +1,45 @@
+"""Which tokens a drafter of a large vocabulary keeps: those that its target says most."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from workbench.training.family.readings import Readings
+
+
+def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
+    """How often the target said each token in these answers, int64 [V]."""
+    found = np.zeros(readings.facts["vocabulary"], np.int64)
+    for row in rows:
+        one = readings.dialogue(row)
+        found += np.bincount(one.ids[one.n_prompt :].numpy(), minlength=len(found))
+    return found
+
+
+def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
+    """The `size` tokens said most, increasing; of those never said the first ones, which byte-level BPE made first.
+
+    Args:
+        counts: how often each token was said, [V].
+        size: how many to keep.
+        always: kept whatever was said: the end of the text.
+
+    Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3: the drafter's own calibration text decides.
+
+    Example:
+        >>> kept_tokens(np.array([0, 5, 0, 7, 1]), 3)
+        [1, 3, 4]
+        >>> kept_tokens(np.array([0, 5, 0, 7, 1]), 3, always=[2])
+        [1, 2, 3]
+    """
+    order = np.argsort(-counts, kind="stable").tolist()
+    first = sorted(set(always))
+    rest = [token for token in order if token not in set(always)]
+    return sorted([*first, *rest][:size])
+
+
+def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:
+    """Share of what the target said that can be drafted with these tokens."""
+    return float(counts[list(kept)].sum() / max(counts.sum(), 1))
