@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from workbench.bench import laws
-from workbench.bench.check import check_families, check_greedy, check_method
+from workbench.bench import check, laws
+from workbench.bench.check import check_families, check_greedy, check_method, leaping
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, corners
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.bench.laws import LAWS, TINY_PROMPT, check_law
@@ -190,6 +193,44 @@ def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
     finding = check_greedy(broken, models, PROMPTS, max_new_tokens=10)
     assert finding.verdict == FAIL
     assert "differs at token" in finding.detail
+
+
+def test_without_time_a_sample_of_the_settings_is_tried_and_the_line_says_so(models: Models) -> None:
+    """The defaults are always tried on every prompt."""
+    lookup = registry.get("prompt-lookup")
+    finding = check_greedy(lookup, models, PROMPTS, max_new_tokens=10, seconds=0)
+    others = len(corners(lookup))
+    assert finding.verdict == PASS
+    assert f"a sample, 0 of {others} other settings: there was no time for more" in finding.detail
+    assert finding.figures["tried"] == len(PROMPTS)
+    assert (finding.figures["settings"], finding.figures["settings_left_out"]) == (1 + others, others)
+    whole = check_greedy(lookup, models, PROMPTS, max_new_tokens=10)
+    assert "sample" not in whole.detail
+    assert whole.figures["tried"] == len(PROMPTS) + others
+    found = list(check_method(lookup, models, PROMPTS, max_new_tokens=10, runs=10, seconds=0))
+    assert "a sample" in found[0].detail
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 12, 16])
+def test_any_beginning_of_the_order_is_spread_over_all_settings(n: int) -> None:
+    lookup = registry.get("prompt-lookup")
+    settings = [lookup.with_params(depth=i + 1) for i in range(n)]
+    order = [c.values["depth"] - 1 for c in leaping(settings)]
+    assert sorted(order) == list(range(n))
+    if n >= 12:
+        third = sorted(order[: n // 3])
+        assert max(b - a for a, b in zip([-1, *third], [*third, n], strict=True)) <= n // 2
+
+
+def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(0.0, 32.0)  # every reading of the clock is 32 s later: 2 s a run in the trial
+    monkeypatch.setattr(check, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    monkeypatch.setattr(check, "sample_many", lambda *_: None)
+    lookup = registry.get("prompt-lookup")
+    assert check.affordable(lookup, models, PROMPTS[0], 333, math.inf) == 333
+    assert check.affordable(lookup, models, PROMPTS[0], 333, 1200.0) == 300
+    assert check.affordable(lookup, models, PROMPTS[0], 333, 1e6) == 333
+    assert check.affordable(lookup, models, PROMPTS[0], 333, 1.0) == check.LEAST
 
 
 def test_what_cannot_run_is_skipped_with_the_reason(models: Models) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from workbench.bench.finding import (
     setting,
 )
 from workbench.bench.forced import noisy_copy
-from workbench.bench.laws import LAWS, TINY_PROMPT, check_law, given_law
+from workbench.bench.laws import LAWS, TINY_PROMPT, check_law, given_law, sample_many
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
@@ -47,6 +49,7 @@ def check_method(
     max_new_tokens: int = 24,
     runs: int = 1000,
     families: Sequence[str] = (),
+    seconds: float = math.inf,
 ) -> Iterator[Finding]:
     """Test one method.
 
@@ -57,19 +60,24 @@ def check_method(
         max_new_tokens: length of greedy texts.
         runs: samples of each setting in each sampling test; a third of them with trained heads, which are slower.
         families: tiny random models of these families are decoded greedily too, where the method needs no trained head.
+        seconds: to spend on the target, half of them for greedy text; where they are too few for everything, settings
+            and runs are sampled, and the finding says so.
     """
     reason = models.why_not(method.needs)
     if reason:
         yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason, kind="availability")
         return
-    yield check_greedy(method, models, prompts, max_new_tokens)
+    yield check_greedy(method, models, prompts, max_new_tokens, seconds=seconds / 2)
     bare = not set(method.needs) - {"drafter", "trees"} and Prompt.of(prompts[0]).images is None
     if families and bare:
         yield check_families(method, models.tokenizer, families, max_new_tokens)
     if method.promise is Promise.GREEDY_EXACT:
         return
     if not bare:
-        yield check_law(method, models, given_law(models, prompts[0], runs // 3), runs // 3, prompts[0])
+        few = affordable(method, models, prompts[0], runs // 3, seconds / 2)
+        found = check_law(method, models, given_law(models, prompts[0], few), few, prompts[0])
+        said = f"; {few} runs of {runs // 3}, as many as there was time for" if few < runs // 3 else ""
+        yield dataclasses.replace(found, detail=found.detail + said)
         return
     tiny = tiny_models(models.tokenizer)
     with _one_thread():
@@ -128,21 +136,34 @@ def check_greedy(
     prompts: Sequence[Sequence[int] | Prompt],
     max_new_tokens: int = 24,
     others: Sequence[Configured] | None = None,
+    seconds: float = math.inf,
 ) -> Finding:
     """Greedy tokens against Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
     The others, by default all parameter corners, are tried on the first prompt. Whatever a method promises of its law,
     it promises this: an approximate rule and a simulation are greedy-exact too. A method that refused every setting, or
     that drafted nothing in any text, has not been tested and fails.
+
+    Args:
+        method: from the registry.
+        models: target in float64.
+        prompts: token ids, or prompts with pictures.
+        max_new_tokens: length of the texts.
+        others: settings besides the defaults; None: all parameter corners.
+        seconds: after which no further one of the others is begun. They are taken in an order that leaps from
+            parameter to parameter, the same in every run, so that what was tried is a sample of them all.
     """
     start = time.perf_counter()
-    found = _Greedy.of(method, models, prompts, max_new_tokens, corners(method) if others is None else others)
+    settings = corners(method) if others is None else others
+    found = _Greedy.of(method, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": found.equal,
         "tried": found.tried,
         "prompts": len(prompts),
         "tokens": max_new_tokens,
         "drafted": found.drafted,
+        "settings": 1 + len(settings),
+        "settings_left_out": found.left_out,
     }
     good = found.equal == found.tried
     return _judged(method, "greedy text equals Hugging Face's", good, found.detail, start, "greedy", figures)
@@ -156,6 +177,7 @@ class _Greedy:
     tried: int
     drafted: int
     detail: str
+    left_out: int = 0
 
     @classmethod
     def of(
@@ -165,13 +187,17 @@ class _Greedy:
         prompts: Sequence[Sequence[int] | Prompt],
         length: int,
         others: Sequence[Configured],
+        seconds: float = math.inf,
     ) -> _Greedy:
-        engine = Engine(models, record=False)
+        engine, ends = Engine(models, record=False), time.perf_counter() + seconds
         given = [Prompt.of(prompt) for prompt in prompts]
         wanted = [greedy_reference(models, prompt, length) for prompt in given]
-        cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in others]
-        same, n_drafted, wrong, refused = 0, 0, "", []
-        for configured, i in cases:
+        cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in leaping(others)]
+        same, n_drafted, wrong, refused, left_out = 0, 0, "", [], 0
+        for number, (configured, i) in enumerate(cases):
+            if number >= len(prompts) and time.perf_counter() > ends:
+                left_out = len(cases) - number
+                break
             row = engine.submit(given[i].request(configured, max_new_tokens=length))
             while not engine.idle:
                 engine.step()
@@ -186,10 +212,36 @@ class _Greedy:
             elif not wrong:
                 at = next((k for k, (a, b) in enumerate(zip(got, wanted[i], strict=False)) if a != b), len(got))
                 wrong = f"prompt {i + 1} with {setting(configured)} differs at token {at + 1}"
-        tried = len(cases) - len(refused)
+        tried = len(cases) - len(refused) - left_out
         detail = f"{same} of {tried} texts equal" + (f"; {wrong}" if wrong else "")
+        if left_out:
+            detail += (
+                f"; a sample, {len(others) - left_out} of {len(others)} other settings: there was no time for more"
+            )
         detail += f"; refused on this target: {', '.join(refused)}" if refused else ""
-        return cls(same, tried, n_drafted, detail)
+        return cls(same, tried, n_drafted, detail, left_out)
+
+
+def leaping(settings: Sequence[Configured]) -> list[Configured]:
+    """All of them, neighbours far apart: any beginning of the list is spread over the whole."""
+    n = len(settings)
+    step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # the golden section leaps evenly
+    return [settings[i * step % n] for i in range(n)]
+
+
+TRIAL, LEAST = 16, 96
+"""Runs by which it is found how long one takes, and the fewest that say anything of a law."""
+
+
+def affordable(method: Method, models: Models, prompt: Sequence[int] | Prompt, runs: int, seconds: float) -> int:
+    """Runs of each setting in a test of a law that end within `seconds` on this target, by trial; `runs` at most."""
+    if seconds == math.inf or runs <= LEAST:
+        return runs
+    start = time.perf_counter()
+    sample_many(method.with_params(), models, LAWS[1], TRIAL, prompt)
+    each = (time.perf_counter() - start) / TRIAL
+    settings = 1 + len(corners(method, kinds=("choice",)))
+    return max(LEAST, min(runs, int(seconds / (each * settings))))
 
 
 def _judged(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Json, Target
 from workbench.service.checks import check_models
 
+MINUTES = 8.0
 PROMPTS = ("Once upon a time there was a little", "The red ball, the blue ball, the red ball, the", "A")
 VISION_TARGET = "vision-target"
 SIGNS = {"pass": "✓ pass", "fail": "✕ FAIL", "measured": "· measured", "skipped": "– skipped"}
@@ -25,6 +28,9 @@ def check(
     device: Device = "cpu",
     runs: Annotated[int, typer.Option(min=100, help="Samples of each test of a sampling law.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of the greedy texts, in tokens.")] = 24,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="About how long; on a slow target settings are then sampled. 0 is no limit.")
+    ] = MINUTES,
     report: Annotated[
         bool,
         typer.Option(help="Check on the bundled models and write the exactness board; goes on where it was stopped."),
@@ -43,6 +49,8 @@ def check(
     computed in full, and once for each choice of a parameter): a law that is kept fails a line once in 10,000. An
     approximate method promises no law: how far it is from it is reported. A method that refused every setting, that
     never drafted, or that was named here and cannot run, has not passed.
+
+    A large target would take longer than --minutes: then a sample of the settings is tried, and the line says so.
 
     With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
     and the evidence goes into assets/boards, method by method.
@@ -75,13 +83,17 @@ def check(
         return loaded[pair]
 
     findings = []
-    for method in chosen:
+    ends = math.inf if report or not minutes else time.monotonic() + 60 * minutes
+    for number, method in enumerate(chosen):
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
         fitting = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
         place = next(fitting, pairs[0])
         models, mine = models_of(place), []
         prompts = picture_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
-        for finding in check_method(method, models, prompts, max_new_tokens, runs, tuple(FAMILIES) if report else ()):
+        left = sum(not models.why_not(other.needs) for other in chosen[number:])
+        share = max(0.0, ends - time.monotonic()) / max(left, 1)
+        tried = tuple(FAMILIES) if report else ()
+        for finding in check_method(method, models, prompts, max_new_tokens, runs, tried, share):
             mine.append(finding)
             if not as_json:
                 line = f"{SIGNS[finding.verdict]:<11} {finding.method:<16} {finding.claim}: {finding.detail}"
