@@ -56,6 +56,9 @@ def test_a_place_on_the_server_is_no_name_unless_it_is_listed(tmp_path: Path, mo
             wire.model_name("target", place, ["small"])
         assert wire.model_name("target", place, [place]) == place
     assert wire.model_name("target", "owner/name", []) == "owner/name"
+    assert wire.model_name("target", "models/hers", [], hub_only=True) == "models/hers", "the Hub's, if it has one"
+    with pytest.raises(ModelError, match="not the name of a model"):
+        wire.model_name("target", "models/x.gguf", [], hub_only=True)
 
 
 def test_an_error_tells_no_path_and_no_secret() -> None:

@@ -129,6 +129,28 @@ def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: t
     assert again.status_code == 401, "another key, another cookie"
 
 
+@pytest.mark.parametrize(
+    ("url", "more", "jar"),
+    [
+        ("http://localhost:7860", {}, "SameSite=Strict"),
+        ("https://localhost:7860", {}, "SameSite=Strict; Secure"),
+        ("https://localhost:7860", {"public": True}, "SameSite=None; Secure; Partitioned"),
+        ("https://localhost:7860", {"origins": ["https://hub.example.org"]}, "SameSite=None; Secure; Partitioned"),
+        ("https://localhost:7860", {"origins": ["https://localhost"]}, "SameSite=Strict; Secure"),
+        ("http://localhost:7860", {"public": True}, "SameSite=Strict"),
+    ],
+)
+def test_the_cookie_goes_along_in_frames_where_others_may_show_one_and_https_makes_it_safe(
+    url: str, more: dict[str, Any], jar: str
+) -> None:
+    front = make(Loaded(), door("127.0.0.1", key=SECRET, env={}, **more))
+    form = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
+    kept = ask(front, "POST", f"{url}/", headers=form, content=f"key={SECRET}".encode()).headers["set-cookie"]
+    assert kept.endswith(f"; Path=/; {jar}")
+    own = ask(front, path=f"{url}/", headers=form).headers.get_list("content-security-policy")[0]
+    assert ("frame-ancestors 'self'" in own) == (not more or "https://localhost" in str(more)), "else the door says who"
+
+
 def tries(front: Any, key: str, n: int = 1, peer: str = "203.0.113.7", path: str = "/v1/models") -> list[int]:
     """What an address gets that sends a key so many times."""
     headers = {"authorization": f"Bearer {key}"}

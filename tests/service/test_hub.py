@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from workbench.client import wire
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.service import Backend, hub
 from workbench.service.progress import BrokenOffError, Progress
@@ -194,8 +195,56 @@ def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch:
     monkeypatch.setattr(hub, "fetch", fetch)
     for start in (lambda b: b.preload(), lambda b: b.start(PROMPT), lambda b: b.preload(["smollm2"])):
         bench = backend()
-        begun.clear(), ended.clear()
+        begun.clear()
+        ended.clear()
         start(bench)
         assert begun.wait(20)
         bench.close()
         assert ended.wait(10), "the load goes on"
+
+
+def said(ask: Callable[[], Any]) -> str:
+    """What a call answers, errors too."""
+    try:
+        return repr(ask())
+    except WorkbenchError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
+    backend: Callable[..., Backend],
+    folders: tuple[str, str],
+    online: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where strangers ask, a name with a slash is the Hub's, or the answers would say what lies here."""
+    shutil.copytree(folders[0], tmp_path / "owner" / "hers")
+    (tmp_path / "owner" / "x--y").mkdir()  # no Hub id can be called so
+    monkeypatch.chdir(tmp_path)
+    online(f"http://127.0.0.1:{closed_port()}")
+    bench = backend(folders=False)
+
+    def told(name: str) -> list[str]:
+        def run(**asked: Any) -> Any:
+            options = wire.start_options(bench, {"prompt": PROMPT, "method": "draft-model", **asked})
+            return bench.start(**options).wait(60)
+
+        asked = (
+            lambda: wire.models(bench, name, None),
+            lambda: bench.drafters(name),
+            lambda: [(method["name"], method["reason"]) for method in bench.methods(name)],
+            lambda: [(method["name"], method["reason"]) for method in bench.methods(None, name)],
+            lambda: bench.conditions("prompt-lookup", name),
+            lambda: bench.load(name),
+            lambda: bench.unload(name),
+            lambda: run(target=name),
+            lambda: run(drafter=name),
+            lambda: [target["name"] for target in bench.targets()],
+        )
+        return [said(ask).replace(name, "NAME") for ask in asked]
+
+    assert told("owner/hers") == told("owner/none")
+    assert told("owner/x--y") == told("owner/z--y")
+    assert any("cannot be reached" in text for text in told("owner/hers"))
+    assert backend().start(PROMPT, "autoregressive", target="owner/hers", max_new_tokens=2).wait(60).token_ids

@@ -18,6 +18,7 @@ from typing import Any
 from workbench.bench.lanes import Lane
 from workbench.bench.machine import machine_facts
 from workbench.engine.bundle import heads_of, locate
+from workbench.engine.placed import path_of
 from workbench.methods import known
 
 MEASURING = 3
@@ -95,7 +96,7 @@ def fingerprint(name: str) -> str | None:
         ModelError: this is no name of a model.
     """
     place = locate(name)
-    if Path(place).is_dir():
+    if path_of(place).is_dir():
         return _digest(tuple(_dated(path) for pattern in FILES for path in sorted(Path(place).glob(pattern))))
     from huggingface_hub import try_to_load_from_cache
 

@@ -25,7 +25,8 @@ class Workbench:
         device: "auto", "cpu", "cuda", ….
         dtype: "auto", "float64", "float32", "bfloat16", "float16".
         drafter_dtype: the same for draft models.
-        options: further options of `workbench.service.Backend`: `max_rows`, `limits`, `memory_bytes`, `allow_models`.
+        options: further options of `workbench.service.Backend`: `max_rows`, `limits`, `memory_bytes`, `allow_models`,
+            `folders`.
 
     Raises:
         WorkbenchError: nobody answers at the address, or it is no workbench.
@@ -93,6 +94,11 @@ class Workbench:
     def metrics_text(self) -> str:
         """Prometheus' text format: runs, rounds, tokens, τ and acceptance by method, queue, memory."""
         return self._backend.metrics_text()
+
+    @property
+    def hub_only(self) -> bool:
+        """Whether names that are not listed are the Hub's alone; see `workbench.service.Backend.hub_only`."""
+        return self._backend.hub_only
 
     @property
     def limits(self) -> Any:

@@ -249,13 +249,15 @@ def _message(value: Any) -> dict[str, Any]:
     return {"role": role, "content": prompt(content)}
 
 
-def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
+def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = False) -> str | None:
     """The name of a model, or None. Folders and files of the server are not named over the wire, unless it lists them.
 
     Args:
         name: of the field, for the message.
         value: what was sent.
         known: names that the server lists.
+        hub_only: whether the backend looks for other names on the Hub alone. Then no folder is looked for here either:
+            an answer that depended on it would tell of it.
 
     Raises:
         ModelError: neither a listed name nor a Hub id.
@@ -263,7 +265,8 @@ def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
     if value is None or value == "":
         return None
     given = as_typed(text(name, value))
-    if given in known or (_HUB_NAME.fullmatch(given) and ".." not in given and not _is_place(given)):
+    is_id = _HUB_NAME.fullmatch(given) and ".." not in given and not is_gguf(given)
+    if given in known or (is_id and (hub_only or not _is_place(given))):
         return given
     raise ModelError(f"{given[:80]!r} is not the name of a model.", "Use a listed name, or a Hub id like owner/name.")
 
@@ -271,7 +274,7 @@ def model_name(name: str, value: Any, known: Sequence[str]) -> str | None:
 def _is_place(name: str) -> bool:
     """Whether what looks like a Hub id would be a folder or a file of the server, which goes before one of the Hub."""
     try:
-        return is_gguf(name) or Path(name).exists()
+        return Path(name).exists()
     except OSError:  # it is there, and may not be looked at
         return True
 
@@ -283,7 +286,8 @@ def models(client: Any, target: Any, drafter: Any) -> tuple[str | None, str | No
         ModelError: one is not the name of a model.
     """
     listed = ["auto", "none", *(entry["name"] for entry in (*client.targets(), *client.drafters()))]
-    return model_name("target", target, listed), model_name("drafter", drafter, listed)
+    apart = getattr(client, "hub_only", False) is True
+    return model_name("target", target, listed, apart), model_name("drafter", drafter, listed, apart)
 
 
 def start_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:

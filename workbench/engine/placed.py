@@ -6,6 +6,7 @@ a model goes by its name. Names are given once in a process: a second path that 
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,15 @@ _TYPED: dict[str, str] = {}
 _LOCK = threading.Lock()
 
 
+class HubId(str):
+    """A name that means a model of the Hub, whatever lies in a folder of this machine that is called like it.
+
+    What strangers name is looked for on the Hub alone: an answer that depended on the folder would tell them of it.
+    """
+
+    __slots__ = ()
+
+
 def named(model: str) -> str:
     """The name that a model goes by in this process; what is neither a folder with a model nor a file keeps its own.
 
@@ -26,7 +36,7 @@ def named(model: str) -> str:
         model: bundled or published name, folder, GGUF file, one of their names, or Hub id.
     """
     known = bundled()
-    if model in _PLACES or model in known or model in PUBLISHED or not model:
+    if isinstance(model, HubId) or model in _PLACES or model in known or model in PUBLISHED or not model:
         return model
     try:
         place = Path(model).expanduser().resolve()
@@ -60,6 +70,8 @@ def as_typed(model: str) -> str:
 
 def path_of(model: str) -> Path:
     """Where a model lies that goes by the last part of its path; for anything else what it says as a path."""
+    if isinstance(model, HubId):
+        return Path(os.devnull) / model  # under which nothing lies
     return _PLACES.get(model) or Path(model).expanduser()
 
 

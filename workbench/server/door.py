@@ -66,7 +66,7 @@ class Door:
     def before(self, app: Any) -> Any:
         """The same ASGI application behind this door."""
         app = Users(app, self.is_users) if self.open else app
-        app = Keys(app, self.key) if self.key else app
+        app = Keys(app, self.key, self.allow.framed) if self.key else app
         return Callers(Origins(app, self.allow, forms=self.key is not None), self.trusted)
 
     def is_users(self, scope: Any) -> bool:

@@ -40,9 +40,9 @@ class Keys:
     """ASGI middleware: who does not send the key gets nothing.
 
     The key is sent as `Authorization: Bearer KEY`, as OpenAI's clients do, or as `X-Api-Key: KEY`. A browser is shown a
-    form, and then holds a cookie that no script reads and no other site can use. The cookie follows from the key: it is
-    worth nothing once that has changed, and does not tell it. That of a short key follows from a secret of this process
-    as well and goes with it, or cookies could be made from guesses, which nobody counts.
+    form, and then holds a cookie that no script reads and no other site can use: see `_jar`. It follows from the key:
+    it is worth nothing once that has changed, and does not tell it. That of a short key follows from a secret of this
+    process as well and goes with it, or cookies could be made from guesses, which nobody counts.
 
     An address that has sent too many wrong keys is told to wait. A right one never has to where it is long: nobody
     finds it by trying, and whoever shares an address with somebody who tries is not locked out. A short one has to wait
@@ -51,10 +51,11 @@ class Keys:
     Args:
         app: what stands behind it.
         key: the key.
+        framed: whether pages of others may show the server's in a frame.
     """
 
-    def __init__(self, app: Any, key: str) -> None:
-        self.app = app
+    def __init__(self, app: Any, key: str, framed: bool = False) -> None:
+        self.app, self.framed = app, framed
         self.key = key.encode()
         self.is_long = len(key) >= SHORT
         self._seed = self.key if self.is_long else _SALT + self.key
@@ -121,17 +122,29 @@ class Keys:
         given = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
         known, late = self._try(request.scope, given.strip().encode())
         if not known:
-            return _form(f"{late.message} {late.remedy}" if late else "That is not the key.", late)
+            return self._form(f"{late.message} {late.remedy}" if late else "That is not the key.", late)
         last = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
         answer = RedirectResponse(f"./{last}{query}", 303)  # to itself, under whatever path a proxy has it
-        secure = request.url.scheme == "https"
-        answer.set_cookie(self.cookie, self._derived("cookie"), STAY_S, httponly=True, samesite="strict", secure=secure)
+        given = f"{self.cookie}={self._derived('cookie')}; HttpOnly; Max-Age={STAY_S}; Path=/; {self._jar(request)}"
+        answer.headers.append("set-cookie", given)
         return answer
+
+    def _jar(self, request: Request) -> str:
+        """With which requests a browser sends the cookie: with those of this server's own pages.
+
+        Where others may show these in a frame, as the Hub does a Space, also inside of such a frame, which only https
+        makes possible; in a jar for each site around it ("Partitioned"), so that one who was let in inside of the Hub's
+        page is not let in inside of another's. Browsers that know no such jars send it with requests from any site:
+        what changes something is refused to those by its origin, see `workbench.server.origins`.
+        """
+        if request.url.scheme != "https":
+            return "SameSite=Strict"
+        return "SameSite=None; Secure; Partitioned" if self.framed else "SameSite=Strict; Secure"
 
     def _ask(self, request: Request) -> Response:
         if request.method in READS and "text/html" in request.headers.get("accept", ""):
-            return _form("")
+            return self._form("")
         return refused(
             request.scope,
             401,
@@ -140,6 +153,14 @@ class Keys:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
+
+    def _form(self, problem: str, late: CapacityError | None = None) -> Response:
+        page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
+        policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
+        policy += "" if self.framed else "; frame-ancestors 'self'"  # else `Origins` says whose pages may
+        headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}
+        headers |= _later(late) if late else {}
+        return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 429 if late else 401, headers)
 
 
 def _given(scope: Any) -> tuple[bytes, bytes]:
@@ -156,14 +177,6 @@ def _wait(scope: Any, late: CapacityError) -> Response:
 
 def _later(late: CapacityError) -> dict[str, str]:
     return {"retry-after": str(late.retry_after_s)}
-
-
-def _form(problem: str, late: CapacityError | None = None) -> Response:
-    page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
-    policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'"
-    headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}
-    headers |= _later(late) if late else {}
-    return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 429 if late else 401, headers)
 
 
 def _kind(request: Request) -> str:

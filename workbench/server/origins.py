@@ -71,6 +71,12 @@ class Allowed:
         return name in self.named and port in ("", default)
 
     @property
+    def framed(self) -> bool:
+        """Whether pages of others may show the server's in a frame: any page, or some by their origins."""
+        others = (page for page in self.origins if page == ANY or not self.host(page.partition("://")[2]))
+        return self.frames or any(others)
+
+    @property
     def named(self) -> tuple[str, ...]:
         """Given names that are one server's: on the usual port of such a name is a proxy of this one."""
         return tuple(name for name in self.given if name != "localhost" and "*" not in name and not is_address(name))

@@ -69,6 +69,7 @@ class Backend:
         memory_bytes: for weights and caches of all models; by default a share of the device's memory.
         allow_models: names that may be used besides the bundled ones and the defaults; None: any bundled name, folder
             or Hub id.
+        folders: whether users may name folders and files of this machine; False for a server, whose users are others.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class Backend:
         limits: Limits | None = None,
         memory_bytes: int | None = None,
         allow_models: Sequence[str] | None = None,
+        folders: bool = True,
     ) -> None:
         self.limits, self.max_rows = limits or Limits(), max_rows
-        self._names = Names(target, drafter, allow_models)
+        self._names = Names(target, drafter, allow_models, folders)
         self._options: dict[str, Any] = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
         self._born = time.monotonic()
         self._book = Book(self.limits)
@@ -143,6 +145,11 @@ class Backend:
         device = resolve_device(self._options["device"])
         dtype = resolve_dtype(self._options["dtype"], device)
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
+
+    @property
+    def hub_only(self) -> bool:
+        """Whether names that are not listed are the Hub's alone: no folder of this machine is looked for."""
+        return not self._names.folders
 
     # -- models --------------------------------------------------------------------------------------------------
 

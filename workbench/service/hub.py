@@ -59,7 +59,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
     if converted.is_gguf(name):
         return str(converted.convert(path_of(name), _copying(progress)))
     place = locate(name)
-    if Path(place).is_dir():
+    if path_of(place).is_dir():
         return place
     check_name(name)
     info = _ask(name, PATIENCE_S)

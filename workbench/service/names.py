@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from workbench.core.errors import ModelError
 from workbench.engine.bundle import bundled, own_drafter
 from workbench.engine.converted import is_gguf
-from workbench.engine.placed import named, path_of
+from workbench.engine.placed import HubId, as_typed, named, path_of
 from workbench.engine.published import PUBLISHED, here
 
 Pair = tuple[str, str | None]
@@ -22,13 +22,16 @@ class Names:
         drafter: used with that target when none is named; "auto": the bundled one, if the target is.
         allow: names that may be used besides the bundled and published ones and these two; None: any name, folder, GGUF
             file or Hub id.
+        folders: whether other names than the default ones may be those of folders and files of this machine; False
+            where strangers say them: those are of the Hub then, and nobody learns what lies here.
 
     Attributes:
         target: the name of the default target; folders go by their names, see `workbench.engine.placed`.
         allowed: what `allow` says, in its order.
     """
 
-    def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None) -> None:
+    def __init__(self, target: str, drafter: str | None, allow: Sequence[str] | None, folders: bool = True) -> None:
+        self.folders = folders
         self.target, self.drafter = named(target), drafter and named(drafter)
         self.allowed = tuple(map(named, allow or ()))
         self._allow = None if allow is None else {*allow, target, drafter, *self.allowed, self.target, self.drafter}
@@ -59,6 +62,9 @@ class Names:
         Raises:
             ModelError: this is no name of a model, or one that may not be used here.
         """
+        own = {*bundled(), *PUBLISHED, *self.allowed, self.target, self.drafter}
+        if not self.folders and isinstance(said, str) and as_typed(said) not in own:
+            said = HubId(said)
         self._check(said)
         return named(said)
 

@@ -167,6 +167,9 @@ class ZeroClient:
         ModelError: no target could be loaded.
     """
 
+    hub_only = True
+    """No name is looked for anywhere: what can be used is loaded."""
+
     def __init__(
         self,
         gpu: GPU,

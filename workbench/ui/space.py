@@ -141,7 +141,7 @@ def client(
     _write_logs(place, others)
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
-        allow_models=place.allow_models,
+        allow_models=place.allow_models, folders=False,
     )  # fmt: skip
     workbench.preload(background.named(behind, fetches=place.mode is not Mode.LOCAL))
     return workbench
