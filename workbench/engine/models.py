@@ -25,6 +25,7 @@ from workbench.engine.bundle import DEFAULT_TARGET, bundled, locate, own_drafter
 from workbench.engine.bundle import bundled_folder as bundled_folder  # where notebooks ask for it
 from workbench.engine.checksums import check_weights
 from workbench.engine.clock import Meter
+from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.layers import encoder_decoder
 from workbench.engine.packed import pack
 from workbench.engine.pictures import why_no_pictures
@@ -174,11 +175,19 @@ def _remedy(name: str, place: str) -> str:
 
 @dataclass(slots=True)
 class HeadInfo:
-    """A trained head found on disk: its folder and its configuration."""
+    """A trained head found on disk.
+
+    Attributes:
+        name: of its folder.
+        folder: where it lies.
+        config: its configuration.
+        problem: why it cannot be used with the target that it names; empty when it can.
+    """
 
     name: str
     folder: Path
     config: dict[str, Any]
+    problem: str = ""
 
 
 @dataclass
@@ -233,7 +242,7 @@ class Models:
             sees = self.drafter is None or self.drafter_processor is not None
             return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads pictures."
         if need in self.heads:
-            return ""
+            return self.heads[need].problem
         return f"There are no {need} heads trained for {self.target_name or 'this target'}."
 
     def why_not(self, needs: tuple[str, ...]) -> str:
@@ -262,15 +271,28 @@ class Models:
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
-    """Heads on disk that were trained for this target and have its width."""
-    found = {}
+    """Heads on disk that were trained for a target of this name and width; those for other weights say so."""
+    found: dict[str, HeadInfo] = {}
     for name, folder in bundled().items():
         config = json.loads((folder / "config.json").read_text())
         kind = config.get("workbench_head")
         fits = trained_for(config) == target_name and config.get("hidden_size") == target.hidden_size
         if kind and fits:
-            found[kind] = HeadInfo(name, folder, config)
+            problem = _other_weights(name, config, target_name, target)
+            if not problem or kind not in found:
+                found[kind] = HeadInfo(name, folder, config, problem)
     return found
+
+
+def _other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
+    """Why a head is not for the weights of this target; empty when it is, or does not say for which it is."""
+    wanted = config.get(WEIGHTS)
+    if not wanted or not differ(str(wanted), fingerprint(target.model)):
+        return ""
+    return (
+        f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
+        "Train it again for them (`workbench train`), or give the weights that it was trained for."
+    )
 
 
 def same_vocabulary(target: Any, drafter: Any) -> bool:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 from workbench.engine.checksums import write_sums
+from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.trace.files import replacing, write_whole
 from workbench.training.clock import RunClock
 from workbench.training.distill import load_target
@@ -165,6 +166,7 @@ def train_medusa(options: MedusaOptions, report: Report) -> RunResult:
             "vocab_size": target.config.vocab_size,
             "n_heads": options.heads,
             "target": "text-target",
+            WEIGHTS: fingerprint(target),
             "head_accuracy": accuracy,
         }
         save_heads(heads, options.out, config)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.trace.files import write_whole
 from workbench.training.generators import ASSISTANT
 from workbench.training.heads.artefact import NETS, load_saved, save_net
@@ -110,7 +111,8 @@ def _train_one(
     begin = None if options.begin is None else load_saved(options.begin / FOLDERS[method])[0]
     net, result = train_net(head, target, lambda pictured: next(sources[pictured]), report, held, begin)
     out = options.out / FOLDERS[method]
-    save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), loss=options.loss)
+    facts = {WEIGHTS: fingerprint(target), "loss": options.loss}
+    save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)
     figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
     if options.begin is not None:
         figures["begun"] = json.loads((options.begin / FOLDERS[method] / "training.json").read_text())

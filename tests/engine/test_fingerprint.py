@@ -1,0 +1,78 @@
+"""A head is for the weights that it was trained on, whatever they are rounded to, and not for others of their name."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.errors import MethodUnavailableError
+from workbench.engine import Engine, Request, load_models
+from workbench.engine.bundle import bundled, bundled_folder
+from workbench.engine.fingerprint import N_BITS, TOLERATED, WEIGHTS, differ, fingerprint
+from workbench.engine.models import find_heads, load_model
+from workbench.methods import registry
+
+
+def model(seed: int = 0) -> torch.nn.Module:
+    return worlds.family("llama", seed, vocab_size=257)
+
+
+def test_rounding_leaves_it_and_another_training_does_not() -> None:
+    one, other = model(), model(1)
+    mine = fingerprint(one)
+    assert len(mine) == N_BITS // 4
+    assert fingerprint(copy.deepcopy(one).float()) == mine
+    rounded = copy.deepcopy(one).to(torch.bfloat16)
+    assert not differ(fingerprint(rounded), mine)
+    embedding = rounded.float().get_input_embeddings().weight  # type: ignore[operator]
+    scale = embedding.abs().amax(1, keepdim=True) / 7
+    embedding.data.copy_((embedding / scale).round() * scale)
+    assert not differ(fingerprint(rounded.float()), mine), "four bits a weight"
+    assert differ(fingerprint(other), mine)
+
+
+def test_so_many_bits_may_differ_and_nonsense_is_of_no_weights() -> None:
+    mine = int(fingerprint(model()), 16)
+    changed = [f"{mine ^ (1 << n) - 1:064x}" for n in (TOLERATED, TOLERATED + 1)]
+    assert [differ(f"{mine:064x}", other) for other in changed] == [False, True]
+    assert differ(f"{mine:064x}", "x")
+
+
+@pytest.mark.parametrize("name", ["text-target", "vision-target"])
+def test_every_bundled_head_says_for_which_weights_it_is(name: str) -> None:
+    mine = fingerprint(load_model(name, torch.device("cpu"), torch.float32))
+    configs = [json.loads((folder / "config.json").read_text()) for folder in bundled().values()]
+    heads = [c for c in configs if "workbench_head" in c and c["target"] == name]
+    assert heads
+    assert all(not differ(c[WEIGHTS], mine) for c in heads)
+
+
+def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("text-target", "text-medusa"):
+        shutil.copytree(bundled_folder() / name, tmp_path / name)
+    monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
+    models = load_models("text-target", None, "cpu")
+    assert models.missing("medusa") == ""
+    models.target.model.get_input_embeddings().weight.data.normal_()  # trained anew
+    models.heads = find_heads("text-target", models.target)
+    medusa = registry.get("medusa")
+    why = models.why_not(medusa.needs)
+    assert "text-medusa was trained for other weights than those of this text-target" in why
+    assert "workbench train" in why
+    engine = Engine(models)
+    with pytest.raises(MethodUnavailableError, match="other weights"):
+        engine.generate(Request([5, 6, 7], medusa, max_new_tokens=4))
+    assert engine.generate(Request([5, 6, 7], registry.get("prompt-lookup"), max_new_tokens=4)).footer.error == ""
+    config = tmp_path / "text-medusa" / "config.json"
+    said = json.loads(config.read_text())
+    del said[WEIGHTS]
+    config.write_text(json.dumps(said))
+    assert not find_heads("text-target", models.target)["medusa"].problem, "made before heads said so"
