@@ -16,8 +16,8 @@ WEIGHTS = "target_weights"
 """In a head's configuration: the fingerprint of the target that it was trained on."""
 N_BITS = 256
 TOLERATED = 32
-"""Bits that may differ. Rounding to four bits changes a weight by a tenth of their spread, which swaps a few per cent of
-the pairs; the weights of two trainings agree in half of them, 128 ± 8."""
+"""Bits that may differ. Rounding to four bits changes a weight by a tenth of their spread, which swaps a few per cent
+of the pairs; the weights of two trainings agree in half of them, 128 ± 8."""
 _SCATTER = 2_654_435_761  # Knuth's multiplier: consecutive numbers land far from each other
 
 

@@ -111,7 +111,7 @@ def _train_one(
     begin = None if options.begin is None else load_saved(options.begin / FOLDERS[method])[0]
     net, result = train_net(head, target, lambda pictured: next(sources[pictured]), report, held, begin)
     out = options.out / FOLDERS[method]
-    facts = {WEIGHTS: fingerprint(target), "loss": options.loss}
+    facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
     save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)
     figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
     if options.begin is not None:
