@@ -338,8 +338,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "cache-commits-the-first-nodes",
         "engine/cache.py",
-        "torch.tensor([length + node for node in path]",
-        "torch.tensor([length + i for i, _ in enumerate(path)]",
+        "to_device([length + node for node in path]",
+        "to_device([length + i for i, _ in enumerate(path)]",
         CACHE + "test_commits_rewinds_and_moves_leave_each_row_its_own_text",
         why="after a branch was taken the target goes on from the keys of another one: wrong text",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -60,10 +61,18 @@ TREES = {
 
 
 @pytest.mark.parametrize("kind", TREES)
-@pytest.mark.parametrize(("temperature", "most"), [(0.0, 5), (0.7, 8)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("temperature", "most"), [(0.0, 6), (0.7, 9)], ids=["greedy", "sampled"])
 def test_a_round_passes_few_times_over_whole_laws_and_never_slowly(kind: str, temperature: float, most: int) -> None:
     found = passes(TREES[kind], temperature)
     names = [name for name, _ in found]
     assert not [name for name in names if name in SLOW], names
     assert not [name for name, wide in found if wide], "nothing of whole laws is in float64"
     assert len(names) <= most, names
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7], ids=["greedy", "sampled"])
+def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> None:
+    method = registry.get("autoregressive").with_params()
+    row = Row(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
+    logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
+    assert figures(row, DraftTree.empty(), logits, record=True)[4].tolist() == pytest.approx([math.log(2)])

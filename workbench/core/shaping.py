@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.transfer import to_device
+
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
@@ -41,8 +43,8 @@ class LogitBias:
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
         """Logits after the tokens `ids`."""
-        at = torch.tensor(self.tokens, device=scores.device)
-        return scores.index_add(1, at, scores.new_tensor(self.values).expand(len(scores), -1))
+        at = to_device(self.tokens, scores.device)
+        return scores.index_add(1, at, to_device(self.values, scores.device, scores.dtype).expand(len(scores), -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +59,4 @@ class NotBefore:
         """Logits after the tokens `ids`, prompt included."""
         if ids.shape[1] - self.prompt_length >= self.least:
             return scores
-        return scores.index_fill(1, torch.tensor(self.tokens, device=scores.device), -math.inf)
+        return scores.index_fill(1, to_device(self.tokens, scores.device), -math.inf)

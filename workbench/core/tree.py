@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.transfer import to_device
 
 
 class Sampling(str, Enum):
@@ -69,7 +70,7 @@ class DraftTree:
     def chain(cls, tokens: Sequence[int], source: str = "", device: torch.device | str = "cpu") -> DraftTree:
         """A deterministic chain of host tokens."""
         n, device = len(tokens), torch.device(device)
-        ids = torch.tensor(tokens, dtype=torch.long, device=device)
+        ids = to_device(tokens, device, torch.long)
         certain = _certain(n, device)
         return cls(ids, chain_parents(n, device), certain, Sampling.DETERMINISTIC, n, min(n, 1), source=source)
 
@@ -92,14 +93,14 @@ class DraftTree:
         if len(tokens) != len(parents):
             raise WorkbenchError(f"A tree of {len(tokens)} tokens needs as many parents, not {len(parents)}.")
         return cls(
-            tokens=torch.tensor(tokens, dtype=torch.long, device=device),
-            parents=torch.tensor(parents, dtype=torch.long, device=device),
+            tokens=to_device(tokens, device, torch.long),
+            parents=to_device(parents, device, torch.long),
             logq=torch.zeros(len(tokens), device=device),
             sampling=Sampling.DETERMINISTIC,
             depth=max(depths, default=0),
             fanout=max(Counter(parents).values(), default=0),
             source=source,
-            score=None if score is None else torch.tensor(list(score), dtype=torch.float32, device=device),
+            score=None if score is None else to_device(list(score), device, torch.float32),
         )
 
 

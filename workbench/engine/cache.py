@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from workbench.core.transfer import to_device
+
 
 @dataclass(slots=True)
 class Window:
@@ -159,7 +161,7 @@ class TreeCache(Cache):
             return
         with torch.inference_mode():
             for stack in self._stacks:
-                index = torch.tensor([length + node for node in path], device=stack.device)
+                index = to_device([length + node for node in path], stack.device)
                 stack[:, :, row, :, length : length + len(path)] = stack[:, :, row].index_select(3, index)
 
     @property

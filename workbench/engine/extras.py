@@ -13,8 +13,8 @@ from torch import Tensor
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.core.shaping import LogitBias, NotBefore, Penalties
+from workbench.core.transfer import to_device, to_host
 from workbench.engine.detokenise import TokenText
-from workbench.engine.parts import to_host
 from workbench.engine.runner import Runner, Segment, Slot
 
 CHUNK = 128
@@ -99,7 +99,7 @@ class Scored:
 def scored(logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText) -> list[Scored]:
     """The tokens that stand at the places of `logits`, with their log-probabilities."""
     laws = logits.double().log_softmax(1)
-    at = laws.new_tensor(tokens).long()
+    at = to_device(list(tokens), laws.device, torch.long)
     best = laws.topk(min(n_top, laws.shape[1]), dim=1)
     mine = laws.gather(1, at.unsqueeze(1))
     own, above, ids, values = to_host([mine.squeeze(1), (laws > mine).sum(1), best.indices, best.values])
@@ -118,7 +118,7 @@ def prefill_scored(
     found = []
     for start in range(0, len(tokens) - 1, CHUNK):
         piece, behind = tokens[start : start + CHUNK][: len(tokens) - 1 - start], tokens[start + 1 : start + CHUNK + 1]
-        out = target.forward([Segment(slot, torch.tensor(piece, device=target.device))])
+        out = target.forward([Segment(slot, to_device(piece, target.device))])
         slot.last_hidden = out.hidden[0, -1]
         target.commit(slot, range(len(piece)))
         found += scored(out.logits[0, : len(piece)], behind, n_top, token_text)

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.sampling import SamplingParams, largest, law, with_history
+from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import to_host
 from workbench.engine.request import Row
 
 TOP = 8
 """Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""
 
-N_FIGURES = 14
+N_FIGURES = 15
 """Tensors that `figures` returns for each row."""
 
 
@@ -23,7 +23,7 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
     Args:
-        row: its sampling, verifier and random stream are used; `row.uniform`, `row.q_of`, `row.reason` and `row.raw`
+        row: its sampling, verifier and random stream are used; `row.uniform`, `row.reason` and `row.raw`
             are set.
         tree: the draft.
         logits: at the root and after each node.
@@ -33,14 +33,14 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         In the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each place [N+1]; its
         probability [N+1]; entropy [N+1]; target's probability [N]; acceptance probability [N]; drafter's probability
         [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
-        empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty.
+        empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
+        `q_of` [N+1] or empty.
     """
     n = len(tree)
     row.raw = logits if row.request.extras.logprobs is not None else None
     if row.sampling.needs_history:
         logits = with_history(logits, row.sampling, _histories(row, tree, logits.device))
-    if logits.dtype in (torch.bfloat16, torch.float16):
-        logits = logits.float()
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     greedy = row.sampling.greedy
     p = logits.softmax(1) if greedy else law(logits, row.sampling)
     place = len(row.committed)
@@ -58,7 +58,7 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     p_top, top = largest(p, TOP)
     entropy = _entropy(logits, p, top[:, :1], p_top[:, 0], row.sampling)
     reason = ruling.reason
-    nothing = q = top_q = inputs = p.new_zeros(0)
+    nothing = q = top_q = q_of = inputs = p.new_zeros(0)
     if reason is not None and "q" in reason.inputs:
         q = reason.inputs["q"]
     elif tree.score is not None:
@@ -68,24 +68,24 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     if record and tree.q is not None and tree.q_of is not None:
         q_best, best = largest(tree.q, TOP)
         top_q = torch.stack([best.to(p.dtype), q_best.to(p.dtype)])
-        row.q_of = tree.q_of
+        q_of = tree.q_of
     row.reason = reason
     if reason is not None and reason.inputs:
         inputs = torch.stack([values.to(p.dtype) for values in reason.inputs.values()])
     return [
         tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
         top_q, nothing if ruling.score is None else ruling.score, inputs,
-        nothing if reason is None or reason.of is None else reason.of,
+        nothing if reason is None or reason.of is None else reason.of, q_of,
     ]  # fmt: skip
 
 
 def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:
     """Tokens up to and including each place of the tree (costs a synchronisation on a GPU)."""
-    committed = torch.tensor(row.committed, device=device)
+    committed = to_device(row.committed, device)
     histories = [committed]
     tokens, parents = to_host([tree.tokens, tree.parents])
     for token, parent in zip(tokens, parents, strict=True):
-        histories.append(torch.cat([histories[parent + 1], committed.new_tensor([token])]))
+        histories.append(torch.cat([histories[parent + 1], to_device([token], device)]))
     return histories
 
 
@@ -99,8 +99,7 @@ def _entropy(
     filters have left few tokens. Logits of −inf have p = 0 and must not give NaN. What rounding leaves of an entropy of
     0 may fall below it, and is 0.
     """
-    if sampling.needs_history:
-        logits = logits.clamp_min(-1e30)
+    logits = logits.clamp_min(-1e30)
     heat = 1.0 if sampling.greedy else sampling.temperature
     mean = torch.linalg.vecdot(p, logits)
     return ((logits.gather(1, best).squeeze(1) - mean) / heat - p_best.log()).clamp_min_(0)

@@ -26,6 +26,7 @@ from workbench.core.errors import (
     as_said,
 )
 from workbench.core.panics import no_panic
+from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.changing import let_go, levels_left, prime, put_in_force
 from workbench.engine.clock import Clock, Span
@@ -33,7 +34,7 @@ from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.extras import prefill_scored, scored
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.models import Models, encode
-from workbench.engine.parts import Outcome, Plan, to_host
+from workbench.engine.parts import Outcome, Plan
 from workbench.engine.pictures import check_end, check_text, shown, tokens_of
 from workbench.engine.recording import Judged, record_round
 from workbench.engine.request import (
@@ -343,7 +344,7 @@ class Engine:
         """The last committed token and the draft behind it."""
         assert row.slot is not None
         row.slot.scratch = 0
-        root = torch.tensor([row.committed[-1]], device=self.models.target.device)
+        root = to_device(row.committed[-1:], self.models.target.device)
         if len(tree) == 0:
             return Segment(row.slot, root)
         tokens = torch.cat([root, tree.tokens])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -185,16 +184,3 @@ class Schedule:
     """Decides what runs when. `Sequential` is the only one so far: draft, then verify."""
 
     name: ClassVar[str] = "sequential"
-
-
-def to_host(tensors: Sequence[Tensor]) -> list[Any]:
-    """Copy tensors to lists with one synchronisation, whatever their number."""
-    if not tensors or tensors[0].device.type == "cpu":
-        return [t.tolist() for t in tensors]
-    flat = torch.cat([t.reshape(-1).double() for t in tensors]).cpu()
-    lists, at = [], 0
-    for tensor in tensors:
-        part = flat[at : at + tensor.numel()].reshape(tensor.shape)
-        lists.append(part.tolist() if tensor.is_floating_point() else part.long().tolist())
-        at += tensor.numel()
-    return lists

@@ -48,17 +48,18 @@ class Judged:
     top_q: list[Any]
     inputs: list[list[float]]
     rule_of: list[int]
+    q_of: list[int]
     source: str | tuple[str, ...]
 
     @classmethod
     def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of = more
+        score, inputs, rule_of, q_of = more
         verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
         return cls(
             tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
-            tree.source,
+            q_of, tree.source,
         )  # fmt: skip
 
     @property
@@ -169,7 +170,7 @@ def record_round(
             Top(ids, [token_text(t) for t in ids], probs)
             for ids, probs in zip(judged.top_tokens, judged.top_probs, strict=True)
         ]
-        record.top_q = _top_q(row, judged, token_text)
+        record.top_q = _top_q(judged, token_text)
     return record
 
 
@@ -208,9 +209,9 @@ def _why(
     return [None if rule is None else rule.name for rule in mine], inputs
 
 
-def _top_q(row: Row, judged: Judged, token_text: TokenText) -> list[Top | None]:
-    if not judged.top_q or row.q_of is None:
+def _top_q(judged: Judged, token_text: TokenText) -> list[Top | None]:
+    if not judged.top_q:
         return []
     ids, probs = judged.top_q
     tops = [Top([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
-    return [tops[m] if m >= 0 else None for m in row.q_of.tolist()]
+    return [tops[m] if m >= 0 else None for m in judged.q_of]

@@ -122,7 +122,6 @@ class Row:
         self.notes: list[str] = []
         self.changes: list[Change] = []
         self.uniform: list[float] | None = None
-        self.q_of: Tensor | None = None
         self.reason: Reason | None = None
         self.raw: Tensor | None = None  # the target's own logits of the round, where log-probabilities are wanted
         self.cut_text_at: int | None = None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.core.errors import CapacityError, ContextError, ModelError
+from workbench.core.transfer import to_device
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.layers import (
@@ -214,7 +215,7 @@ class Runner:
             ContextError: the model has no positions for them.
         """
         self._refuse_beyond(slot.length + len(tokens))
-        ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
+        ids = to_device(list(tokens), self.device, torch.long)
         for piece in ids.split(chunk):
             out = self.forward([Segment(slot, piece)], last_only=True)
             slot.last_hidden = out.hidden[0, -1]
@@ -358,14 +359,14 @@ class Runner:
         if len(set(begins)) == 1:
             self.cache.window = Window(slice(lo, lo + len(rows)), begins[0], None, used)
         else:
-            index = torch.tensor(begins, device=self.device).unsqueeze(1) + self._numbers[:n]
+            index = to_device(begins, self.device).unsqueeze(1) + self._numbers[:n]
             self.cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
         if len(rows) == 1 and rows[0] is not None and rows[0].sees is None:
             base = begins[0] + slots[0].rope_delta
             positions = self._numbers[base : base + n].unsqueeze(0)
             full = self.masks.chain(begins[0], n, used)
         else:
-            positions = torch.tensor([[s.length + s.rope_delta] for s in slots], device=self.device).repeat(1, n)
+            positions = to_device([[s.length + s.rope_delta] for s in slots], self.device).repeat(1, n)
             starts, sees = list(begins), [None if segment is None else segment.sees for segment in rows]
             for b, (slot, segment) in enumerate(zip(slots, rows, strict=True)):
                 if segment is None:
@@ -380,7 +381,7 @@ class Runner:
             full = self.masks.tree(starts, sees, n, used)
         mask = full
         if self.masks.positional:
-            places = positions - torch.tensor([[slot.rope_delta] for slot in slots], device=self.device)
+            places = positions - to_device([[slot.rope_delta] for slot in slots], self.device)
             mask = self.masks.of_kinds(full, places, self._key_positions(slots, places, begins, n, used))
         if self._multi_rope:
             positions = positions.unsqueeze(0).expand(3, -1, -1)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.sampling import law, likeliest, pick, with_history
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner, Segment, Slot
@@ -74,7 +75,7 @@ def draft_chain(
             row = rows[i]
             logits = fit_vocabulary(out.logits[b, feed[i].shape[0] - 1 : feed[i].shape[0]], size)
             if row.sampling.needs_history:
-                past = torch.tensor(row.committed, device=logits.device)
+                past = to_device(row.committed, logits.device)
                 logits = with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])])
             if logits.dtype in (torch.bfloat16, torch.float16):
                 logits = logits.float()

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from workbench.core.errors import MethodUnavailableError
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
@@ -147,4 +148,4 @@ def unread(row: Row, models: Models, slot: Slot) -> torch.Tensor:
     """Committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
     assert models.drafter is not None
     slot.scratch = 0
-    return torch.tensor(row.committed[slot.length + slot.shift :], device=models.drafter.device)
+    return to_device(row.committed[slot.length + slot.shift :], models.drafter.device)

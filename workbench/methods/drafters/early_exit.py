@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-import torch
-
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
@@ -52,5 +51,5 @@ class EarlyExit(Drafter):
         target = rows[0].models.target
         for row in rows:
             row.place.scratch = 0
-        first = [torch.tensor(row.committed[-1:], device=target.device) for row in rows]
+        first = [to_device(row.committed[-1:], target.device) for row in rows]
         return draft_chain(rows, target, [row.place for row in rows], first, "early-exit", layers=range(exit_layer))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.core.params import param
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.checksums import check_weights
 from workbench.engine.models import HeadInfo, Models
@@ -61,7 +62,7 @@ class FeatureState:
     def newest(self) -> Float[Tensor, "1 D"] | None:
         """The state at the newest pair, once all that was accepted has been read: in one call, all of it stable."""
         if self.features:
-            tokens = torch.tensor(self.tokens, device=self.features[0].device)
+            tokens = to_device(self.tokens, self.features[0].device)
             pairs = self.net.pairs(self.models.target.embed(tokens), torch.cat(self.features))
             places = torch.arange(self.place, self.place + len(self.tokens), device=tokens.device)
             self.guess = self._run(pairs.unsqueeze(0), places)[:, -1]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
+from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import to_host
 from workbench.methods.drafters.compressors import spread
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import FeatureNet, Seen, View

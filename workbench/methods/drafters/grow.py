@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import law, with_history
+from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
@@ -132,7 +133,7 @@ class Growth:
         logits = fit_vocabulary(logits, self.vocabulary)
         sampling = self.row.sampling
         if sampling.needs_history:
-            histories = [torch.tensor([*self.row.committed, *path], device=self.device) for path in paths]
+            histories = [to_device([*self.row.committed, *path], self.device) for path in paths]
             logits = with_history(logits, sampling, histories)
         return logits.float().softmax(1) if sampling.greedy else law(logits, sampling)
 
@@ -165,11 +166,12 @@ class TreeFromModel(Drafter):
         tokens = unread(row, row.models, row.state.slot)
         return growth, growth.first(tokens)
 
-    def finish(self, row: Row, growth: Growth, order: Sequence[int] | None = None) -> None:
+    def finish(self, row: Row, growth: Growth, order: Int[Tensor, " kept"] | None = None) -> None:
         """Remember where the nodes of the final tree lie. `order[i]` is the growth's index of final node i."""
-        read = torch.cat(growth.read).tolist() if growth.read else []
-        place = {node: i for i, node in enumerate(read)}
-        final = range(growth.n) if order is None else order
+        asked = [*([torch.cat(growth.read)] if growth.read else []), *([] if order is None else [order])]
+        found = to_host(asked)
+        place = {node: i for i, node in enumerate(found[0])} if growth.read else {}
+        final = range(growth.n) if order is None else found[-1]
         row.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
     def observe(self, row: Row, outcome: Outcome) -> None:

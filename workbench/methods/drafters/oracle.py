@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.sampling import law
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -34,7 +34,7 @@ class Oracle(Drafter):
         target = rows[0].models.target
         for row in rows:
             row.place.scratch = 0
-        first = [torch.tensor(row.committed[-1:], device=target.device) for row in rows]
+        first = [to_device(row.committed[-1:], target.device) for row in rows]
         return draft_chain(rows, target, [row.place for row in rows], first, "oracle", q_law=mixture)
 
 

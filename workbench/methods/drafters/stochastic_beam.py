@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.params import param
+from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Plan
 from workbench.engine.request import Row
@@ -42,7 +43,7 @@ class StochasticBeam(TreeFromModel):
         logq: list[Tensor] = []
         for level in range(plan.depth):
             u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
-            child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device).view(p.shape))
+            child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(self.width, int(torch.isfinite(flat).sum()))
             top = flat.topk(k)  # falling: siblings come out in their order
@@ -67,7 +68,7 @@ class StochasticBeam(TreeFromModel):
             depth=plan.depth,
             fanout=self.width,
             q=torch.cat(laws),
-            q_of=torch.tensor(law_of, device=growth.device),
+            q_of=to_device(law_of, growth.device),
             source="draft-tree-sampled",
         )
 

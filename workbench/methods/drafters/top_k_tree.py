@@ -45,6 +45,6 @@ class TopKTree(TreeFromModel):
             scores.append((level[chosen].unsqueeze(1) + best.values.log()).view(-1))
         ranking = torch.cat(scores).nan_to_num(-torch.inf)  # a draft model that fails ranks last, and is still a tree
         keep = most_promising(ranking, self.nodes)
-        self.finish(row, growth, keep.tolist())
+        self.finish(row, growth, keep)
         tokens, parents, score = torch.cat(growth.tokens), torch.cat(growth.parents), torch.cat(chances)
         return subtree(keep, tokens, parents, score, plan.depth, k, "draft-tree")
