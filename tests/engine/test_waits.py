@@ -125,7 +125,7 @@ def test_every_kind_of_wait_is_counted() -> None:
     device = torch.zeros(4, device="cpu")
     mask = device < 1
     with Waits() as counted:
-        float(device[0]), device.sum().item(), device.tolist(), device.cpu().tolist(), bool(mask.all())
+        _ = float(device[0]), device.sum().item(), device.tolist(), device.cpu().tolist(), bool(mask.all())
         _ = device[mask], mask.nonzero(), torch.tensor([1], device="cpu")
         device[mask] = torch.ones(4, device="cpu")
         _ = torch.tensor([1]).to("cpu"), torch.tensor([1]).to("cpu", non_blocking=True), device[1:] + 1
