@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { clamp } from "./form.js";
 import { axes, first, fromQuery, plan, request, spec, suggestion, toQuery, values } from "./sweepchoice.js";
-import { interval, label, shade, words } from "./sweepgrid.js";
+import { interval, label, scale, shade, words } from "./sweepgrid.js";
 
 const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12, doc: "drafted tokens" }, policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
 const catalogue = {
@@ -57,4 +57,12 @@ test("a cell says its figure, its interval and n, in words too", () => {
   assert.equal(label(cell, { depth: [1, 2] }, "speedup", "speed-up"), "depth 2: speed-up 1.92×, 95 % interval 1.50× to 2.30×, n 4");
   assert.equal(label({ at: [0], state: "failed", error: "no heads" }, { depth: [1] }, "speedup", "speed-up"), "depth 1: failed: no heads");
   assert.deepEqual([shade(1, 1, 3), shade(3, 1, 3), shade(2, 2, 2), shade(null, 1, 2)], [0, 1, 0.5, 0]);
+});
+
+test("words along an axis keep their places while cells fill, with room for the first and the last", () => {
+  assert.deepEqual(scale([1, 2, 6]), { type: "linear", tickvals: [1, 2, 6] });
+  const words = scale(["autoregressive", "prompt-lookup", "<b>"]);
+  assert.deepEqual(words.range, [-0.5, 2.5]);
+  assert.deepEqual(words.categoryarray, ["autoregressive", "prompt-lookup", " b "]);
+  assert.equal(scale([0, "x"]).type, "category");
 });

@@ -80,4 +80,12 @@ function focus(state, button) {
   for (const cell of state.cells) cell.button.tabIndex = cell.button === button ? 0 : -1;
 }
 
-export default { render, words, interval, shade, label };
+/** The scale along an axis of the sweep: numbers have a tick each; words have half a place on either side, so that the first and the last are written in full.
+ *  @param {(number|string)[]} values  of the axis, in order
+ *  @returns {object}  for a chart's axis */
+export function scale(values) {
+  if (values.every((value) => typeof value === "number")) return { type: "linear", tickvals: values };
+  return { type: "category", categoryorder: "array", categoryarray: values.map((value) => `${value}`.replace(/[<>&]/g, " ")), range: [-0.5, values.length - 0.5] };
+}
+
+export default { render, words, interval, shade, label, scale };

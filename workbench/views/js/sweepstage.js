@@ -137,7 +137,7 @@ function lines(page, title, predicted) {
       x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.said[k]), line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" } })))],
     layout: {
       height: theory.length ? 340 : 290, margin: { l: 48, r: 12, t: theory.length > 1 ? 52 : 34, b: 40 }, showlegend: series.length > 1 || theory.length > 0, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: { title: { text: rowName.replaceAll("_", " "), font: { size: 12 } }, type: numeric ? "linear" : "category", ...(numeric && { tickvals: rowValues }), fixedrange: true, gridcolor: css("--wb-hair") },
+      xaxis: { title: { text: rowName.replaceAll("_", " "), font: { size: 12 } }, ...m.sweepgrid.scale(rowValues), fixedrange: true, gridcolor: css("--wb-hair") },
       yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-line"), zeroline: false, tickformat: metric === "acceptance_rate" ? ".0%" : "" },
       shapes: metric === "speedup" ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }] : [],
     },
