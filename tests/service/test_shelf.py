@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -299,3 +301,14 @@ def test_only_allowed_models_are_touched(backend: Callable[..., Backend], twins:
 def test_what_is_no_name_of_a_model_is_refused_at_once(backend: Callable[..., Backend], name: str) -> None:
     with pytest.raises(ModelError, match="not the name of a model"):
         backend().start(PROMPT, "autoregressive", target=name)
+
+
+def test_a_closed_backend_holds_no_model_though_somebody_holds_it(backend: Callable[..., Backend]) -> None:
+    """Gradio keeps an app that was closed, and with it the backend: each one served kept its models, 300 MB of them."""
+    bench = backend()
+    bench.load()
+    bench.start(PROMPT, "draft-model", max_new_tokens=2).wait(60)
+    models = weakref.ref(bench._shelf.desks()[0].models[None])
+    bench.close()
+    gc.collect()
+    assert models() is None

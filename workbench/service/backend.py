@@ -532,7 +532,7 @@ class Backend:
         return self._telemetry.text()
 
     def close(self) -> None:
-        """End all runs and threads; loads that are under way are broken off, or the process would wait for them."""
+        """End runs, threads and loads under way, which the process would wait for, and let go of all models."""
         self._closing.set()
         runs = self._book.active()
         for run in runs:
@@ -542,3 +542,4 @@ class Backend:
             time.sleep(0.01)
         self._loaders.shutdown(wait=False, cancel_futures=True)
         self._rounds.close()
+        self._shelf.close()

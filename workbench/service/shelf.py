@@ -168,6 +168,11 @@ class Shelf:
             del self._desks[target]
         _collect()
 
+    def close(self) -> None:
+        """Hold no model any more: what served this backend may live on, as an app of Gradio's does with all it had."""
+        with self._lock:
+            self._desks.clear()
+
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, pair: Pair, progress: Progress) -> Models:
