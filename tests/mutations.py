@@ -218,7 +218,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core/rejection.py",
         "left = p.scatter(1, torch.where(none, token[:, :1], token), 0.0)",
         "left = p.clone()",
-        ANY_TWO_LAWS,
+        REJECTION + "test_golden_acceptance",
         why="a chosen draft that was rejected can be written after all",
     ),
     _m(
