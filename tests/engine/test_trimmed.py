@@ -13,7 +13,7 @@ import torch
 import worlds
 from methods.test_exact_sampling import ALPHA, FILTERED, PLAIN, SETTINGS, fit_of
 
-from workbench.core.errors import ModelError
+from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.engine.models import bundled, bundled_folder, load_model
 from workbench.engine.runner import Segment
@@ -87,6 +87,29 @@ def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sa
     models = world([0, 2, 3], vocabulary=6)
     fit = fit_of(models, registry.get(name).with_params(**SETTINGS[name]), sampling, 2, 400)
     assert fit.fits(ALPHA), fit
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle-vlm", "flash"])
+def test_heads_draft_from_what_they_keep(name: str, tmp_path: Path) -> None:
+    prompt, kept = worlds.repeating_prompt(13, period=5), list(range(0, worlds.VOCABULARY, 3))
+    models = worlds.world(heads=tmp_path / "heads")
+    wanted = worlds.hf_greedy(models.target.model, prompt, 24)
+
+    def drafted(**config: Any) -> Any:
+        models.shared.clear()
+        models.heads[name].config.pop(KEY, None)
+        models.heads[name].config.update(config)
+        return Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+
+    whole, every, part = drafted(), drafted(**{KEY: list(range(worlds.VOCABULARY))}), drafted(**{KEY: kept})
+    assert whole.token_ids == every.token_ids == part.token_ids == wanted
+    assert [r.nodes.tokens for r in every.rounds] == [r.nodes.tokens for r in whole.rounds]
+    said = {token for r in part.rounds for token in r.nodes.tokens}
+    assert said
+    assert said <= set(kept)
+    for broken in ([5, 5], [worlds.VOCABULARY]):
+        with pytest.raises(WorkbenchError, match="no increasing list"):
+            drafted(**{KEY: broken})
 
 
 @pytest.mark.skipif("text-drafter" not in bundled(), reason="needs the bundled models")

@@ -12,12 +12,13 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request
-from workbench.engine.models import bundled, load_models
+from workbench.engine.models import HeadInfo, bundled, load_models
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.training import recipes
 from workbench.training.answers import AnswersOptions, read, write_answers
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
+from workbench.training.family.heads import ahead
 from workbench.training.family.readings import Readings, ReadOptions, batches, make_readings
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
@@ -117,3 +118,41 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
     assert more["curve"][:-1] == figures["curve"], "a resumed run goes on with its curve"
     assert np.isfinite(more["losses"]["loss"])
+
+
+@pytest.mark.parametrize("method", ["eagle-vlm", "medusa"])
+def test_heads_are_trained_and_draft_from_what_they_keep(method: str, options: ReadOptions, tmp_path: Path) -> None:
+    out = tmp_path / "models" / "heads"
+    chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out, "vocabulary": 700,
+              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "steps": 30, "rows": 8,
+              "places": 256, "threads": 1, "held": 4, "half": False}  # fmt: skip
+    figures = recipes.run("chat-heads", chosen, quiet)
+    assert figures["kept"] == 700
+    assert figures["curve"] == [(figures["tokens"], round(next(iter(figures["held"].values())), 4))]
+    begun = recipes.run("chat-heads", chosen | {"steps": 1, "out": tmp_path / "begun", "checkpoint": None}, quiet)
+    for name, loss in figures["losses"].items():
+        assert loss < 0.95 * begun["losses"][name], name
+    models = load_models("text-target", None, "cpu", "float64")
+    config = json.loads((out / "config.json").read_text())
+    models.heads[method] = HeadInfo("heads", out, config)
+    prompt = models.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Write a story about Tom."}], add_generation_prompt=True, return_dict=False
+    )
+    plain, drafted = (
+        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
+        for name in ("autoregressive", method)
+    )
+    assert drafted.token_ids == plain.token_ids
+    said = {token for r in drafted.rounds for token in r.nodes.tokens}
+    assert said
+    assert said <= set(config["draft_vocabulary"])
+
+
+def test_medusa_is_asked_for_the_tokens_behind_the_targets_own() -> None:
+    ids, features = torch.arange(20).view(2, 10), torch.arange(20.0).view(2, 10, 1)
+    answer = torch.zeros(2, 10, dtype=torch.bool)
+    answer[0, 3:8] = True  # decide the tokens 4 … 8
+    answer[1, 8:9] = True  # one token: nothing to guess behind it
+    read, wanted = ahead(ids, features, answer, 3)
+    assert read.flatten().tolist() == [3, 4, 5, 6]
+    assert wanted.tolist() == [[5, 6, 7, 8], [6, 7, 8, -1], [7, 8, -1, -1]]

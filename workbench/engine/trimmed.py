@@ -11,10 +11,12 @@ Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -35,16 +37,53 @@ class TrimmedLinear(nn.Linear):
         """Logits of all tokens."""
         seen = (self.weight._version, self.weight.data_ptr(), self.kept.device)
         if self.__dict__.get("_seen") != seen:
-            rows = self.weight.detach()[self.kept]
-            self._rows, self._seen = Matrix(rows) if is_small_on_cpu(self) else rows.t().contiguous(), seen
-        flat = x.reshape(-1, self.in_features)
-        said = self._rows(flat) if isinstance(self._rows, Matrix) else flat @ self._rows
-        every = said.new_full((flat.shape[0], self.out_features), -torch.inf)
+            self._rows, self._seen = product_with(self, self.kept), seen
+        said = self._rows(x.reshape(-1, self.in_features))
+        every = said.new_full((said.shape[0], self.out_features), -torch.inf)
         return every.index_copy_(1, self.kept, said).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies are not copied: a deep copy or a pickle makes its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_seen")}
+
+
+def product_with(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
+    """The product with some rows of an LM head, [T, D] → [T, K], laid out for few rows at a time."""
+    rows = head.get_parameter("weight").detach()[kept.to(head.get_parameter("weight").device)]
+    return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
+
+
+class SharedHead:
+    """A target's LM head as trained heads draft with it: of all its tokens, or of those alone that they keep.
+
+    Args:
+        head: the target's.
+        config: of the trained heads; its `draft_vocabulary` says which, and where it has none all are.
+
+    Raises:
+        ModelError: what they keep is no increasing list of the target's tokens.
+    """
+
+    def __init__(self, head: nn.Module, config: Mapping[str, Any]) -> None:
+        ids, size = config.get(KEY), head.get_parameter("weight").shape[0]
+        if ids is not None and not _are_tokens(ids, size):
+            raise ModelError(
+                f"`{KEY}` of these heads is no increasing list of the target's {size:,} token ids.",
+                "Train them again for this target, or fetch them again.",
+            )
+        self._head = head
+        self.kept = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
+        self._product = None if self.kept is None else product_with(head, self.kept)
+
+    def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
+        """Logits, one for each token kept."""
+        if self._product is None:
+            return self._head.forward(x)  # without the hooks that watch the target
+        return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+    def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+        """Token ids of places among the logits."""
+        return places if self.kept is None else self.kept[places]
 
 
 def trim(model: PreTrainedModel, name: str) -> None:

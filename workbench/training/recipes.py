@@ -1,9 +1,9 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['answers', 'chat-drafter', 'corpus', 'drafter', 'evaluate', 'medusa', 'readings', 'target', 'tokenizer', \
-'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', 'vision-target', \
-'vision-text-drafter', 'vision-tower']
+['answers', 'chat-drafter', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'medusa', 'readings', \
+'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
+'vision-target', 'vision-text-drafter', 'vision-tower']
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
+from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.loop import Report, RunResult
@@ -152,6 +153,11 @@ def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]
     return _finish(result, options.out, {"options": _chosen(options), **facts})
 
 
+def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
+    result, facts = train_chat_heads(options, report)
+    return _finish(result, options.out, {"options": _chosen(options), **facts})
+
+
 def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
     machine = machine_facts()
     figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
@@ -199,6 +205,12 @@ RECIPES: dict[str, Recipe] = {
             "a draft model with a trimmed vocabulary for a chat model, distilled from its readings",
             ChatDrafterOptions,
             _chat_drafter,
+        ),
+        Recipe(
+            "chat-heads",
+            "a one-layer feature drafter, or Medusa heads, for a chat model, on its readings",
+            ChatHeadOptions,
+            _chat_heads,
         ),
         Recipe(
             "target",

@@ -22,6 +22,7 @@ from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.pictures import see
 from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import Entered, Entries, FeatureNet, Seen
 from workbench.methods.drafters.grow import most_promising, subtree
@@ -37,6 +38,7 @@ class FeatureState:
     Attributes:
         net: the drafter.
         models: whose target's embedding and LM head it shares.
+        head: the target's LM head, over the tokens that the drafter keeps.
         entries: its keys and values.
         place: position of the next pair.
         guess: the state at the newest stable pair, [1, D]; None before the first.
@@ -46,6 +48,7 @@ class FeatureState:
 
     net: FeatureNet
     models: Models
+    head: SharedHead
     entries: Entries
     place: int = 0
     guess: Tensor | None = None
@@ -100,10 +103,10 @@ class FeatureState:
         """Log-probabilities and ids of the k likeliest tokens behind each feature, by the target's own LM head."""
         clock = self.models.target.clock
         start = clock.mark()
-        logits = self.models.target.lm_head.forward(features).float()  # without the hooks that watch the target
+        logits = self.head(features).float()
         self.models.meter.add(start, clock.mark())
         found = logits.topk(min(k, logits.shape[1]), dim=1)
-        return (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), found.indices
+        return (found.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.head.tokens(found.indices)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,9 @@ class FeatureDrafter(Drafter):
         net, clock = load_net(self.net, models), models.target.clock
         features = read_features(row, models)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        state = FeatureState(net, models, Entries(net.heads, net.head_size, capacity, features))
+        state = FeatureState(
+            net, models, head_of(self.net, models), Entries(net.heads, net.head_size, capacity, features)
+        )
         start = clock.mark()
         with torch.inference_mode():
             seen = what_was_seen(row, models, features)
@@ -268,6 +273,19 @@ def load_net(kind: type[FeatureNet], models: Models) -> FeatureNet:
         with torch.inference_mode(False):  # packed layers watch their weights, which inference tensors do not allow
             models.shared[key] = _load(kind, info, models)
     return cast(FeatureNet, models.shared[key])
+
+
+def head_of(kind: type[FeatureNet], models: Models) -> SharedHead:
+    """The target's LM head as the trained net of a kind drafts with it, laid out once.
+
+    Raises:
+        ModelError: the net keeps tokens that the target does not have.
+    """
+    info: HeadInfo = models.heads[kind.kind]
+    key = ("head of", kind.kind, info.name)
+    if key not in models.shared:
+        models.shared[key] = SharedHead(models.target.lm_head, info.config)
+    return cast(SharedHead, models.shared[key])
 
 
 def _load(kind: type[FeatureNet], info: HeadInfo, models: Models) -> FeatureNet:

@@ -22,6 +22,7 @@ from workbench.engine.checksums import check_weights
 from workbench.engine.models import HeadInfo, Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
+from workbench.engine.trimmed import SharedHead
 
 RANKS = 10
 
@@ -51,16 +52,19 @@ class MedusaHeads(nn.Module):
             )
         self.weight = weight.to(models.target.device, models.target.dtype)
         self.bias = bias.to(models.target.device, models.target.dtype)
-        self.lm_head = models.target.lm_head
+        self.shared = SharedHead(models.target.lm_head, info.config)
         self.accuracy: tuple[tuple[float, ...], ...] = tuple(map(tuple, info.config["head_accuracy"]))
 
-    def forward(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K V"]:
-        """Logits of each head: head k (from 1) guesses the token k + 1 places after the one `hidden` ends at."""
+    def forward(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
+        """Logits of each head: head k (from 1) guesses the token k + 1 places after the one `hidden` ends at.
+
+        W is the target's vocabulary, or as many tokens as the heads keep of it: `shared.tokens` has their ids.
+        """
         x = hidden.unsqueeze(0)  # [1, B, D]
         block = nn.functional.silu(
             torch.baddbmm(self.bias.unsqueeze(1), x.expand(len(self.weight), -1, -1), self.weight.mT)
         )
-        return self.lm_head((x + block).transpose(0, 1))
+        return self.shared((x + block).transpose(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +126,9 @@ class Medusa(Drafter):
             logits = ready[0].state(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
             best = logits.float().softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
+            tokens = ready[0].state.shared.tokens(best.indices)
             for b, row in enumerate(ready):
-                trees[id(row)] = self._tree(row, best.indices[b], best.values[b])
+                trees[id(row)] = self._tree(row, tokens[b], best.values[b])
         return [trees[id(row)] for row in rows]
 
     def _tree(self, row: Row, tokens: Tensor, chance: Tensor) -> DraftTree:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -84,13 +84,17 @@ class Teacher:
     """Of a target, what drafters learn from beside its readings.
 
     Attributes:
-        head: weights of its LM head, [V, D], in its own format.
+        head: weights of its LM head, float32 [V, D].
+        embedding: of its input, float32 [V, D].
+        last_norm: what its features left last.
         config: its configuration.
         tokenizer: its tokenizer.
         name: its name.
     """
 
     head: Tensor
+    embedding: Tensor
+    last_norm: nn.Module
     config: Any
     tokenizer: Any
     name: str
@@ -117,8 +121,11 @@ def load_teacher(options: Any) -> Teacher:
     model = load_model(options.target, torch.device("cpu"), torch.float32)
     head = model.get_output_embeddings()
     assert head is not None
-    weights = head.get_parameter("weight").detach()
-    return Teacher(weights, model.config, load_tokenizer(options.target), options.target)
+    trunk = model.get_decoder()
+    assert isinstance(trunk, nn.Module)
+    weights, entered = (part.get_parameter("weight").detach() for part in (head, model.get_input_embeddings()))
+    last_norm = trunk.get_submodule("norm")
+    return Teacher(weights, entered, last_norm, model.config, load_tokenizer(options.target), options.target)
 
 
 @dataclass

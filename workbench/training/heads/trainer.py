@@ -184,6 +184,7 @@ def train_net(
     report: Report,
     held: Sequence[Sequence[Dialogue]] = (),
     begin: FeatureNet | None = None,
+    on_measured: Callable[[FeatureNet, RunResult], None] = lambda net, result: None,
 ) -> tuple[FeatureNet, RunResult]:
     """Train one drafter.
 
@@ -194,6 +195,7 @@ def train_net(
         report: receives progress lines.
         held: batches kept out of training, for the agreement that is reported.
         begin: a drafter to go on from, instead of a fresh one.
+        on_measured: called with the drafter and its figures at each checkpoint, and at the end.
     """
     net = begin or build_net(options, target)
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
@@ -224,6 +226,7 @@ def train_net(
 
     def on_checkpoint(result: RunResult) -> str:
         result.held = {f"agreement {i + 1}": share for i, share in enumerate(agreement(net, held_out, head))}
+        on_measured(net, result)
         return f"{options.method}: held out: " + " ".join(f"{k} {v:.3f}" for k, v in result.held.items())
 
     loop = LoopOptions(options.method, clock, options.checkpoint, options.resume, every_seconds=60.0, log_every=50)
