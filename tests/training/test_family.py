@@ -12,6 +12,7 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request
+from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import HeadInfo, bundled, load_models
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
@@ -124,16 +125,19 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
 def test_heads_are_trained_and_draft_from_what_they_keep(method: str, options: ReadOptions, tmp_path: Path) -> None:
     out = tmp_path / "models" / "heads"
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out, "vocabulary": 700,
-              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "steps": 30, "rows": 8,
+              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "steps": 60, "rows": 8,
               "places": 256, "threads": 1, "held": 4, "half": False}  # fmt: skip
     figures = recipes.run("chat-heads", chosen, quiet)
     assert figures["kept"] == 700
     assert figures["curve"] == [(figures["tokens"], round(next(iter(figures["held"].values())), 4))]
-    begun = recipes.run("chat-heads", chosen | {"steps": 1, "out": tmp_path / "begun", "checkpoint": None}, quiet)
+    begun = recipes.run(
+        "chat-heads", chosen | {"steps": 1, "out": tmp_path / "begun", "checkpoint": tmp_path / "begun.pt"}, quiet
+    )
     for name, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][name], name
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
+    assert not differ(config[WEIGHTS], fingerprint(models.target.model))
     models.heads[method] = HeadInfo("heads", out, config)
     prompt = models.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Write a story about Tom."}], add_generation_prompt=True, return_dict=False

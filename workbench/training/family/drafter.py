@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
+from workbench.engine.fingerprint import fingerprint
 from workbench.engine.models import load_model, load_tokenizer
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
@@ -90,6 +91,7 @@ class Teacher:
         config: its configuration.
         tokenizer: its tokenizer.
         name: its name.
+        weights: fingerprint of its weights.
     """
 
     head: Tensor
@@ -98,6 +100,7 @@ class Teacher:
     config: Any
     tokenizer: Any
     name: str
+    weights: str
 
     def logits(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
         """Logits behind features [N, D], float32: of all tokens, or of some [N, K]."""
@@ -125,7 +128,8 @@ def load_teacher(options: Any) -> Teacher:
     assert isinstance(trunk, nn.Module)
     weights, entered = (part.get_parameter("weight").detach() for part in (head, model.get_input_embeddings()))
     last_norm = trunk.get_submodule("norm")
-    return Teacher(weights, entered, last_norm, model.config, load_tokenizer(options.target), options.target)
+    tokenizer = load_tokenizer(options.target)
+    return Teacher(weights, entered, last_norm, model.config, tokenizer, options.target, fingerprint(model))
 
 
 @dataclass

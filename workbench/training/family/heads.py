@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from workbench.engine.fingerprint import WEIGHTS
 from workbench.engine.trimmed import KEY
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.clock import RunClock
@@ -114,7 +115,12 @@ def _train_layer(
 
     def keep(net: FeatureNet, result: RunResult) -> None:
         curve.add(result.tokens, result.held["agreement 1"])
-        facts = {KEY: kept.tolist(), "parameters": sum(p.numel() for p in net.parameters()), "loss": options.loss}
+        facts = {
+            KEY: kept.tolist(),
+            WEIGHTS: teacher.weights,
+            "parameters": sum(p.numel() for p in net.parameters()),
+            "loss": options.loss,
+        }
         save_net(net, options.out, teacher.name, **facts)
 
     def batch(pictured: bool) -> list[Dialogue]:
@@ -157,6 +163,7 @@ def _train_medusa(
             "n_heads": options.blocks,
             "target": teacher.name,
             "head_accuracy": accuracy,
+            WEIGHTS: teacher.weights,
             KEY: kept.tolist(),
         }
         save_heads(heads, options.out, config)
