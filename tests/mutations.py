@@ -753,7 +753,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "server/keys.py",
         "self.key if self.is_long else _SALT + self.key",
         "self.key",
-        "tests/server/test_keys.py",
+        "tests/server/test_keys.py::test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_outlasts_the_server",
         why="keys are guessed through cookies, which nobody counts",
     ),
 )
