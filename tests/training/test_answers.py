@@ -14,7 +14,7 @@ from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request, Runner
 from workbench.engine.models import bundled, load_models, load_tokenizer
 from workbench.methods import registry
-from workbench.training.answers import AnswersOptions, first_turns, read, write_answers
+from workbench.training.answers import TEMPERATURES, AnswersOptions, first_turns, is_held, read, write_answers
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
@@ -50,7 +50,7 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
             assert line["answer"] == alone.token_ids
     packed = np.fromfile(tmp_path / "train.bin", dtype=np.uint16).tolist()
     end = models.tokenizer.eos_token_id
-    wanted = [[*line["prompt"], *line["answer"]] for line in found if line["n"] % 50]
+    wanted = [[*line["prompt"], *line["answer"]] for line in found if not is_held(line["n"])]
     assert packed == [token for ids in wanted for token in (ids if ids[-1] == end else [*ids, end])]
 
 
@@ -109,3 +109,12 @@ def test_a_users_turn_is_read_from_the_training_text(tmp_path: Path) -> None:
     found = [text for group, text in first_turns(tmp_path, 0, 0) if group == "maths"]
     assert set(found) <= {row["question"] for row in rows}
     assert len(found) >= 15
+
+
+def test_what_is_kept_for_measuring_is_of_every_kind_and_temperature() -> None:
+    """Groups and temperatures take turns, so that a step through the numbers would meet some of them only."""
+    held = [n for n in range(30_000) if is_held(n)]
+    assert 450 < len(held) < 750
+    for turns in (len(TEMPERATURES), 15, 7):
+        counts = [sum(n % turns == turn for n in held) for turn in range(turns)]
+        assert min(counts) > 0.5 * len(held) / turns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.training import recipes
 from workbench.training.answers import AnswersOptions, read, write_answers
+from workbench.training.family import heads
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
 from workbench.training.family.heads import ahead
 from workbench.training.family.readings import Readings, ReadOptions, batches, make_readings
@@ -87,11 +89,35 @@ def test_a_batch_depends_on_its_step_alone(options: ReadOptions) -> None:
     assert first[:n] != first[n:], "in a new order"
 
 
-def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions) -> None:
+def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"taps=\[3\]"):
         make_readings(replace(options, taps=(2,)), quiet)
     with pytest.raises(ParameterError, match="readings of text-target"):
         load_teacher(ChatDrafterOptions("smollm2", options.out))
+    with pytest.raises(ParameterError, match="answers of text-target"):
+        make_readings(replace(options, target="text-drafter"), quiet)
+    with pytest.raises(ParameterError, match="few readings"):
+        load_teacher(ChatDrafterOptions("text-target", tmp_path))
+    other = Path(shutil.copytree(options.out, tmp_path / "other"))
+    facts = json.loads((other / "readings.json").read_text())
+    (other / "readings.json").write_text(
+        json.dumps({**facts, WEIGHTS: f"{int(facts[WEIGHTS], 16) ^ (1 << 99) - 1:064x}"})
+    )
+    with pytest.raises(ParameterError, match="other weights"):
+        load_teacher(ChatDrafterOptions("text-target", other))
+    with pytest.raises(ParameterError, match=WEIGHTS):
+        make_readings(replace(options, out=other), quiet)
+
+
+def test_a_resumed_run_of_heads_reads_on(options: ReadOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(heads, "batches", lambda *how: lambda step: asked.append(step) or batches(*how)(step))
+    chosen = {"target": "text-target", "readings": options.out, "vocabulary": 300, "ffn": 16, "heads": 4, "rows": 4,
+              "places": 64, "threads": 1, "held": 2, "half": False, "out": tmp_path,
+              "checkpoint": tmp_path / "run.pt"}  # fmt: skip
+    recipes.run("chat-heads", chosen | {"steps": 2}, quiet)
+    recipes.run("chat-heads", chosen | {"steps": 4}, quiet)
+    assert asked == [0, 1, 2, 3]
 
 
 def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Path) -> None:
@@ -123,8 +149,8 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
 
 @pytest.mark.parametrize("method", ["eagle-vlm", "medusa"])
 def test_heads_are_trained_and_draft_from_what_they_keep(method: str, options: ReadOptions, tmp_path: Path) -> None:
-    out = tmp_path / "models" / "heads"
-    chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out, "vocabulary": 700,
+    out = tmp_path / "models" / f"text-target-{method}"
+    chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out.parent, "vocabulary": 700,
               "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "steps": 60, "rows": 8,
               "places": 256, "threads": 1, "held": 4, "half": False}  # fmt: skip
     figures = recipes.run("chat-heads", chosen, quiet)
@@ -133,6 +159,7 @@ def test_heads_are_trained_and_draft_from_what_they_keep(method: str, options: R
     begun = recipes.run(
         "chat-heads", chosen | {"steps": 1, "out": tmp_path / "begun", "checkpoint": tmp_path / "begun.pt"}, quiet
     )
+    assert (tmp_path / f"run-{method}.pt").exists(), "another method goes on from its own"
     for name, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][name], name
     models = load_models("text-target", None, "cpu", "float64")

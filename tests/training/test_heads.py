@@ -74,7 +74,7 @@ def test_a_trained_drafter_counts_with_the_target(
     """Any position off by one, in training or in drafting, and nothing beyond the first token would be accepted."""
     source = dialogues.batches(12, 0, pictured=False)
     options = HeadOptions(method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False)
-    net, result = train_net(options, target, lambda _: next(source), lambda line: None, [dialogues.dialogues[:16]])
+    net, result = train_net(options, target, lambda *_: next(source), lambda line: None, [dialogues.dialogues[:16]])
     assert all(share > 0.97 for share in result.held.values()), result.held
     models = Models(Runner(target), worlds.letter_tokenizer(V), "counts")
     models.heads = {method: HeadInfo("counts", tmp_path, save_net(net, tmp_path, "counts"))}

@@ -27,7 +27,7 @@ from workbench.bench.finding import (
     setting,
 )
 from workbench.bench.forced import noisy_copy
-from workbench.bench.laws import LAWS, TINY_PROMPT, check_law, given_law, sample_many
+from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, given_law, sample_many
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
@@ -75,14 +75,19 @@ def check_method(
         return
     if not bare:
         few = affordable(method, models, prompts[0], runs // 3, seconds / 2)
-        found = check_law(method, models, given_law(models, prompts[0], few), few, prompts[0])
-        said = f"; {few} runs of {runs // 3}, as many as there was time for" if few < runs // 3 else ""
-        yield dataclasses.replace(found, detail=found.detail + said)
+        yield _sampled(check_law(method, models, given_law(models, prompts[0], few), few, prompts[0]), few, runs // 3)
         return
     tiny = tiny_models(models.tokenizer)
     with _one_thread():
         for which in LAWS:
-            yield check_law(method, tiny, which, runs, TINY_PROMPT)
+            few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(LAWS), which)
+            yield _sampled(check_law(method, tiny, which, few, TINY_PROMPT), few, runs)
+
+
+def _sampled(found: Finding, few: int, runs: int) -> Finding:
+    """The same; it says so where there was time for a part of the runs only."""
+    said = f"; {few:,} runs of {runs:,}, as many as there was time for" if few < runs else ""
+    return dataclasses.replace(found, detail=found.detail + said)
 
 
 def picture_prompts(models: Models) -> list[Prompt]:
@@ -233,12 +238,17 @@ TRIAL, LEAST = 16, 96
 """Runs by which it is found how long one takes, and the fewest that say anything of a law."""
 
 
-def affordable(method: Method, models: Models, prompt: Sequence[int] | Prompt, runs: int, seconds: float) -> int:
+def affordable(
+    method: Method, models: Models, prompt: Sequence[int] | Prompt, runs: int, seconds: float, law: Law = LAWS[1]
+) -> int:
     """Runs of each setting in a test of a law that end within `seconds` on this target, by trial; `runs` at most."""
     if seconds == math.inf or runs <= LEAST:
         return runs
     start = time.perf_counter()
-    sample_many(method.with_params(), models, LAWS[1], TRIAL, prompt)
+    try:
+        sample_many(method.with_params(), models, law, TRIAL, prompt)
+    except (ParameterError, MethodUnavailableError):
+        return LEAST  # the test itself says what was refused
     each = (time.perf_counter() - start) / TRIAL
     settings = 1 + len(corners(method, kinds=("choice",)))
     return max(LEAST, min(runs, int(seconds / (each * settings))))

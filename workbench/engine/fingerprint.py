@@ -23,7 +23,9 @@ _SCATTER = 2_654_435_761  # Knuth's multiplier: consecutive numbers land far fro
 
 def fingerprint(model: Any) -> str:
     """64 hexadecimal digits for a Hugging Face model's weights."""
-    weights = model.get_input_embeddings().weight.detach().flatten()
+    weight = model.get_input_embeddings().weight.detach()
+    rows = 1 << (weight.shape[0].bit_length() - 1)  # added or padding tokens move none of the places
+    weights = weight[:rows].flatten()
     at = [i * _SCATTER % weights.numel() for i in range(2 * N_BITS)]
     first, second = weights[torch.tensor(at, device=weights.device)].float().cpu().view(2, N_BITS)
     bits = "".join("01"[larger] for larger in (first > second).tolist())

@@ -71,7 +71,8 @@ def as_typed(model: str) -> str:
 def path_of(model: str) -> Path:
     """Where a model lies that goes by the last part of its path; for anything else what it says as a path."""
     if isinstance(model, HubId):
-        return Path(os.devnull) / model  # under which nothing lies
+        inside = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would be that path
+        return Path(os.devnull) / inside  # under which nothing lies
     return _PLACES.get(model) or Path(model).expanduser()
 
 

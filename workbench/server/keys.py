@@ -154,10 +154,10 @@ class Keys:
             headers={"www-authenticate": "Bearer"},
         )
 
+    # Whose pages may show the form in a frame `Origins` says, which is in front of this.
     def _form(self, problem: str, late: CapacityError | None = None) -> Response:
         page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
         policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
-        policy += "" if self.framed else "; frame-ancestors 'self'"  # else `Origins` says whose pages may
         headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}
         headers |= _later(late) if late else {}
         return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 429 if late else 401, headers)

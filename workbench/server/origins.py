@@ -72,9 +72,12 @@ class Allowed:
 
     @property
     def framed(self) -> bool:
-        """Whether pages of others may show the server's in a frame: any page, or some by their origins."""
-        others = (page for page in self.origins if page == ANY or not self.host(page.partition("://")[2]))
-        return self.frames or any(others)
+        """Whether pages of other sites may show the server's in a frame: any page, or some by their origins.
+
+        An origin `*` may ask, and frames nothing; one whose name is this server's is of the same site.
+        """
+        others = (page for page in self.origins if page != ANY)
+        return self.frames or any(ANY in self.hosts or not self.host(page.partition("://")[2]) for page in others)
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def takes_squares(folder: Path) -> bool:
 
 
 def _folder_of(name: str) -> str:
-    return str(folder_of(name) or name)
+    return str(folder_of(name) or path_of(name))  # a name of the Hub is none of a folder that is called like it
 
 
 @lru_cache(maxsize=16)

@@ -172,6 +172,7 @@ class Shelf:
         """Hold no model any more: what served this backend may live on, as an app of Gradio's does with all it had."""
         with self._lock:
             self._desks.clear()
+        _collect()
 
     # -- loading -------------------------------------------------------------------------------------------------
 
@@ -225,6 +226,7 @@ class Shelf:
         desk = Desk(pair[0], Engine(models, self._max_rows), {None: models}, need.context)
         desk.used_at[None] = time.monotonic()
         with self._lock:
+            progress.add(0)  # raises if the backend was closed meanwhile: nobody would take the desk down again
             self._desks[pair[0]] = desk
         return desk
 

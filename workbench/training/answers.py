@@ -36,7 +36,7 @@ TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """Of the prompts in turn."""
 EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
 HELD_EVERY = 50
-"""One prompt in so many is kept for measuring: its answer is written, but to the held-out file."""
+"""One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
 REPORT_S = 60.0
 
 
@@ -71,6 +71,11 @@ class AnswersOptions:
     dtype: str = "bfloat16"
     seed: int = 0
     threads: int = 2
+
+
+def is_held(n: int) -> bool:
+    """Whether the n-th prompt is kept for measuring, by a hash: groups and temperatures follow from n itself."""
+    return int.from_bytes(hashlib.sha256(f"held/{n}".encode()).digest()[:4], "big") % HELD_EVERY == 0
 
 
 def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
@@ -176,7 +181,7 @@ def pack(folder: Path, end: int) -> dict[str, Any]:
     count, groups = 0, dict[str, int]()
     for line in read(folder / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
-        parts["held" if line["n"] % HELD_EVERY == 0 else "train"] += ids if ids[-1] == end else [*ids, end]
+        parts["held" if is_held(line["n"]) else "train"] += ids if ids[-1] == end else [*ids, end]
         count += len(line["answer"])
         groups[line["group"]] = groups.get(line["group"], 0) + len(line["answer"])
     for name, ids in parts.items():

@@ -155,7 +155,7 @@ def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
     result, facts = train_chat_heads(options, report)
-    return _finish(result, options.out, {"options": _chosen(options), **facts})
+    return _finish(result, options.folder, {"options": _chosen(options), **facts})
 
 
 def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:

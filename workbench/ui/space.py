@@ -54,8 +54,9 @@ class Place:
 
     Attributes:
         mode: what the app runs on.
-        public: strangers may reach it: lower limits, no local folders, Hub models by allow-list only.
-        allow_models: models that may be used besides the bundled ones; None: any, local folders too.
+        public: strangers may reach it: lower limits, Hub models by allow-list only.
+        allow_models: models that may be used besides the bundled ones; None: any of the Hub. Local folders are those
+            that it was started with.
     """
 
     mode: Mode

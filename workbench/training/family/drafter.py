@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
-from workbench.engine.fingerprint import fingerprint
+from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_model, load_tokenizer
+from workbench.engine.placed import named
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
 from workbench.training.clock import RunClock
@@ -102,6 +103,12 @@ class Teacher:
     name: str
     weights: str
 
+    @property
+    def ends(self) -> list[int]:
+        """What ends its texts; nothing for a tokenizer that has no such token."""
+        end = self.tokenizer.eos_token_id
+        return [] if end is None else [end]
+
     def logits(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
         """Logits behind features [N, D], float32: of all tokens, or of some [N, K]."""
         rows = self.head if kept is None else self.head[kept]
@@ -113,10 +120,20 @@ def load_teacher(options: Any) -> Teacher:
     """The target's LM head, and what a drafter must share with it.
 
     Raises:
-        ParameterError: the readings are of another target.
+        ParameterError: the readings are of another target or of other weights, or there are none to train on.
     """
-    facts = Readings(options.readings).facts
-    if facts["target"] != options.target:
+    readings = Readings(options.readings)
+    if (
+        not (options.readings / "readings.json").exists()
+        or not readings.part(held=False)
+        or not readings.part(held=True)
+    ):
+        raise ParameterError(
+            f"{options.readings} holds too few readings: some to train on and some to measure with.",
+            "Make more: workbench train answers, then workbench train readings.",
+        )
+    facts, name = readings.facts, named(options.target)
+    if facts["target"] != name:
         raise ParameterError(
             f"{options.readings} holds readings of {facts['target']}, not of {options.target}.",
             f"Give target={facts['target']}, or make readings of {options.target} in another folder.",
@@ -128,8 +145,12 @@ def load_teacher(options: Any) -> Teacher:
     assert isinstance(trunk, nn.Module)
     weights, entered = (part.get_parameter("weight").detach() for part in (head, model.get_input_embeddings()))
     last_norm = trunk.get_submodule("norm")
-    tokenizer = load_tokenizer(options.target)
-    return Teacher(weights, entered, last_norm, model.config, tokenizer, options.target, fingerprint(model))
+    if differ(facts[WEIGHTS], fingerprint(model)):
+        raise ParameterError(
+            f"{options.readings} was made with other weights than those of this {name}.",
+            "Make readings of these in another folder: workbench train readings.",
+        )
+    return Teacher(weights, entered, last_norm, model.config, load_tokenizer(options.target), name, facts[WEIGHTS])
 
 
 @dataclass
@@ -197,7 +218,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     teacher, readings = load_teacher(options), Readings(options.readings)
     train, held = readings.part(held=False), readings.part(held=True)[: options.held]
     counts = counts_of(readings, train)
-    kept_ids = kept_tokens(counts, options.vocabulary, [teacher.tokenizer.eos_token_id])
+    kept_ids = kept_tokens(counts, options.vocabulary, teacher.ends)
     kept = torch.tensor(kept_ids)
     place = torch.full((len(counts),), -1).index_copy_(0, kept, torch.arange(len(kept)))
     drafter = build_model(config_of(options, teacher), options.seed)

@@ -5,7 +5,7 @@ Both draft through the target's own LM head over the tokens that they keep, and 
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS
+from workbench.engine.placed import named
 from workbench.engine.trimmed import KEY
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.training.clock import RunClock
@@ -41,7 +43,7 @@ class ChatHeadOptions(HeadOptions):
         method: A feature drafter of one decoder layer ("eagle-vlm"), or "medusa".
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe.
-        out: Folder of the finished heads.
+        out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
         blocks: Medusa heads.
         held: Dialogues kept out of training for measuring.
@@ -57,11 +59,21 @@ class ChatHeadOptions(HeadOptions):
     checkpoint: Path | None = Path(".cache/train/chat-heads.pt")
     target: str = "smollm2"
     readings: Path = Path(".cache/train/readings")
-    out: Path = Path(".cache/models/smollm2-heads")
+    out: Path = Path(".cache/models")
     vocabulary: int = 8192
     blocks: int = 4
     held: int = 96
     threads: int = 2
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished heads are put: those of one method never take another's place."""
+        return self.out / f"{named(self.target)}-{self.method}"
+
+    def checkpoints(self) -> list[Path]:
+        """The method's own checkpoint; none where none is asked for."""
+        path = self.checkpoint
+        return [] if path is None else [path.with_stem(f"{path.stem}-{self.method}")]
 
 
 class Shared(nn.Module):
@@ -93,11 +105,20 @@ class Shared(nn.Module):
 
 
 def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
-    """Train heads and write them to `options.out`; returns their figures, and what else their card says."""
+    """Train heads and write them to their folder; returns their figures, and what else their card says.
+
+    Raises:
+        ParameterError: they could propose next to nothing; the readings are few, or of another target.
+    """
     torch.set_num_threads(options.threads)
+    if options.vocabulary < RANKS:
+        raise ParameterError(
+            f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Give {RANKS} or more."
+        )
+    options = dataclasses.replace(options, checkpoint=next(iter(options.checkpoints()), None))
     teacher, readings = load_teacher(options), Readings(options.readings)
     counts = counts_of(readings, readings.part(held=False))
-    kept = kept_tokens(counts, options.vocabulary, [teacher.tokenizer.eos_token_id])
+    kept = kept_tokens(counts, options.vocabulary, teacher.ends)
     held = readings.part(held=True)[: options.held]
     facts = {"kept": len(kept), "covered": round(coverage(counts_of(readings, held), kept), 4)}
     train = _train_medusa if options.method == "medusa" else _train_layer
@@ -108,7 +129,7 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
 def _train_layer(
     options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
 ) -> tuple[RunResult, Curve]:
-    rows, steps = batches(readings, readings.part(held=False), options.rows, options.seed), itertools.count()
+    rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     order = sorted(held, key=lambda row: readings.rows[row, 3])
     groups = [[readings.dialogue(row) for row in order[i : i + HELD_ROWS]] for i in range(0, len(order), HELD_ROWS)]
     curve = Curve.of(options)
@@ -121,10 +142,10 @@ def _train_layer(
             "parameters": sum(p.numel() for p in net.parameters()),
             "loss": options.loss,
         }
-        save_net(net, options.out, teacher.name, **facts)
+        save_net(net, options.folder, teacher.name, **facts)
 
-    def batch(pictured: bool) -> list[Dialogue]:
-        return [readings.dialogue(row) for row in rows(next(steps))]
+    def batch(pictured: bool, step: int) -> list[Dialogue]:
+        return [readings.dialogue(row) for row in rows(step)]
 
     _, result = train_net(options, Shared(teacher, kept), batch, report, groups, on_measured=keep)
     return result, curve
@@ -166,7 +187,7 @@ def _train_medusa(
             WEIGHTS: teacher.weights,
             KEY: kept.tolist(),
         }
-        save_heads(heads, options.out, config)
+        save_heads(heads, options.folder, config)
         return "medusa: held-out top-1 accuracy " + " ".join(f"{row[0]:.3f}" for row in accuracy)
 
     clock = RunClock(options.minutes, options.steps)

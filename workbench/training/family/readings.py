@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
+from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_models
+from workbench.engine.placed import named
 from workbench.engine.runner import Segment
 from workbench.trace.files import write_whole
-from workbench.training.answers import HELD_EVERY, read
+from workbench.training.answers import is_held, read
 from workbench.training.clock import RunClock
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
@@ -89,7 +91,7 @@ class Readings:
 
     def part(self, held: bool) -> list[int]:
         """Rows that are kept for measuring, or those to train on."""
-        return np.flatnonzero((self.rows[:, 0] % HELD_EVERY == 0) == held).tolist()
+        return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held(n) == held]
 
     def dialogue(self, row: int) -> Dialogue:
         """A prompt with its answer and the features at each of its tokens."""
@@ -115,14 +117,15 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     """Read answers until there are none left, or enough; returns the figures.
 
     Raises:
-        ParameterError: the folder holds readings of another target or of other layers.
+        ParameterError: the answers are another target's; the folder holds readings of other weights or layers.
     """
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
     models = load_models(options.target, None, "cpu", options.dtype)
     target = models.target
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
-    facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype}
+    facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
+    _check_answers(options)
     readings = _begun(options.out, facts)
     done, n_tokens = set(readings.rows[:, 0].tolist()), readings.n_tokens
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
@@ -182,10 +185,28 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
     return {"features": last_norm(streams[target.n_layers])} | {f"tap-{layer}": streams[layer] for layer in taps}
 
 
+def _check_answers(options: ReadOptions) -> None:
+    """Whose answers they are: what another model says is not what this one would."""
+    path = options.answers / "answers.jsonl"
+    if not path.exists():
+        raise ParameterError(
+            f"There are no answers in {options.answers}.", "Write them first: workbench train answers."
+        )
+    with path.open(encoding="utf-8") as file:
+        whose = str(json.loads(file.readline() or "{}").get("target"))
+    if named(whose) != named(options.target):
+        raise ParameterError(
+            f"{options.answers} holds answers of {whose}, not of {options.target}.",
+            f"Give target={whose}, or have {options.target} write answers into another folder.",
+        )
+
+
 def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
     """The readings that are there already, of the same kind."""
     path = folder / "readings.json"
     before = json.loads(path.read_text()) if path.exists() else facts
+    if not differ(before.get(WEIGHTS, ""), facts[WEIGHTS]):
+        before[WEIGHTS] = facts[WEIGHTS]  # rounding apart
     if before != facts:
         changed = ", ".join(f"{name}={before.get(name)}" for name in facts if before.get(name) != facts[name])
         raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")

@@ -109,7 +109,7 @@ def _train_one(
     )
     sources = {pictured: train.batches(options.rows, options.seed, pictured) for pictured in (True, False)}
     begin = None if options.begin is None else load_saved(options.begin / FOLDERS[method])[0]
-    net, result = train_net(head, target, lambda pictured: next(sources[pictured]), report, held, begin)
+    net, result = train_net(head, target, lambda pictured, _: next(sources[pictured]), report, held, begin)
     out = options.out / FOLDERS[method]
     facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
     save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)

@@ -180,7 +180,7 @@ def agreement(net: FeatureNet, batches: Sequence[Batch], head: nn.Module, how: A
 def train_net(
     options: HeadOptions,
     target: Any,
-    batches: Callable[[bool], list[Dialogue]],
+    batches: Callable[[bool, int], list[Dialogue]],
     report: Report,
     held: Sequence[Sequence[Dialogue]] = (),
     begin: FeatureNet | None = None,
@@ -191,7 +191,7 @@ def train_net(
     Args:
         options: how.
         target: the frozen model, for its embedding, LM head and last norm.
-        batches: gives the next batch, with pictures (True) or without.
+        batches: gives the batch of a step, with pictures (True) or without.
         report: receives progress lines.
         held: batches kept out of training, for the agreement that is reported.
         begin: a drafter to go on from, instead of a fresh one.
@@ -210,7 +210,7 @@ def train_net(
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         share = 1 - options.text_share
         pictured = bool(chance(1) < (share * curriculum(clock.progress(step)) if options.curriculum else share))
-        batch = batch_of(batches(pictured), embed)
+        batch = batch_of(batches(pictured, step), embed)
         features = batch.seen.features
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
