@@ -65,10 +65,13 @@ def test_a_broken_rule_is_a_bug_at_every_wrong_place(tiny: Models) -> None:
 
 @pytest.mark.slow
 def test_real_models_in_bfloat16_part_by_rounding(half: Models) -> None:
-    """Where it happens depends on the CPU's kernels; somewhere in these stories two tokens are as good as equal."""
-    stories = [prompt.encode(half.tokenizer) for prompt in load_prompts() if prompt.group == "stories"]
-    looked = (diagnose(half, registry.get("draft-model").with_params(), story, 48) for story in (PARTING, *stories))
-    found = next(one for one in looked if one.verdict != IDENTICAL)
+    """Where it happens depends on the CPU's kernels; somewhere in these texts two tokens are as good as equal."""
+    prompts = [PARTING, *(prompt.encode(half.tokenizer) for prompt in load_prompts())]
+    ways = [registry.get("draft-model").with_params(depth=10), registry.get("draft-tree").with_params()]
+    looked = (diagnose(half, way, prompt, 96) for prompt in prompts for way in ways)
+    found = next((one for one in looked if one.verdict != IDENTICAL), None)
+    if found is None:
+        pytest.skip(f"{len(prompts)} texts of 96 tokens are the same to the last one on this CPU")
     assert found.verdict == NUMERICS
     assert found.differences[0].gap <= 0.125
     assert "numerics" in found.words()[0]
