@@ -108,8 +108,8 @@ def main() -> None:
         with uncollected():
             if place.mode is space.Mode.ZEROGPU:  # its package wants the models in their places before the launch
                 client.make(lambda: space.client(place, **models))
-            demo = build(client, keeps=not place.public)
-            behind = space.launch_options(client, args.door, place.public)
+            demo = build(client.client, keeps=not place.public)
+            behind = space.launch_options(client.client, args.door, place.public)
             # Gradio asks itself once, under a name that no certificate needs to have
             demo.launch(server_name=args.host, server_port=args.port, ssl_verify=False, **args.https, **behind)
             if not client.ready:

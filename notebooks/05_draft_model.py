@@ -280,6 +280,65 @@ assert best_depth(1.0, 1.0).depth == 0  # right every time, and as slow as the t
 # Two lessons. Acceptance alone decides nothing: the target accepts itself always, and at c = 1 gains nothing by it. (If your
 # c for it is far from 1, the machine was busy with other things; notebook 10 measures properly.) And a shared vocabulary is
 # necessary, but does not make a drafter: it must have learned the target's kind of text.
+
+# %% [markdown]
+# ## The same sum on a real model
+#
+# All costs so far are those of a toy: its weights stay in the processor's cache, and next to so short a pass the *host's*
+# work of a round counts (judging, bookkeeping: what is in no model's forward). SmolLM2 (135 million parameters) answers
+# questions; the README's command brings it. **Predict**, for either model: what does a pass over nine tokens cost, in plain
+# passes? What share is the host's? And which of the two gains more from the *same* acceptance?
+
+# %%
+from workbench.core.errors import WorkbenchError
+from workbench.engine import Engine, Request, load_models
+from workbench.engine.calibration import measure
+from workbench.methods import registry
+
+
+def gain_at(alpha, K, costs, host):
+    """Speed-up at acceptance `alpha` everywhere, K drafts a round; `host`: seconds of each round in no model."""
+    spent = K * costs.draft_s + costs.verify_s(K + 1) + host
+    return tau_by_position([alpha] * K) * (costs.verify_s(1) + host) / spent
+
+
+def weigh(models):
+    """Measure a model's costs here, now, and print what they mean at three acceptances."""
+    costs = measure(models, repeats=2 if FAST else 15)  # medians of T(n), n = 1 … 64, and of one draft
+    copy = Request(next(p for p in load_prompts() if p.name == "copy-words").encode(models.tokenizer),
+                   registry.get("prompt-lookup"), max_new_tokens=12 if FAST else 64)  # fmt: skip
+    copied = Engine(models).generate(copy).rounds
+    host = sorted(r.overhead_s for r in copied)[len(copied) // 2]
+    one = costs.verify_s(1)
+    kind = str(models.target.dtype).removeprefix("torch.")
+    print(
+        f"{models.target_name}, {kind}: a pass over one token {1e3 * one:.1f} ms, over nine "
+        f"{costs.verify_s(9) / one:.2f} of that, the host's work of a round {host / one:.2f}"
+    )
+    drafts = "copied drafts cost nothing" if models.drafter is None else f"one draft c = {costs.draft_s / one:.2f}"
+    for alpha in (0.3, 0.6, 0.9):
+        K = max(Ks, key=lambda K: gain_at(alpha, K, costs, host))
+        gain = gain_at(alpha, K, costs, host)
+        said = f"best K = {K}, {gain:.2f}×" if gain > 1 else "no K pays"
+        print(f"    {alpha:.0%} accepted everywhere, {drafts}: {said}")
+
+
+if SERVER is None and BUNDLED and "smollm2" in {entry["name"] for entry in wb.targets()}:
+    weigh(load_models(TARGET, DRAFTER, device=DEVICE))
+    weigh(load_models(TARGET, None, device=DEVICE))
+    try:
+        weigh(load_models("smollm2", device=DEVICE, dtype="bfloat16"))  # with its own draft model, if there is one
+    except WorkbenchError as problem:  # its copy is made of the package at first use, which takes room on the disk
+        print(problem)
+else:
+    print("Not here, or not asked for: `workbench models` says how SmolLM2 comes to this machine.")
+
+# %% [markdown]
+# What decides is what a pass is made of. Of a model too large for the processor's cache, a pass over one token fetches all
+# weights from memory, and the further tokens of a draft share that one reading, as long as the processor has arithmetic to
+# spare (01): look at how much more than one token its nine cost. A toy has little to share, and the host's work, which
+# weighs more beside a short pass, is saved only by needing fewer rounds. Where a longer pass costs much more than a plain
+# one, as on processors that multiply no bfloat16, a draft must be right more often to pay, however large the model.
 #
 # ## Policies: let the round decide
 #

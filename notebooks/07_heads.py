@@ -67,7 +67,7 @@ from workbench.bench.prompts import load_prompts
 from workbench.core.templates import best_paths, parents_of
 from workbench.engine import load_models
 from workbench.engine.models import bundled_folder, locate
-from workbench.engine.pictures import read
+from workbench.engine.vision.reading import read
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net
 from workbench.trace.metrics import acceptance_by_depth, tau
@@ -524,6 +524,49 @@ assert len({tuple(r.nodes.parents) for r in run.rounds[:-2]}) == 1  # static
 assert len({tuple(r.nodes.parents) for r in trees[1].rounds[:-2]}) > 1  # dynamic
 assert len(trees[1].rounds) < len(trees[0].rounds)  # the larger budget saves passes
 w.app_link(trees[1])
+
+# %% [markdown]
+# ## The same on a real model
+#
+# Stories for children and descriptions of shapes leave few choices. SmolLM2 (135 million parameters) answers questions; the
+# README's command brings it. Heads fit one target only, so that which drafters there are for it is asked of the
+# backend: all that were trained for it, and its draft model, or, where there is none, `token-recycling`, which grows a
+# tree without having learnt anything. **Predict**: will their first guess be right more often here than above, or less
+# often? And behind a right one: does a head's next guess hold up as well as that of a drafter that goes step by step?
+
+# %%
+from workbench.core.errors import WorkbenchError
+
+UNTRAINED = {"drafter", "trees", "pictures", "sight"}  # what a method may need besides heads
+if "smollm2" in {entry["name"] for entry in wb.targets()}:
+    chat = Workbench(SERVER) if SERVER else Workbench(target="smollm2", device=DEVICE, dtype="bfloat16")
+    try:
+        asked = chat.chat_prompt([{"role": "user", "content": "What is the sea? Answer in two sentences."}], "smollm2")
+        there = {"target": "smollm2", "max_new_tokens": 16 if FAST else 96}
+        plain = chat.generate(asked, method="autoregressive", **there)
+        print(f"plain decoding: {len(plain.rounds)} passes, {plain.text!r}")
+        exact = [m for m in chat.methods("smollm2") if m["available"] and m["promise"] == "exact"]
+        trained = [m["name"] for m in exact if set(m["needs"]) - UNTRAINED]
+        if not trained:
+            print("No heads were trained for it here: `workbench train` lists the recipes.")
+        own = [m["name"] for m in exact if m["name"] == "draft-model"]
+        for method in [*trained, *own] or ["token-recycling"]:
+            said = chat.generate(asked, method=method, **there)
+            same = "the same text" if said.token_ids == plain.token_ids else "another text: rounding decided a tie"
+            print(f"{method:16} τ = {tau(said.rounds):.2f} in {len(said.rounds)} passes, {same}; by place:",
+                  *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(said.rounds)))  # fmt: skip
+    except WorkbenchError as problem:  # its copy is made of the package at first use, which takes room on the disk
+        print(problem)
+    chat.close()
+else:
+    print("Not here: `workbench models` says how SmolLM2 comes to this machine.")
+
+# %% [markdown]
+# What the cell printed is one answer: compare the first place with the next, and each with what was measured above. Two
+# things differ from the toy. The text: its stories and forms can be foreseen from a single state; an answer to a question
+# can go on in several ways at many places, where it is worth more to be told which one was taken. And the training: how
+# long each head was trained, and on how much text, its card says (`workbench models` lists them). `FAST = False` takes more
+# of the answer, and `workbench bench` many.
 
 # %% [markdown]
 # ## Exercises

@@ -262,7 +262,7 @@ from dataclasses import dataclass
 from workbench.core.params import param
 from workbench.core.rejection import Ruling, residual
 from workbench.core.sampling import pick
-from workbench.engine.parts import Verifier
+from workbench.engine.parts import Verification, Verifier
 
 
 # %%
@@ -272,8 +272,9 @@ class Lenient(Verifier):
 
     lenience: float = param(0.5, ge=0.01, le=1.0, doc="λ: 1 is exact")
 
-    def rule(self, tree, logits, p, sampling, u_stop):
-        """p [N+1, V] at the root and after each node → accept [N], stop [N+1]."""
+    def rule(self, v):
+        """v.p [N+1, V] at the root and after each node → accept [N], stop [N+1]."""
+        tree, p, u_stop = v.tree, v.p, v.u_stop
         if not len(tree):
             return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
         before, q, x = p[tree.parents + 1], tree.q[tree.q_of[:-1]].to(p.dtype), tree.tokens[:, None]
@@ -303,7 +304,8 @@ def draw_tokens(verifier, n, seed):
         tokens, torch.arange(-1, n - 1), laws_q.gather(1, tokens[:, None])[:, 0].log(), Sampling.SAMPLED, n,
         q=laws_q, q_of=torch.cat([torch.arange(n), torch.tensor([-1])]),
     )  # fmt: skip
-    ruling = verifier.rule(tree, laws_p.log(), laws_p, SamplingParams(temperature=1.0), u_stop)
+    v = Verification(tree, laws_p.log(), laws_p, SamplingParams(temperature=1.0), u_stop)
+    ruling = verifier.rule(v)
     accept = ruling.accept if verifier.draws(SamplingParams(temperature=1.0)) else (ruling.accept > 0).double()
     return torch.where(u_test[:n] < accept, tokens, ruling.stop[:n])
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import weights
+from _pytest.mark.expression import Expression
+from jaxtyping import config as shapes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,16 +26,38 @@ torch.set_num_threads(1)  # test models are small: threads that wait for each ot
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", help="device of the engine's tests: cpu, cuda, cuda:1 …")
+    parser.addoption("--device", help="device of the engine's tests: cpu, cuda, cuda:1 …; cuda with -m gpu, else cpu")
+
+
+def asks_for_gpu(config: pytest.Config) -> bool:
+    """Whether the tests that need CUDA are wanted (`-m gpu`): those with the mark, and all that take a device.
+
+    They are where the expression holds for a test that has this mark, and not for one that has none.
+    """
+    wanted = str(config.getoption("-m"))
+    if "gpu" not in wanted:
+        return False
+    expression = Expression.compile(wanted)
+    return expression.evaluate(lambda name, **_: name == "gpu") and not expression.evaluate(lambda name, **_: False)
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
     """Where models live in this run."""
-    return str(request.config.getoption("--device"))
+    config = request.config
+    return str(config.getoption("--device") or ("cuda" if asks_for_gpu(config) else "cpu"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is measured and remembered, as the planned policy does, stays in a folder of this run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine cannot run. WORKBENCH_REQUIRE_BROWSER makes a missing browser fail.
 
     What waits for a browser or for other processes is tried once more: on a starved machine a wait may run out. The
@@ -40,13 +65,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     has_browser = any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
     must_have_browser = bool(os.environ.get("WORKBENCH_REQUIRE_BROWSER"))
+    on_gpu = asks_for_gpu(config)
     for item in items:
+        if on_gpu and "device" in getattr(item, "fixturenames", ()):  # a doctest has none
+            item.add_marker("gpu")
         if item.get_closest_marker("browser") or item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser and not must_have_browser:
             item.add_marker(pytest.mark.skip(reason="needs chromium: apt-get install chromium"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist tells which tests there are
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Long files are dealt out first."""
+    weights.sort(session.items)
+
+
+@pytest.fixture(autouse=True)
+def _shapes_go_unchecked_where_calls_are_thousands(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Three quarters of such a test's time would be checks of the same calls; others make them all, for each method."""
+    before, mark = shapes.jaxtyping_disable, request.node.get_closest_marker
+    shapes.jaxtyping_disable = before or any(map(mark, ("slow", "unchecked")))
+    yield
+    shapes.jaxtyping_disable = before
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,20 @@
-"""pytest imports every file here, in each of its processes, to look for doctests: importing one must do nothing."""
+"""How the suite is run: which tests are collected, in which order files are dealt out, what is checked on the way.
+
+Importing these files, as pytest does with every one, does nothing.
+"""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import weights
+from jaxtyping import TypeCheckError
+
+from workbench.core.sampling import SamplingParams, law
 
 HERE = Path(__file__).parent
 DEFINITIONS = (
@@ -37,3 +46,65 @@ def works(statement: ast.stmt) -> bool:
 def test_a_script_beside_the_tests_does_nothing_when_it_is_imported(path: Path) -> None:
     """One that ran as it was imported had a Ray cluster started by each process of pytest, for a minute."""
     assert [ast.unparse(s) for s in ast.parse(path.read_text(encoding="utf-8")).body if works(s)] == []
+
+
+UNCHECKED = ("slow", "unchecked")
+TESTS = """
+def test_on_a_device(device):
+    assert device == DEVICE
+def test_of_words(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "ran"),
+    [
+        ([], "cpu", {"test_on_a_device": "passed", "test_of_words": "passed"}),
+        (["-m", "gpu"], "cuda", {"test_on_a_device": "passed" if torch.cuda.is_available() else "skipped"}),
+        (["-m", "not (hub or gpu)"], "cpu", {"test_on_a_device": "passed", "test_of_words": "passed"}),
+        (["--device", "cuda"], "cuda", {"test_on_a_device": "passed", "test_of_words": "passed"}),
+    ],
+    ids=["by default", "the mark", "all but the mark", "a device"],
+)
+def test_on_a_gpu_run_all_tests_that_take_a_device(
+    options: list[str], device: str, ran: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    found: dict[str, str] = {}
+
+    class Told:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when == "call" or report.skipped:
+                found[report.location[2]] = report.outcome
+
+    (tmp_path / f"test_{tmp_path.name}.py").write_text(f"DEVICE = {device!r}\n{TESTS}", encoding="utf-8")
+    ini = '[pytest]\naddopts = --import-mode=importlib -m "not gpu"\nmarkers = gpu\n'
+    (tmp_path / "pytest.ini").write_text(ini, encoding="utf-8")
+    ours = request.config.pluginmanager.get_plugin(str(HERE / "conftest.py"))
+    assert ours is not None
+    # what belongs to the process, not to a session, stays with the session around this one
+    quiet = [f"-pno:{name}" for name in ("cacheprovider", "timeout", "faulthandler", "terminal", "xdist")]
+    pytest.main([*quiet, "--capture=no", *options, str(tmp_path)], plugins=[ours, Told()])
+    assert found == ran
+
+
+def test_long_files_are_dealt_out_first_and_one_that_waits_beside_another(
+    pytestconfig: pytest.Config,
+) -> None:
+    files = {"quick": (1.0, False), "long": (30.0, False), "lesson": (20.0, True), "page": (40.0, True),
+             "short": (2.0, False)}  # fmt: skip
+    assert weights.dealt(files) == ["page", "long", "lesson", "short", "quick"]
+    assert not pytestconfig.getoption("loadscopereorder"), "xdist would deal them out by their number of tests"
+
+
+def test_the_files_that_are_run_now_are_in_that_order(request: pytest.FixtureRequest) -> None:
+    again = list(request.session.items)
+    weights.sort(again)
+    assert again == request.session.items
+
+
+@pytest.mark.parametrize("checked", [True, *(pytest.param(False, marks=getattr(pytest.mark, m)) for m in UNCHECKED)])
+def test_shapes_are_checked_but_where_calls_are_thousands(checked: bool) -> None:
+    nothing: Any = None
+    with pytest.raises((TypeError, AttributeError)) as refused:
+        law(nothing, SamplingParams(temperature=1.0))
+    assert isinstance(refused.value, TypeCheckError) is checked

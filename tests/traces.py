@@ -24,6 +24,7 @@ from workbench.trace.events import (
     Nodes,
     Phase,
     Picture,
+    Placed,
     Round,
     Top,
     Trace,
@@ -141,6 +142,8 @@ def rounds(draw: Any, index: int) -> Round:
         draw(st.dictionaries(text, st.floats(0, 1), max_size=2)), draw(st.lists(text, max_size=2)), draw(visions),
         draw(st.floats(0, 1e6)),
         draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
+        draw(st.lists(whole, max_size=2)),
+        draw(st.lists(st.builds(Placed, whole, text, whole, st.floats(0, 1)), max_size=2)),
     )  # fmt: skip
 
 

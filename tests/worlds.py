@@ -28,7 +28,8 @@ from workbench.engine.models import HeadInfo
 from workbench.engine.models import load_tokenizer as bundled_tokenizer
 from workbench.engine.runner import Segment, Slot
 from workbench.methods import registry
-from workbench.training.heads.artefact import NETS, save_net
+from workbench.methods.drafters.attention_net import AttentionNet
+from workbench.training.heads.artefact import save_net
 from workbench.training.scenes.model import language_config, vision_language_config
 from workbench.training.scenes.tower import tower_config
 from workbench.training.tokenizer import load_tokenizer
@@ -130,19 +131,27 @@ def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0)
 
 
 def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, HeadInfo]:
-    """Write untrained feature drafters of every kind as `workbench train vision-heads` would, and describe them."""
+    """Write untrained drafters of every kind that reads the target's states, and describe them."""
     found = {}
-    for kind, make in NETS.items():
+    width = models.target.hidden_size
+    sizes = {"heads": 2, "ffn": 16, "latents": 2, "ahead": 3, "inner": 8, "exit_layer": 1}
+    for kind, head in registry.heads().items():
+        if not issubclass(head.net, AttentionNet):
+            continue
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            more = {"latents": 2, "ahead": 3, "inner": 8} if kind == "flash" else {}
-            net = make(width=models.target.hidden_size, heads=2, ffn=16, **more)
+            net = head.build(width, sizes)
             for weight in net.parameters():
                 if weight.dim() > 1:
                     torch.nn.init.normal_(weight, std=0.3)
         place = folder / f"tiny-{kind}"
         found[kind] = HeadInfo(place.name, place, save_net(net, place, models.target_name, torch.float32))
     return found
+
+
+def picture_heads() -> list[str]:
+    """The kinds of trained heads that see pictures."""
+    return [kind for kind, head in registry.heads().items() if head.recipe == "vision-heads"]
 
 
 def text_methods() -> list[Method]:

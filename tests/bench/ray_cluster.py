@@ -64,8 +64,8 @@ def main() -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from workbench.bench.on_ray import on_ray
     from workbench.bench.sweep import FAILED, Sweep, run
+    from workbench.service.on_ray import on_ray
 
     cluster: Any = Cluster()
     machine(cluster, HEAD)

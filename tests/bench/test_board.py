@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,3 +100,30 @@ def test_a_damaged_board_is_said_in_words(boards: Path) -> None:
     (boards / "exactness.json").write_text("{")
     with pytest.raises(WorkbenchError, match="cannot be read"):
         board.exactness()
+
+
+def test_what_another_process_measures_meanwhile_is_not_lost(boards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for processes: the lock is the system's, on a file that each opens for itself."""
+    both, theirs = threading.Barrier(2), board.read
+
+    def read(*args: Any) -> dict[str, Any]:
+        found = theirs(*args)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # until the other has read too: under the lock it cannot
+        return found
+
+    monkeypatch.setattr(board, "read", read)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda key: board.save("b", key, {}, str), ["one", "other"]))
+    assert sorted(theirs("b")) == ["one", "other"]
+
+
+@pytest.mark.skipif(not board.commit(), reason="needs the repository's history")
+def test_a_row_of_an_earlier_history_says_so_and_any_other_can_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORKBENCH_BOARDS")
+    rows = [row for name in ("claims", "exactness", "families", "vision") for row in board.read(name).values()]
+    for commit in sorted({row["commit"] for row in rows if row.get("commit")}):
+        here = ["git", "-C", str(Path(board.__file__).parent), "cat-file", "-e", commit.rstrip("+")]
+        is_here = not subprocess.run(here, capture_output=True, check=False).returncode
+        said = board.commit_of({"commit": commit})
+        assert said == (commit if is_here else f"{commit} of an earlier history")

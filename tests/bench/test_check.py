@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,12 @@ from workbench.bench.laws import LAWS, TINY_PROMPT, check_law
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
+from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Models, Promise, Row
 from workbench.engine.models import load_tokenizer
-from workbench.engine.parts import Drafter, Plan, Verifier
+from workbench.engine.parts import Drafter, Plan, Verification, Verifier
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -76,6 +78,15 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     finding = check_law(approximate, models, LAWS[0], runs=20)
     assert finding.verdict == MEASURED
     assert "total variation" in finding.detail
+
+
+def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
+    rule = TypicalAcceptance(epsilon=0.01, delta=0.05)
+    method = dataclasses.replace(registry.get("draft-tree"), other_verifiers=(rule,))
+    finding = check_law(method, models, LAWS[0], runs=40)
+    assert finding.verdict == PASS, finding.detail
+    assert finding.figures["tests"] == 1
+    assert finding.detail.endswith("promises no law, not judged: verifier=typical")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,8 +194,8 @@ def test_a_law_of_one_outcome_is_no_proof() -> None:
 class TakesEverything(Verifier):
     """Accepts every draft."""
 
-    def rule(self, tree, logits, p, sampling: SamplingParams, u_stop):
-        ruling = registry.get("draft-model").verifier.rule(tree, logits, p, sampling, u_stop)
+    def rule(self, v: Verification) -> Ruling:
+        ruling = registry.get("draft-model").verifier.rule(v)
         return dataclasses.replace(ruling, accept=ruling.accept * 0 + 1)
 
 
@@ -209,6 +220,20 @@ def test_without_time_a_sample_of_the_settings_is_tried_and_the_line_says_so(mod
     assert whole.figures["tried"] == len(PROMPTS) + others
     found = list(check_method(lookup, models, PROMPTS, max_new_tokens=10, runs=10, seconds=0))
     assert "a sample" in found[0].detail
+
+
+def test_hugging_faces_own_text_is_asked_for_once_whatever_the_number_of_methods(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a large target it is half of a check's time."""
+    made, asked = dataclasses.replace(models, shared={}), []
+    theirs: Any = models.target.model.generate
+    monkeypatch.setattr(made.target.model, "generate", lambda *a, **k: (asked.append(1), theirs(*a, **k))[1])
+    for name in ("autoregressive", "prompt-lookup"):
+        assert check_greedy(registry.get(name), made, PROMPTS, 10, others=()).verdict == PASS
+    assert len(asked) == len(PROMPTS)
+    check_greedy(registry.get("autoregressive"), made, PROMPTS, 9, others=())
+    assert len(asked) == 2 * len(PROMPTS), "texts of another length are others"
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 12, 16])

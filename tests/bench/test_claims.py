@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from workbench.bench import claims, text_claims
+from workbench.bench import claims, claimsboard
 from workbench.bench.claims import (
     IN_DIRECTION,
     IN_SIZE,
@@ -18,12 +21,14 @@ from workbench.bench.claims import (
     Measured,
     judge,
 )
+from workbench.bench.statistics import mean
 from workbench.core.errors import UnknownNameError
+from workbench.engine.declared import KINDS
 from workbench.methods import registry
 
 
 def claim(low: float | None = 2.0, high: float | None = 3.0, **more: object) -> Claim:
-    return dataclasses.replace(Claim("m", "speed-up", "s", low, high, "p", lambda: measured(1)), **more)
+    return dataclasses.replace(Claim("speed-up", "s", low, high, "p", lambda lab: measured(1), method="m"), **more)
 
 
 def measured(value: float, low: float | None = None, high: float | None = None) -> Measured:
@@ -55,25 +60,77 @@ def test_the_verdict_follows_from_the_figures(what: Claim, found: Measured | Non
     assert judge(what, found) == verdict
 
 
-def test_every_method_has_its_main_claim_and_every_claim_a_command() -> None:
+def test_what_is_missing_yet_is_not_measurable_until_it_was_measured() -> None:
+    assert judge(claim(), None, "no heads yet") == NOT_MEASURABLE
+    assert judge(claim(), measured(2.5), "no heads yet") == IN_SIZE
+
+
+def test_every_method_has_its_claim_and_every_claim_a_command() -> None:
     found = claims.claims()
-    mains = {c.method for c in found if c.key == "main"}
-    assert {c.method for c in text_claims.CLAIMS} >= set(registry.names()) - {
-        m for m in registry.names() if _of_vision(m)
-    }
-    assert mains >= {c.method for c in text_claims.CLAIMS}
-    assert len({c.name for c in found}) == len(found)
+    assert {c.method for c in found} == set(registry.names())
+    assert {c.method for c in found if c.key == "main"} == set(registry.names())
+    assert len({c.row(column) for c in found for column in claims.COLUMNS}) == 2 * len(found)
     for c in found:
         assert c.source
         assert c.setting
         assert (c.measure is None) <= bool(c.lacks), f"{c.name}: nothing measures it, and nothing says why"
-        assert c.command.startswith(f"workbench claims --method {c.method}")
+        assert c.command().startswith(f"workbench claims --method {c.method}")
+        assert c.command("smollm2") == f"{c.command()} --target smollm2"
         assert (c.low is None) == (c.high is None)
 
 
-def _of_vision(name: str) -> bool:
-    needs = registry.get(name).needs
-    return bool({"pictures", "sight"} & set(needs)) or bool(set(needs) - {"drafter", "medusa"})
+def test_what_a_column_lacks_is_said_from_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
+    known = {c.name: c for c in claims.claims()}
+    assert known["prompt-lookup/main"].lacking("smollm2") == ""
+    assert known["msd/main"].lacking("smollm2") == "a method for pictures"
+    assert known["draft-tree/main"].lacking("smollm2") == "no draft model for smollm2 yet"
+    assert known["medusa/main"].lacking("smollm2") == "no medusa heads for smollm2 yet"
+    assert known["medusa/main"].lacking() == "no medusa heads for text-target yet"
+    (tmp_path / "heads").mkdir()
+    heads = {"workbench_head": "medusa", "target": "smollm2"}
+    (tmp_path / "heads" / "config.json").write_text(json.dumps(heads))
+    assert known["medusa/main"].lacking("smollm2") == ""
+    assert known["medusa/main"].lacking() == "no medusa heads for text-target yet"
+
+
+def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not_hold() -> None:
+    machine = {"cpu": "C", "cores": 2, "torch": "2", "transformers": "5", "date": "d", "load": 0.5}
+    other = machine | {"cpu": "D", "load": 0.1}
+
+    def saved(value: float, on: dict[str, Any], date: str = "2026") -> dict[str, Any]:
+        return {"measured": dataclasses.asdict(measured(value)), "date": date, "commit": "abc", "machine": on}
+
+    (claim,) = claims.of("prompt-lookup")
+    looked_into, why = claim.why
+
+    kept = {"prompt-lookup/main": saved(0.9, machine, looked_into), "prompt-lookup/main@smollm2": saved(2.5, other)}
+    rows = {row["name"]: row for row in claimsboard.rows(kept)}
+    row = rows["prompt-lookup/main"]
+    (there,) = row["elsewhere"]
+    assert (row["verdict"], there["verdict"]) == (NOT_REPRODUCED, IN_SIZE)
+    assert row["why"] == f"{why} It holds on smollm2."
+    assert there["why"] == ""
+    assert rows["draft-model/main"]["elsewhere"][0]["verdict"] in (NOT_MEASURED, NOT_MEASURABLE)
+    text = claimsboard.markdown(list(rows.values()))
+    line = next(x for x in text.splitlines() if x.startswith("| `prompt-lookup`"))
+    *_, here, elsewhere, _ = line.split(" | ")
+    assert here.startswith(
+        f"**not reproduced**<br>**0.9 (0.9–0.9, n = 5)** here; {looked_into}, abc, machine 1, load 0.5<br>*Why:*"
+    )
+    assert elsewhere == "**reproduced in size**<br>**2.5 (2.5–2.5, n = 5)** here; 2026, abc, machine 2, load 0.1"
+    assert text.endswith(
+        "Machine 1: C, 2 cores; torch 2, transformers 5.\nMachine 2: D, 2 cores; torch 2, transformers 5.\n"
+    )
+    for since in (saved(2.5, machine, looked_into), saved(0.8, machine)):  # it holds; it was measured since
+        again = claimsboard.rows({"prompt-lookup/main": since})
+        assert next(row for row in again if row["name"] == "prompt-lookup/main")["why"] == ""
+
+
+def test_every_reason_is_of_a_kind_and_of_a_figure() -> None:
+    reasons = [claim.why for claim in claims.claims() if any(claim.why)]
+    assert len(reasons) > 3
+    assert all(date.endswith(" UTC") and why.startswith(KINDS) for date, why in reasons)
 
 
 def test_unknown_claims_name_the_known_ones() -> None:
@@ -85,9 +142,9 @@ def test_the_interval_is_the_bootstraps_and_covers() -> None:
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(60):
-        value, low, high = text_claims.interval(rng.normal(2.0, 1.0, 25).tolist(), np.mean)
-        assert low <= value <= high
-        covered += low <= 2.0 <= high
+        found = Measured.of(mean(rng.normal(2.0, 1.0, 25).tolist()), "here")
+        assert found.low <= found.value <= found.high
+        covered += found.low <= 2.0 <= found.high
     assert 48 <= covered <= 60  # 95 % of 60 is 57; below 48 with probability 1e-4
-    assert text_claims.interval([1.0, 3.0]) == (2.0, 1.0, 3.0)
-    assert text_claims.interval([2.0] * 5) == (2.0, 2.0, 2.0)
+    assert Measured.of(mean([1.0, 3.0]), "here") == Measured(2.0, 1.0, 3.0, 2, "here")
+    assert Measured.of(mean([2.0] * 5), "here") == Measured(2.0, 2.0, 2.0, 5, "here")

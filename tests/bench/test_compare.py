@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from workbench import Workbench
-from workbench.bench.compare import Comparison, emitted
-from workbench.bench.estimates import estimate
+from workbench.bench.compare import Comparison
+from workbench.bench.hosted import emitted
 from workbench.bench.lanes import Lane
-from workbench.bench.paired import divergence
+from workbench.bench.statistics import mean
+from workbench.bench.texts import divergence
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
 from workbench.trace.metrics import summary
@@ -198,6 +199,7 @@ def test_who_leaves_ends_the_run(bench: Workbench) -> None:
         (["draft-model"], {"sampling": {"depth": 3}}, ParameterError),
         (["draft-model"], {"sampling": {"temperature": -1}}, ParameterError),
         (["draft-model"], {"repeats": 0}, ParameterError),
+        (["draft-model"], {"images": [b"no picture"]}, PromptError),
         ([{"params": {}}], {}, ParameterError),
     ],
 )
@@ -217,8 +219,8 @@ def test_a_lane_is_its_line_of_text() -> None:
 
 
 def test_an_interval_holds_the_mean_and_one_value_has_none() -> None:
-    found = estimate([1.0, 2.0, 3.0, 4.0])
+    found = mean([1.0, 2.0, 3.0, 4.0])
     assert found is not None
     assert found["low"] < found["value"] == 2.5 < found["high"]
-    assert estimate([2.0]) == {"value": 2.0, "low": None, "high": None, "n": 1}
-    assert estimate([]) is None
+    assert mean([2.0]) == {"value": 2.0, "low": None, "high": None, "n": 1}
+    assert mean([]) is None

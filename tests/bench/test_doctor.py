@@ -12,10 +12,11 @@ from workbench.bench.doctor import BUG, IDENTICAL, NUMERICS, STEPWISE, diagnose,
 from workbench.bench.prompts import load_prompts
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, load_models
 from workbench.engine.models import load_tokenizer
-from workbench.engine.parts import Verifier
+from workbench.engine.parts import Verification, Verifier
 from workbench.methods import registry
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4]
@@ -27,8 +28,8 @@ PARTING = "Tell me a story about a brave little bear who was afraid of the dark.
 class TakesAll(Verifier):
     """Accepts every draft, whatever the target says."""
 
-    def rule(self, tree, logits, p, sampling: SamplingParams, u_stop):
-        ruling = registry.get("draft-model").verifier.rule(tree, logits, p, sampling, u_stop)
+    def rule(self, v: Verification) -> Ruling:
+        ruling = registry.get("draft-model").verifier.rule(v)
         return dataclasses.replace(ruling, accept=ruling.accept * 0 + 1)
 
 

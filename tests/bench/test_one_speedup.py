@@ -11,14 +11,16 @@ import pytest
 from bench.test_report import Scripted
 from views.test_modules import ENV, needs_node
 
-from workbench.bench import estimates, paired
+from workbench.bench import estimates, paired, statistics
+from workbench.bench.claims import Measured as Figure
 from workbench.bench.claims import of_speedup
 from workbench.bench.compare import Comparison, Measured, Plan
 from workbench.bench.contenders import Sample
 from workbench.bench.lanes import Lane
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.regression import compare_reports
-from workbench.bench.report import BenchReport, build_rows, build_runs
+from workbench.bench.report import BenchReport, build_runs
+from workbench.bench.rows import build_rows
 from workbench.bench.saved import read_report
 from workbench.bench.specbench import speeds
 from workbench.cli.compare import to_markdown
@@ -80,7 +82,7 @@ def test_compare_sweep_bench_claims_and_regression_say_the_same(wanted: Estimate
     assert same(made.figures["Draft model"]["speedup"], wanted)
     assert same(estimates.estimates(lane, plain)["speedup"], wanted)
     assert same(rows[1].speedup_vs_autoregressive, wanted)
-    claim = of_speedup(paired.speedup_of(lane, plain), "here")
+    claim = of_speedup(statistics.speedup_of(lane, plain), "here")
     assert (claim.value, claim.low, claim.high) == tuple(map(pytest.approx, (wanted.value, wanted.low, wanted.high)))
     change = next(c for c in compare_reports(bench(), bench()).changes if c.figure == "speedup")
     assert change.old == change.new == pytest.approx(wanted.value)
@@ -90,6 +92,14 @@ def test_tables_for_people_print_the_same(wanted: Estimate) -> None:
     assert f"| {wanted} |" in bench().to_markdown()
     assert f"| Draft model | {wanted.sentence} |" in to_markdown(comparison())
     assert f"draft-model, {wanted.sentence}" in report.page(bench().to_wire())
+
+
+def test_a_bar_in_an_answer_ends_no_cell_of_a_table() -> None:
+    made = comparison()
+    made.lanes[1].error = "a | b\nGive less."
+    lines = to_markdown(made).splitlines()
+    assert lines[3].endswith("| a \\| b Give less. |")
+    assert lines[1] == "|---|--:|--:|--:|--:|--:|---|"
 
 
 def test_a_quotient_of_the_rates_shown_is_the_speed_up_shown(wanted: Estimate) -> None:
@@ -118,7 +128,7 @@ def test_answer_files_of_spec_bench_say_the_same_and_its_own_figure_has_its_name
 @needs_node
 def test_the_page_says_the_same_of_a_comparison_it_opens_from_a_file(wanted: Estimate) -> None:
     script = (
-        f"import {{ ofRuns }} from {json.dumps(module_path('speedup').as_uri())};"
+        f"import {{ ofRuns }} from {json.dumps(module_path('shared/speedup').as_uri())};"
         "import { readFileSync } from 'node:fs';"
         "const [plain, fast] = JSON.parse(readFileSync(0)).lanes;"
         "console.log(JSON.stringify(ofRuns(fast.runs, plain.runs)));"
@@ -146,6 +156,21 @@ def test_a_report_of_schema_1_is_read_with_todays_speed_ups(wanted: Estimate, tm
 def test_a_claim_without_an_interval_is_refused() -> None:
     with pytest.raises(WorkbenchError, match="three prompts"):
         of_speedup(estimate({0: [2.0]}), "here")
+
+
+def test_figures_of_one_value_a_prompt_have_one_interval() -> None:
+    """Ratios on a logarithmic scale, quotients of sums drawn together; one observation is its own interval."""
+    there, back = (statistics.geometric_mean([r[0] ** sign for r in RATIOS.values()]) for sign in (1, -1))
+    assert there is not None
+    assert back is not None
+    assert there["low"] < there["value"] < there["high"]
+    assert there["value"] == pytest.approx(1 / back["value"])
+    found = statistics.ratio_of_sums([2.0, 3.0, 8.0], [1.0, 1.5, 4.0])
+    assert found == {"value": 2.0, "low": pytest.approx(2.0), "high": pytest.approx(2.0), "n": 3}
+    one = Figure.of(statistics.mean([0.5]), "here")
+    assert (one.value, one.low, one.high, one.n) == (0.5, 0.5, 0.5, 1)
+    with pytest.raises(WorkbenchError, match="Nothing"):
+        Figure.of(statistics.mean([]), "here")
 
 
 def test_the_race_replays_the_repeat_nearest_to_the_prompts_estimate() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from workbench import Workbench
-from workbench.bench import pairing, waiting
+from workbench.bench import hosted, waiting
 from workbench.bench.pairing import LONGEST_S, MOST, Pairs, enough, measure_pairs
-from workbench.core.errors import CapacityError
-from workbench.trace.events import Emitted, Footer, Nodes, Round
+from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.trace.events import STOPPED, Emitted, Footer, Nodes, Round
 
 
 class Made:
@@ -22,7 +22,7 @@ class Made:
 
     def __init__(self, seconds: float, n: int) -> None:
         self.looks, self.cancelled, self.background = 0, False, False
-        self.state, self.message, self.seconds, self.n = "running", "", seconds, n
+        self.state, self.message, self.seconds, self.n, self.reason = "running", "", seconds, n, "length"
 
     @property
     def ended(self) -> bool:
@@ -32,7 +32,7 @@ class Made:
         self.looks += 1
         if timeout is not None:
             raise TimeoutError
-        reason = "cancelled" if self.cancelled else "length"
+        reason = "cancelled" if self.cancelled else self.reason
         nodes = Nodes([], [], [], [], [], [], [], [], [], [], [])
         emitted = [Emitted(1, "a", i, i + 1, "plain", None, i, 0.5) for i in range(self.n)]
         return _Trace([Round(0, "m", {}, nodes, [], 1, "plain", emitted, seconds=self.seconds)], Footer(reason))
@@ -53,13 +53,15 @@ class Device:
     def __init__(self, seconds: Callable[[str, int], float]) -> None:
         self.seconds, self.started, self.alone = seconds, [], []
         self.busy: list[bool] = []
-        self.forgotten = 0
+        self.forgotten, self.reason = 0, "length"
 
     def start(self, prompt: Any, method: str, *, alone: bool, max_new_tokens: int, **asked: Any) -> Made:
         self.alone.append(alone)
         self.started.append((method, asked["params"], max_new_tokens))
         n = sum(m == method for m, _, _ in self.started)
-        return Made(self.seconds(method, n), max_new_tokens)
+        made = Made(self.seconds(method, n), max_new_tokens)
+        made.reason = self.reason
+        return made
 
     def forget(self, run: Any) -> None:
         self.forgotten += 1
@@ -70,7 +72,7 @@ class Device:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "POLL_S", 0)
+    monkeypatch.setattr(hosted, "POLL_S", 0)
 
 
 def measured(device: Device, **more: Any) -> list[Pairs]:
@@ -116,6 +118,15 @@ def test_it_is_stopped_and_what_was_measured_stays() -> None:
     for news in measure_pairs(device, "Once", "draft-model", {}, stopped=lambda: len(seen[-1].ratios) == 2):
         seen[-1] = news
     assert (len(seen[-1].ratios), seen[-1].ended) == (2, "stopped")
+
+
+@pytest.mark.parametrize("reason", STOPPED)
+def test_a_run_that_was_stopped_is_no_measurement(reason: str) -> None:
+    device = Device(lambda method, n: 1.0)
+    device.reason = reason
+    with pytest.raises(WorkbenchError, match="cancelled"):
+        measured(device)
+    assert (len(device.started), device.forgotten) == (1, 1)
 
 
 def test_when_enough_is_enough() -> None:
@@ -177,8 +188,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pairing, "POLL_S", 0.2)
-    monkeypatch.setattr(pairing, "time", clock)
+    monkeypatch.setattr(hosted, "POLL_S", 0.2)
+    monkeypatch.setattr(hosted, "time", clock)
     monkeypatch.setattr(waiting, "time", clock)
     return clock
 

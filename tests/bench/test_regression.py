@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from workbench.bench.regression import FEWEST, FIGURES, compare_reports
-from workbench.bench.report import BASELINE, BenchReport
+from workbench.bench.report import BenchReport
+from workbench.bench.rows import BASELINE
 from workbench.core.errors import WorkbenchError
 
 METHODS = (BASELINE, "draft-model", "prompt-lookup")

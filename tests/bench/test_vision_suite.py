@@ -7,15 +7,16 @@ import json
 
 import pytest
 import worlds
+from vision_worlds import tiny_vision_models
 
-from workbench.bench import board, vision_claims, vision_suite
+from workbench.bench import board, claims, vision_suite
 from workbench.bench.claims import judge
-from workbench.bench.vision_suite import CAPTION, SHORT, Setting
-from workbench.bench.worlds import tiny_vision_models
+from workbench.bench.vision_suite import CAPTION, SHORT
 from workbench.engine import Models
+from workbench.engine.declared import Setting
 from workbench.methods import registry
-from workbench.training.scenes.evaluate import held_scenes
-from workbench.training.scenes.tasks import QUESTIONS
+from workbench.scenes.held import held_scenes
+from workbench.scenes.tasks import QUESTIONS
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,8 @@ def test_a_row_counts_what_its_runs_did(models: Models) -> None:
     asked = [one for one in vision_suite.questions(2, 1) if one.kind in ("caption", "count")]
     plain = vision_suite.plain_texts(models, asked)
     rows = {}
-    pruned_by_four = Setting("SpecVLM, prune 4×", "specvlm", {"compressor": "prune"}, line="prune")
-    for setting in (Setting("SpecVLM, all", "specvlm", {"compressor": "all"}), pruned_by_four):
+    pruned_by_four = Setting("SpecVLM, prune 4×", {"compressor": "prune"}, line="prune", method="specvlm")
+    for setting in (Setting("SpecVLM, all", {"compressor": "all"}, method="specvlm"), pruned_by_four):
         row = vision_suite.measure(setting, models, asked, plain)
         assert row is not None
         rows[setting.name] = row
@@ -64,9 +65,11 @@ def test_a_row_counts_what_its_runs_did(models: Models) -> None:
 
 def test_models_that_lack_what_a_setting_needs_give_no_row(models: Models) -> None:
     asked = vision_suite.questions(1, 0)
-    assert vision_suite.measure(Setting("chain", "vlm-draft", {}, "no-such-drafter"), models, asked, [[]]) is None
+    assert (
+        vision_suite.measure(Setting("chain", {}, "no-such-drafter", method="vlm-draft"), models, asked, [[]]) is None
+    )
     headless = dataclasses.replace(models, heads={})
-    assert vision_suite.measure(Setting("FLASH", "flash"), headless, asked, [[]]) is None
+    assert vision_suite.measure(Setting("FLASH", method="flash"), headless, asked, [[]]) is None
 
 
 def test_every_setting_is_a_setting_of_its_method() -> None:
@@ -75,10 +78,11 @@ def test_every_setting_is_a_setting_of_its_method() -> None:
     for setting in vision_suite.settings():
         registry.get(setting.method).with_params(depth=vision_suite.DEPTH, **setting.params)
     assert {s.method for s in vision_suite.settings()} == {
-        m.name for m in registry.methods() if "pictures" in m.needs or m.name in worlds.NETS
+        m.name for m in registry.methods() if "pictures" in m.needs or m.name in worlds.picture_heads()
     }
-    for claim in vision_claims.CLAIMS:
-        assert claim.method in {s.method for s in vision_suite.settings()}
+    of_pictures = [claim for claim in claims.claims() if claim.home == vision_suite.TARGET]
+    assert {claim.method for claim in of_pictures} == {s.method for s in vision_suite.settings()}
+    for claim in of_pictures:
         assert judge(claim, None) == "not measured yet"
 
 

@@ -118,8 +118,17 @@ def test_check_prints_a_verdict_a_line(workbench: Command) -> None:
     result = workbench("check", "autoregressive", "--runs", "100", "--max-new-tokens", "3")
     assert result.status == 0, result.out
     lines = result.out.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 4, "nothing is said of samples where everything was tried"
     assert all(line.startswith("✓ pass") for line in lines[:3])
+
+
+def test_a_check_that_ran_out_of_time_says_what_it_left_out(workbench: Command) -> None:
+    asked = ("check", "autoregressive", "prompt-lookup", "medusa", "--drafter", "none", "--max-new-tokens", "2")
+    result = workbench(*asked, "--runs", "100", "--minutes", "0.0001")
+    assert "A sample, to end within about 0.0001 minutes: 0 of 1 settings were left out" in result.out
+    assert "2 sampling laws had fewer runs than asked for" in result.out
+    assert "Left out, since the 0.0001 minutes were over: prompt-lookup, medusa." in result.out
+    assert result.status == 1, "a method that was named has not been tested"
 
 
 def test_check_fails_with_a_method(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +186,15 @@ def test_a_gguf_target_is_made_and_used_by_its_path(
     assert made["text"] == named["text"]
     assert workbench("methods", "prompt-lookup", "--target", path, "--json").json["available"]
     assert "cannot be read" in workbench("generate", "Hi", "--target", str(tmp_path / "none.gguf")).err
+
+
+def test_heads_of_a_published_model_are_put_to_the_test_on_it_where_it_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EAGLE's bundled layer is SmolLM2's: on the bundled targets alone it would stay unproven for ever."""
+    from workbench.cli.check import _bundled_pairs
+    from workbench.methods import registry
+    from workbench.service import inventory
+
+    for state, wanted in ((inventory.AT_FIRST_USE, [("smollm2", "smollm2-drafter")]), (inventory.TO_FETCH, [])):
+        monkeypatch.setattr(inventory, "state", lambda model, state=state: state)
+        pairs = _bundled_pairs(registry.get("eagle-2"))
+        assert pairs == [("text-target", "text-drafter"), ("vision-target", "vision-drafter"), *wanted]

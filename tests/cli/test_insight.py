@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -43,22 +44,68 @@ def test_the_claims_board_is_shown_without_measuring(capsys: pytest.CaptureFixtu
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["draft-model/main"]["command"] == "workbench claims --method draft-model"
     assert rows["draft-tree/over-static"]["verdict"] == "not measurable here"
+    assert [column["target"] for column in rows["msd/main"]["elsewhere"]] == ["smollm2"]
+    assert rows["msd/main"]["elsewhere"][0]["lacking"] == "a method for pictures"
+
+
+def test_what_cannot_be_measured_or_filed_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["claims", "--target", "smollm2"]) == 1
+    assert "Name methods with --method, or give --all" in capsys.readouterr().err
+    assert main(["claims", "--all", "--target", "smolm2"]) == 2
+    assert "--target: There is no model 'smolm2'" in capsys.readouterr().err
+    assert main(["claims", "--all", "--target", "text-drafter", "--report"]) == 2
+    assert "no column for text-drafter" in capsys.readouterr().err
+    assert main(["claims", "--method", "msd", "--key", "main", "--target", "smollm2", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["column"], row["verdict"], row["lacking"]) == (
+        "smollm2",
+        "not measurable here",
+        "a method for pictures",
+    )
 
 
 @pytest.mark.slow
-def test_a_claim_is_really_measured(
+def test_a_claim_is_really_measured_in_the_column_of_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from workbench.bench import text_claims
-    from workbench.bench.claims import Claim
+    """The second target stands in for a chat model: what is measured on it leaves the first column as it is."""
+    from workbench.bench import claims, claimsboard
+    from workbench.bench.text_lab import TextLab
+    from workbench.core.errors import WorkbenchError
+    from workbench.engine.declared import Claim
+    from workbench.methods import registry
 
+    def fails(lab: TextLab) -> claims.Measured:
+        raise WorkbenchError(f"{lab.scale.target} is out of order.")
+
+    other = "text-drafter"
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
-    quick = Claim("autoregressive", "τ", "any", 1.0, 1.0, "definition", text_claims.tau("autoregressive", ("maths",)))
-    monkeypatch.setattr(text_claims, "CLAIMS", (quick,))
-    assert main(["claims", "--method", "autoregressive", "--report"]) == 0
+    monkeypatch.setattr(claims, "COLUMNS", columns := {claims.BUNDLED: "toys", other: "a real one"})
+    monkeypatch.setattr(claimsboard, "COLUMNS", columns)
+    plain = Claim("τ", "any", 1.0, 1.0, "definition", lambda lab: lab.on("maths").tau())
+    sampled = Claim("τ / τ", "any", None, None, "p", lambda lab: lab.tau_over("autoregressive", {}, {}, 1.0))
+    broken = Claim("", "", 1, 1, "", fails)
+    for name, claim in (("autoregressive", plain), ("prompt-lookup", sampled), ("oracle", broken)):
+        method = dataclasses.replace(registry.get(name), claims=(claim,))
+        monkeypatch.setitem(registry._methods, name, method)
+    assert main(["claims", "--method", "autoregressive", "--report", "--max-new-tokens", "16"]) == 0
     assert "reproduced in size" in capsys.readouterr().out
-    assert "**1 (1–1, n = 3)**" in (tmp_path / "claims.md").read_text()
-    assert main(["claims", "--method", "nobody"]) == 2
+    first = json.loads((tmp_path / "claims.json").read_text())["rows"]
+    asked = ["--target", other, "--dtype", "bfloat16", "--per-group", "1", "--max-new-tokens", "8", "--draws", "2"]
+    ours = ["--method", "oracle", "--method", "autoregressive", "--method", "prompt-lookup"]
+    assert main(["claims", *ours, *asked, "--report"]) == 1
+    assert "oracle/main was not measured: text-drafter is out of order." in capsys.readouterr().err
+    rows = json.loads((tmp_path / "claims.json").read_text())["rows"]
+    assert rows["autoregressive/main"] == first["autoregressive/main"], "another target never overwrites it"
+    assert rows.keys() == {"autoregressive/main", f"autoregressive/main@{other}", f"prompt-lookup/main@{other}"}
+    drawn = rows[f"prompt-lookup/main@{other}"]["measured"]
+    assert drawn["n"] == 7, "one prompt of each kind"
+    assert drawn["setting"].startswith("text-drafter, bfloat16, bundled prompts, at most 1")
+    assert "at most 8 tokens, temperature 1.0, 2 draws a prompt" in drawn["setting"]
+    line = next(x for x in (tmp_path / "claims.md").read_text().splitlines() if x.startswith("| `autoregressive`"))
+    assert line.count("**1 (1–1, n = 3)**") == 2
+    assert "text-target with" in line.split(" | ")[3]
+    assert "text-drafter, bfloat16" in line.split(" | ")[4]
 
 
 def test_doctor_reads_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from workbench.client import wire
+from workbench.client.requests import Generation
 from workbench.core.errors import ModelError, ParameterError
 
 
 class Server:
     """A client that lists methods with the reasons why they cannot run."""
+
+    hub_only = False
 
     def __init__(self, **reasons: str) -> None:
         self.reasons = reasons
@@ -37,7 +40,7 @@ class Server:
     ],
 )
 def test_a_request_without_a_method_gets_one_that_runs(server: Server, asked: dict[str, Any], wanted: str) -> None:
-    found = wire.start_options(server, {"prompt": "Once", "target": "small", **asked})
+    found = Generation.options(server, {"prompt": "Once", "target": "small", **asked})
     assert found["method"] == wanted
 
 

@@ -5,6 +5,7 @@ Golden numbers: p = (.5, .3, .15, .05), q = (.1, .4, .3, .2), from the verificat
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import math
@@ -21,6 +22,7 @@ from workbench.core import rejection
 from workbench.core.rejection import Ruling, Verdict, greedy_match, recursive_rejection, residual, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.parts import Verification
 from workbench.methods.drafters.oracle import mixture
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -165,6 +167,94 @@ def test_the_oracle_is_accepted_as_often_as_its_dial_says(a: float, monkeypatch:
     assert distance(law, P) < 1e-12
 
 
+# -- mixed trees: each sibling has a law of its own ---------------------------------------------------------------
+
+R = torch.tensor([0.3, 0.1, 0.2, 0.4], dtype=torch.float64)
+CHOSEN = -1
+MIXES = {
+    "two chosen, one drawn": ([(CHOSEN, 0), (CHOSEN, 3), (0, False)]),
+    "the best chosen, one drawn from the rest": ([(CHOSEN, 1), (0, True)]),
+    "a drawn one, then a chosen one": ([(0, False), (CHOSEN, 0)]),
+    "two drafters": ([(0, False), (1, False)]),
+    "two drafters, the second without what the first took": ([(0, False), (1, True), (1, True)]),
+    "all of it": ([(0, False), (CHOSEN, 2), (1, True), (0, False)]),
+}
+"""Siblings in order: (row of the laws Q and R, without its elders' tokens), or (CHOSEN, its token)."""
+
+
+def mixed(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All ways that these siblings can come out, with their probabilities."""
+    for tokens in itertools.product(range(4), repeat=len(kinds)):
+        chance = 1.0
+        for i, (law, extra) in enumerate(kinds):
+            if law == CHOSEN:
+                chance *= float(tokens[i] == extra)
+                continue
+            q = (Q, R)[law].clone()
+            if extra:
+                q[list(tokens[:i])] = 0
+                q /= q.sum()
+            chance *= float(q[tokens[i]])
+        if chance > 0:
+            yield tokens, chance
+
+
+def emitted_by_mixed(kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]) -> Tensor:
+    """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `told` says."""
+    leftover: list[Tensor] = []
+    patch.setattr(rejection, "pick", lambda law, u: leftover.append(law) or torch.zeros(len(law), dtype=torch.long))
+    out, n = torch.zeros_like(P), len(kinds)
+    for tokens, chance in mixed(kinds):
+        tree = DraftTree(
+            torch.tensor(tokens), torch.full((n,), -1), torch.zeros(n), Sampling.MIXED, 1, n, q=torch.stack([Q, R]),
+            law_of=torch.tensor([law for law, _ in told]),
+            without=torch.tensor([law != CHOSEN and bool(extra) for law, extra in told]),
+        )  # fmt: skip
+        ruling = recursive_rejection(tree, P.expand(n + 1, -1), torch.zeros(n + 1, dtype=torch.float64))
+        for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
+            out[token] += chance * accept
+            chance *= 1 - accept
+        left = leftover[-1][0]
+        out += chance * left / left.sum()
+    return out
+
+
+@pytest.mark.parametrize("kinds", MIXES.values(), ids=MIXES)
+def test_a_mixed_tree_keeps_the_targets_law(kinds: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distance(emitted_by_mixed(kinds, monkeypatch, kinds), P) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        ([(CHOSEN, 1), (0, True)], [(CHOSEN, 1), (0, False)]),
+        ([(1, False), (0, False)], [(1, False), (1, False)]),
+        ([(CHOSEN, 1), (0, False)], [(0, False), (0, False)]),
+    ],
+    ids=["not without", "one drafter", "drawn"],
+)
+def test_a_mixed_tree_that_is_told_wrong_is_caught(
+    kinds: list[tuple[int, int]], told: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert distance(emitted_by_mixed(kinds, monkeypatch, told), P) > 0.01
+
+
+def test_a_chosen_node_that_comes_with_laws_for_display_is_judged_as_chosen() -> None:
+    tree = dataclasses.replace(siblings((1,), None, FIXED), q=Q[None])
+    assert recursive_rejection(tree, P.expand(2, -1), torch.zeros(2, dtype=torch.float64)).accept.tolist() == [0.3]
+
+
+def test_a_mixed_tree_says_each_nodes_chance_under_its_own_law() -> None:
+    tree = DraftTree(
+        torch.tensor([1, 3, 0]), torch.tensor([-1, -1, 0]), torch.zeros(3), Sampling.MIXED, 2, 2,
+        q=torch.stack([Q, R]), law_of=torch.tensor([CHOSEN, 1, 0]),
+    )  # fmt: skip
+    ruling = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
+    assert ruling.reason is not None
+    assert ruling.reason.inputs["q"].tolist() == [1.0, 0.4, 0.1]
+    assert ruling.accept.tolist() == pytest.approx([0.3, min(1, 0.05 / 0.7 / 0.4), 1.0])
+
+
 # -- broken rules are caught by the same evaluation -------------------------------------------------------------------
 
 
@@ -296,7 +386,7 @@ def test_typical_acceptance_golden_numbers() -> None:
         tree = siblings(tuple(range(len(p))), None, FIXED)
         places = p.expand(len(p) + 1, -1)
         u = torch.zeros(len(p) + 1, dtype=torch.float64)
-        return (rule.rule(tree, places.log(), places, sampling, u).accept > 0).tolist()
+        return (rule.rule(Verification(tree, places.log(), places, sampling, u)).accept > 0).tolist()
 
     assert kept(P) == [True, True, True, False]  # H = 1.1421, δ·exp(−H) = 0.0957 > ε = 0.09
     assert float(-(P * P.log()).sum()) == pytest.approx(1.1421, abs=1e-4)
@@ -311,8 +401,8 @@ def test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for() -> 
     root = torch.tensor([0.5, 0.04] + [0.46 / 48] * 48, dtype=torch.float64)
     sure = torch.tensor([0.95] + [0.05 / 49] * 49, dtype=torch.float64)
     places, u = torch.stack([root, sure, sure]), torch.zeros(3, dtype=torch.float64)
-    tree = siblings((0, 1), None, FIXED)
-    assert TypicalAcceptance().rule(tree, places.log(), places, SamplingParams(1.0), u).accept.tolist() == [1, 1]
+    v = Verification(siblings((0, 1), None, FIXED), places.log(), places, SamplingParams(1.0), u)
+    assert TypicalAcceptance().rule(v).accept.tolist() == [1, 1]
 
 
 def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() -> None:

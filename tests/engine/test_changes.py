@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import torch
 import worlds
+from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
-from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, Row, Runner
 from workbench.engine.parts import Policy
-from workbench.engine.pictures import read, swapped
 from workbench.engine.request import BOTH, DRAFTER, ENDED, SAMPLING_NAMES, Swap
+from workbench.engine.vision.reading import read, swapped
 from workbench.methods import registry
 from workbench.methods.drafters.nothing import Nothing
 
+pytestmark = pytest.mark.unchecked
 PROMPT = worlds.repeating_prompt(11, period=5)
 MANY = 300
 """More tokens than the rounds of a test give."""
@@ -36,9 +37,9 @@ def text(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
 
 
 @pytest.fixture(scope="module")
-def seeing() -> Models:
+def seeing(device: str) -> Models:
     """For methods that need a picture; positions of target and drafter differ."""
-    return tiny_vision_models(vocabulary=20)
+    return tiny_vision_models(vocabulary=20, device=device)
 
 
 def asked(method: Any, models: Models, n: int, **more: Any) -> Request:

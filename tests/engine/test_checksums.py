@@ -13,10 +13,12 @@ import torch
 
 from workbench.core.errors import ModelError
 from workbench.engine import load_models
-from workbench.engine.bundle import bundled, bundled_folder, locate
+from workbench.engine.bundle import bundled, bundled_folder
 from workbench.engine.checksums import NAME, check_weights, write_sums
 from workbench.engine.models import load_model
+from workbench.engine.names import locate
 from workbench.methods.drafters.medusa import MedusaHeads
+from workbench.methods.drafters.trained import load_trained
 from workbench.service.checks import check_model
 
 SHARD = "model.safetensors"
@@ -69,7 +71,7 @@ def test_heads_are_checked_before_they_draft(bundle: Path) -> None:
     flip(bundle / "text-medusa" / SHARD)
     models = load_models("text-target", None, device="cpu", dtype="float32")
     with pytest.raises(ModelError, match="cut or damaged"):
-        MedusaHeads(models.heads["medusa"], models)
+        load_trained(MedusaHeads, models, "Medusa heads", "")
 
 
 def test_weights_trained_anew_bring_their_own_sums(bundle: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_method_without_what_it_needs_says_why(device: str) -> None:
 
 
 def test_a_method_registered_twice_names_both_places() -> None:
-    with pytest.raises(ValueError, match=r"'medusa' is registered twice: .+:\d+ and .+:\d+"):
+    with pytest.raises(ValueError, match=r"'medusa' is registered twice: .+medusa\.py and .+:\d+"):
         registry.register(registry.get("medusa"))
 
 

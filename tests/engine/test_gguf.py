@@ -26,8 +26,9 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine import converted, load_models
 from workbench.engine import gguf as reading
-from workbench.engine.bundle import bundled, locate, weight_bytes
+from workbench.engine.bundle import bundled
 from workbench.engine.models import load_model
+from workbench.engine.names import locate, weight_bytes
 from workbench.interop.gguf import export_gguf
 from workbench.service import hub
 from workbench.service.checks import check_model
@@ -329,6 +330,21 @@ def test_a_damaged_copy_is_made_anew(file: Path) -> None:
     assert not converted.is_whole(place)
     assert converted.convert(file) == place
     assert converted.is_whole(place)
+
+
+def test_a_copy_as_it_was_made_before_goes_when_it_is_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a quarter of a gigabyte lies about for ever, and is listed as a model of its own."""
+    other = copy_of_this_format(file, monkeypatch, converted.FORMAT + 2)
+    old = copy_of_this_format(file, monkeypatch, converted.FORMAT)
+    new = copy_of_this_format(file, monkeypatch, converted.FORMAT + 1)
+    assert converted.copies() == sorted([new, other])  # and what a later version made stays
+    assert not old.exists()
+
+
+def copy_of_this_format(file: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> Path:
+    with monkeypatch.context() as patched:
+        patched.setattr(converted, "FORMAT", number)
+        return converted.convert(file)
 
 
 def test_progress_is_told_in_bytes_of_the_file_and_ends_full(file: Path) -> None:

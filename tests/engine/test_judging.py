@@ -49,7 +49,7 @@ def passes(tree: DraftTree, temperature: float) -> list[tuple[str, bool]]:
     n = len(tree)
     logits = (4 * torch.randn(n + 1, V, generator=torch.Generator().manual_seed(1))).bfloat16()
     with torch.inference_mode(), Passes((n + 1) * V) as counted:
-        figures(row, tree, logits, record=True)
+        figures(row, tree, logits, logits, {}, record=True)
     return counted.found
 
 
@@ -75,4 +75,4 @@ def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> No
     method = registry.get("autoregressive").with_params()
     row = Row(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
     logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
-    assert figures(row, DraftTree.empty(), logits, record=True)[4].tolist() == pytest.approx([math.log(2)])
+    assert figures(row, DraftTree.empty(), logits, logits, {}, record=True)[4].tolist() == pytest.approx([math.log(2)])

@@ -30,7 +30,6 @@ def test_ragged_trees_subsets_and_taps_equal_the_models_own_forward(
     runners[1]._lean = None
     outputs = []
     for runner in runners:
-        runner.tap_layers = {1}
         slots = [runner.open(), runner.open()]
         runner.prefill(slots[0], worlds.random_prompt(13, seed=1), chunk=6)
         runner.prefill(slots[1], worlds.random_prompt(4, seed=2))
@@ -38,7 +37,7 @@ def test_ragged_trees_subsets_and_taps_equal_the_models_own_forward(
             worlds.tree_segment(slots[0], 3, worlds.random_prompt(4, seed=3), [-1, -1, 0, 2], "cpu"),
             worlds.tree_segment(slots[1], 5, worlds.random_prompt(2, seed=4), [-1, 0], "cpu"),
         ]
-        whole = runner.forward(batch)
+        whole = runner.forward(batch, taps={1})
         for slot in slots:
             runner.rewind(slot, slot.length)
         first = runner.forward([Segment(slots[1], torch.tensor([7, 8]))], layers=(0, 2), last_only=True)

@@ -1,18 +1,18 @@
-"""Greedy text is Hugging Face's own, token for token, in float64: for all methods, corners, batches and switches."""
+"""Greedy text is Hugging Face's own, token for token, in float64: in all families, in batches, over random switches.
+
+What is asked of each method by itself is in tests/methods/test_contract.py.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import worlds
-from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
+from methods.test_contract import N_LAYERS, SAMPLED, values_of
 
-from workbench.core.params import ParamSpec
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row, load_models
 from workbench.engine.models import bundled
@@ -20,19 +20,10 @@ from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.trace.metrics import summary
 
+pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
 PROMPT = worlds.repeating_prompt(13, period=5)
-N_LAYERS = 3
-SAMPLED = SamplingParams(temperature=0.9, top_k=20)
 
 every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The calibration of the planned policy is kept in a folder of this run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -58,49 +49,23 @@ def run(models: Models, method: Method | Configured, n: int = 24, prompt: Any = 
     return Engine(models).generate(Request(prompt, method, max_new_tokens=n, **options))
 
 
-def values_of(spec: ParamSpec) -> list[Any]:
-    """The ends of a parameter's range, cut to what a tiny model has; every choice."""
-    if spec.kind == "choice":
-        return list(spec.choices)
-    if spec.kind == "bool":
-        return [False, True]
-    assert spec.ge is not None
-    assert spec.le is not None
-    highest = N_LAYERS if spec.name == "exit_layer" else spec.le
-    return [type(spec.default)(v) for v in (spec.ge, highest)]
-
-
-def corners() -> list[Any]:
-    """Every method with each parameter at each end, and with all of them at the same end."""
-    found = []
-    for method in worlds.text_methods():
-        sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec)]
-        sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
-        found += [pytest.param(method, s, id=f"{method.name}-{_label(s)}") for s in sets if s]
-    return found
-
-
-def _label(values: dict[str, Any]) -> str:
-    return ",".join(f"{k}={v}" for k, v in values.items())
-
-
 # -- one request at a time --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3_moe", "gpt2", "gemma3_text", "gpt_oss"])
 def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
+    """All at once behind a prompt, and each alone behind a single token."""
     models = worlds.world(family, seed=2, noise=0.15, device=device, heads=tmp_path)
-    prompts = [PROMPT, worlds.random_prompt(1, seed=5)]
-    wanted = [worlds.hf_greedy(models.target.model, prompt, 24) for prompt in prompts]
-    engine = Engine(models)
-    for method in worlds.text_methods():
-        got = [engine.generate(Request(prompt, method, max_new_tokens=24)).token_ids for prompt in prompts]
-        assert got == wanted, method.name
-
-
-@pytest.mark.parametrize(("method", "values"), corners())
-def test_parameter_corners(method: Method, values: dict[str, Any], llama: Models, greedy_text: list[int]) -> None:
-    assert run(llama, method.with_params(**values), 20).token_ids == greedy_text[:20]
+    methods, single = worlds.text_methods(), worlds.random_prompt(1, seed=5)
+    wanted = worlds.hf_greedy(models.target.model, PROMPT, 24)
+    engine = Engine(models, max_rows=len(methods))
+    rows = {method.name: engine.submit(Request(PROMPT, method, max_new_tokens=24)) for method in methods}
+    while not engine.idle:
+        engine.step()
+    assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
+    wanted = worlds.hf_greedy(models.target.model, single, 24)
+    alone = {m.name: engine.generate(Request(single, m, max_new_tokens=24)).token_ids for m in methods}
+    assert alone == dict.fromkeys(rows, wanted)
 
 
 def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
@@ -134,96 +99,6 @@ def bundled_text(bundled_models: Models) -> tuple[list[int], list[int]]:
     prompt = bundled_models.tokenizer.encode("Tom had a red ball. Tom had a red hat. Tom had")
     eos: Any = sorted(bundled_models.eos) or None
     return prompt, worlds.hf_greedy(bundled_models.target.model, prompt, 48, eos=eos and eos[0])
-
-
-@pytest.mark.parametrize("at", [0, 3, 10])
-@every_method
-def test_nothing_follows_the_end_of_text_inside_a_tree(
-    method: Method, at: int, twins: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = worlds.hf_greedy(twins.target.model, PROMPT, 24)
-    end = text[at]
-    wanted = text[: text.index(end) + 1]
-    monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", end)
-    assert worlds.hf_greedy(twins.target.model, PROMPT, 24, eos=end) == wanted
-    trace = run(twins, method)
-    assert trace.token_ids == wanted
-    assert trace.footer.reason == "eos"
-    last = trace.rounds[-1]
-    if method.name == "draft-model" and len(wanted) % 5:
-        assert last.bonus is None
-        assert last.emitted[-1].node == last.path[-1]
-    assert run(twins, method, stop_at_eos=False).token_ids == text
-
-
-@every_method
-def test_one_token_prompt(method: Method, llama: Models) -> None:
-    assert run(llama, method, 16, [7]).token_ids == worlds.hf_greedy(llama.target.model, [7], 16)
-
-
-@every_method
-def test_the_token_limit_is_reached_inside_a_path(method: Method, twins: Models) -> None:
-    text = worlds.hf_greedy(twins.target.model, PROMPT, 7)
-    for n in (1, 2, 3, 7):
-        trace = run(twins, method, n)
-        assert trace.token_ids == text[:n]
-        assert trace.footer.reason == "length"
-        assert summary(trace)["tokens"] == n
-
-
-@every_method
-def test_generation_up_to_the_last_place_of_the_context(method: Method, device: str, tmp_path: Path) -> None:
-    models = worlds.world("llama", noise=0.0, device=device, heads=tmp_path, context=32)
-    model = models.target.model
-    for length in (31, 20):
-        prompt = worlds.repeating_prompt(length)
-        trace = run(models, method, 50, prompt)
-        assert trace.token_ids == worlds.hf_greedy(model, prompt, 32 - length)
-        assert "cut from 50" in trace.footer.warnings[0]
-
-
-@pytest.mark.parametrize("cut", [(0, 1), (4, 6), (3, 9)], ids=["one token", "two tokens", "six tokens"])
-@every_method
-def test_stop_strings_across_token_borders(method: Method, cut: tuple[int, int], twins: Models) -> None:
-    text = worlds.hf_greedy(twins.target.model, PROMPT, 24)
-    written = twins.tokenizer.decode(text)
-    stop = twins.tokenizer.decode(text[cut[0] : cut[1]])
-    at = written.index(stop)
-    trace = run(twins, method, stop=("§never§", stop))
-    assert trace.text == written[:at]
-    assert trace.footer.reason == "stop-string"
-    kept = trace.token_ids
-    assert kept == text[: len(kept)]
-    assert stop in twins.tokenizer.decode(kept)
-    assert stop not in twins.tokenizer.decode(kept[:-1])
-
-
-# -- penalties and processors -----------------------------------------------------------------------------------------
-
-
-class Wander(LogitsProcessor):
-    """Forbids the token that is the sum of the history modulo the vocabulary, and its neighbour."""
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        size = scores.shape[1]
-        forbidden = input_ids.sum(1) % size
-        return scores.scatter(1, torch.stack([forbidden, (forbidden + 1) % size], 1), -torch.inf)
-
-
-@every_method
-def test_repetition_penalty(method: Method, llama: Models) -> None:
-    wanted = worlds.hf_greedy(llama.target.model, PROMPT, 20, repetition_penalty=1.6)
-    got = run(llama, method, 20, sampling=SamplingParams(repetition_penalty=1.6)).token_ids
-    assert got == wanted
-
-
-@every_method
-@pytest.mark.parametrize("processor", [Wander(), NoRepeatNGramLogitsProcessor(2)], ids=["own", "hugging-face"])
-def test_logits_processors_see_each_nodes_own_path(method: Method, processor: LogitsProcessor, llama: Models) -> None:
-    wanted = worlds.hf_greedy(llama.target.model, PROMPT, 20, logits_processor=[processor])
-    got = run(llama, method, 20, sampling=SamplingParams(processors=(processor,))).token_ids
-    assert got == wanted
-    assert got != worlds.hf_greedy(llama.target.model, PROMPT, 20)
 
 
 # -- many rows --------------------------------------------------------------------------------------------------------
@@ -271,13 +146,6 @@ def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: 
     assert llama.target.slots == []
     assert llama.drafter is not None
     assert llama.drafter.slots == []
-
-
-@every_method
-def test_a_seed_reproduces_a_sampled_run(method: Method, llama: Models) -> None:
-    first, again, other = (run(llama, method, 24, sampling=SAMPLED, seed=seed).token_ids for seed in (5, 5, 6))
-    assert first == again
-    assert first != other
 
 
 # -- changes in mid-run -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -52,5 +53,9 @@ def test_costs_are_measured_once_and_interpolated(tmp_path, monkeypatch: pytest.
     assert not models.target.slots
     models.shared.clear()
     assert costs_of(models) == costs  # read back from the file
+    models.shared.clear()
+    deeper = dataclasses.replace(models, target=worlds.world("llama", num_hidden_layers=5).target)
+    assert deeper.target_name == models.target_name
+    assert costs_of(deeper) != costs, "another model of the same name, as two folders' last part is"
     line = Costs({1: 1.0, 4: 4.0, 8: 6.0}, 0.5)
     assert [line.verify_s(n) for n in (1, 2, 4, 6, 8, 16)] == [1.0, 2.0, 4.0, 5.0, 6.0, 12.0]

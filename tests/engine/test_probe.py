@@ -13,11 +13,13 @@ import worlds
 
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError
-from workbench.engine import Engine, Models, Request, Runner, load_models, probe
+from workbench.engine import Engine, Models, Request, Runner, load_models, probe, remembered
+from workbench.engine.converted import cache_folder
 from workbench.engine.probe import Standing
 from workbench.interop import speculative
 from workbench.methods import registry
 from workbench.methods.choice import choose
+from workbench.trace.store import default_folder
 
 hf: Any = transformers
 SOUND = ("llama", "gemma3_text", "mixtral")
@@ -142,6 +144,25 @@ def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: 
     os.utime(folder / "model.safetensors", ns=(1, 1))
     load_models(str(folder), None, device="cpu")
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("lacks", ["home", "folder"])
+def test_who_cannot_remember_goes_on_and_finds_out_anew(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of a container without an entry among the users, and one whose home is read-only."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "WORKBENCH_RUNS", "WORKBENCH_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    if lacks == "home":
+        monkeypatch.setattr("pwd.getpwuid", unknown)
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    remembered.write("facts.json", {"a": 1})
+    assert remembered.read("facts.json") == {}
+    assert default_folder().is_absolute()
+    assert cache_folder().is_absolute()
 
 
 def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(

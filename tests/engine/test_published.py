@@ -16,8 +16,9 @@ from huggingface_hub import constants
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request, converted, load_models, published
-from workbench.engine.bundle import bundled, folder_of, locate
+from workbench.engine.bundle import bundled
 from workbench.engine.checksums import sum_of
+from workbench.engine.names import folder_of, locate
 from workbench.engine.published import PUBLISHED, SMOLLM2, Published, obtain, vocabulary_of
 from workbench.interop.gguf import export_gguf
 from workbench.methods import registry

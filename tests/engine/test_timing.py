@@ -101,8 +101,8 @@ def test_parts_of_a_batch_add_up_and_prometheus_counts_a_shared_forward_once(mod
     assert sum(t.verify_seconds for t in tallies.values()) == pytest.approx(first[0].verify_s)
     assert sum(t.draft_seconds for t in tallies.values()) == pytest.approx(first[0].draft_s)
     assert tallies["autoregressive"].draft_seconds == 0
-    longest = max(r.overhead_s for r in first)
-    assert sum(t.overhead_seconds for t in tallies.values()) <= longest
+    longest, before = max(r.overhead_s for r in first), sum(r.started_s for r in first) / 3
+    assert sum(t.overhead_seconds for t in tallies.values()) - before <= longest, "what passed before a round apart"
 
 
 def test_a_row_on_its_own_shares_nothing(models: Models) -> None:

@@ -12,8 +12,10 @@ import pytest
 import torch
 import worlds
 from methods.test_exact_sampling import ALPHA, FILTERED, PLAIN, SETTINGS, fit_of
+from transformers import LogitsProcessor
 
 from workbench.core.errors import ModelError, WorkbenchError
+from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.engine.models import bundled, bundled_folder, load_model
 from workbench.engine.runner import Segment
@@ -71,9 +73,9 @@ def test_changed_weights_are_seen() -> None:
 
 
 @pytest.mark.parametrize("name", DRAFTING)
-def test_greedy_text_is_hugging_faces_own(name: str) -> None:
+def test_greedy_text_is_hugging_faces_own(name: str, device: str) -> None:
     prompt = worlds.repeating_prompt(13, period=5)
-    models = world(list(range(0, worlds.VOCABULARY, 3)), name="llama", noise=0.1)
+    models = world(list(range(0, worlds.VOCABULARY, 3)), name="llama", noise=0.1, device=device)
     wanted = worlds.hf_greedy(models.target.model, prompt, 32)
     assert any(token % 3 for token in wanted), "the target says what the drafter cannot"
     trace = Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=32))
@@ -83,22 +85,47 @@ def test_greedy_text_is_hugging_faces_own(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampling"), [("draft-model", PLAIN), ("draft-tree-sampled", FILTERED)])
-def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sampling: Any) -> None:
-    models = world([0, 2, 3], vocabulary=6)
+def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sampling: Any, device: str) -> None:
+    models = world([0, 2, 3], vocabulary=6, device=device)
     fit = fit_of(models, registry.get(name).with_params(**SETTINGS[name]), sampling, 2, 400)
     assert fit.fits(ALPHA), fit
 
 
-@pytest.mark.parametrize("name", ["medusa", "eagle-vlm", "flash"])
-def test_heads_draft_from_what_they_keep(name: str, tmp_path: Path) -> None:
+class Only(LogitsProcessor):
+    """Allows some tokens, none of which the drafter keeps."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        shut = torch.ones(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        shut[40:60] = False
+        return scores.masked_fill(shut, -torch.inf)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", [*DRAFTING, "kangaroo"])
+def test_a_processor_that_leaves_the_drafter_nothing_is_obeyed(
+    name: str, temperature: float, device: str, tmp_path: Path
+) -> None:
+    models = worlds.world(noise=0.1, device=device, heads=tmp_path / "heads")
+    assert models.drafter is not None
+    models.drafter = Runner(trimmed(models.drafter.model, list(range(20))), models.target.context)
+    models.heads["kangaroo"].config[KEY] = list(range(20))
+    sampling = SamplingParams(temperature, processors=(Only(),))
+    trace = Engine(models).generate(Request([1, 2, 3], registry.get(name), sampling, 10, stop_at_eos=False))
+    assert all(40 <= token < 60 for token in trace.token_ids), trace.token_ids
+    assert not any(value != value for r in trace.rounds for value in (*r.nodes.q, *r.nodes.p)), "no figure is NaN"
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle-vlm", "flash", "eagle-2", "kangaroo"])
+def test_heads_draft_from_what_they_keep(name: str, device: str, tmp_path: Path) -> None:
     prompt, kept = worlds.repeating_prompt(13, period=5), list(range(0, worlds.VOCABULARY, 3))
-    models = worlds.world(heads=tmp_path / "heads")
+    models = worlds.world(device=device, heads=tmp_path / "heads")
+    head = next(models.heads[need] for need in registry.get(name).needs if need in models.heads)
     wanted = worlds.hf_greedy(models.target.model, prompt, 24)
 
     def drafted(**config: Any) -> Any:
         models.shared.clear()
-        models.heads[name].config.pop(KEY, None)
-        models.heads[name].config.update(config)
+        head.config.pop(KEY, None)
+        head.config.update(config)
         return Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
 
     whole, every, part = drafted(), drafted(**{KEY: list(range(worlds.VOCABULARY))}), drafted(**{KEY: kept})

@@ -103,8 +103,9 @@ MORE: dict[str, dict[str, int]] = {
     "draft-tree": {"cpu in transfer.to_host": 2},  # which of the nodes offered were kept
     "draft-tree-sampled": {
         "cpu in transfer.to_host": 2,
-        "__int__ in stochastic_beam.propose_row": LEVELS,
+        "__int__ in stochastic_beam.grow": LEVELS,
     },
+    "kangaroo": {"__bool__ in growing.goes_on": LEVELS},  # whether it is still sure: its policy asks a level
     "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host chooses
 }
 """What some drafters ask besides. The numbers may fall; one that rises is a wait that came back."""

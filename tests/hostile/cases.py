@@ -168,7 +168,8 @@ def completions() -> list[Case]:
         "temperature": FEW,
         "stop": {"empty inside": [""], "word": ".", "many": ["x"] * 500, "long": ["x" * 5000], **NOT_TEXT},
         "stream": {"word": "yes", "number": 1, "list": []},
-        "stream_options": {"word": "x", "list": [1], "inside": {"include_usage": "yes"}},
+        "stream_options": {"word": "x", "list": [1], "inside": {"include_usage": "yes"},
+                           "zero inside": {"include_usage": 0}},
         "n": {"two": 2, "zero": 0, "huge": 10**9, "word": "x"},
         "logprobs": {"five": 5, "true": True},
         "speculation": {

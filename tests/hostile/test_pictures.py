@@ -16,9 +16,9 @@ import pytest
 import serving
 from fastapi import FastAPI
 from PIL import Image
+from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
 from workbench import Workbench
-from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.server.routes import router
 from workbench.ui.api import Endpoints
 

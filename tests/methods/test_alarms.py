@@ -12,17 +12,18 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
+from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
-from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.pictures import read
+from workbench.engine.vision.reading import read
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.flash import FlashNet
-from workbench.methods.drafters.medusa import MedusaHeads
+from workbench.methods.drafters.kangaroo import ExitAdapter
+from workbench.methods.drafters.medusa import MedusaState
 
-DEPTH, TOKENS = 3, 33
+DEPTH, TOKENS, EXIT = 3, 33, 1
 PEAKED = 40.0
 """What the LM head is multiplied by: the likeliest token then has nearly all of the law."""
 PROMPT = worlds.random_prompt(9)
@@ -38,6 +39,8 @@ siblings of `draft-tree` are not drawn, and at a temperature the target may draw
 HEADS: dict[str, dict[str, Any]] = {
     "medusa": {"nodes": 48},
     "medusa-typical": {"nodes": 48},
+    "eagle-2": {},
+    "kangaroo": {},
     "eagle-vlm": {},
     "msd": {},
     "specvlm": {},
@@ -88,8 +91,8 @@ def test_a_copy_of_the_target_is_accepted_to_the_end(name: str, temperature: flo
 
 
 @pytest.mark.parametrize("form", SEEING)
-def test_a_copy_with_eyes_is_accepted_to_the_end(form: str) -> None:
-    models, twin = (peaked(tiny_vision_models(vocabulary=20)) for _ in range(2))
+def test_a_copy_with_eyes_is_accepted_to_the_end(form: str, device: str) -> None:
+    models, twin = (peaked(tiny_vision_models(vocabulary=20, device=device)) for _ in range(2))
     models.target, models.drafter = (Runner(m.target.model, m.target.context) for m in (models, twin))
     models.drafter_processor = models.processor
     picture = noise_picture(3)
@@ -107,12 +110,13 @@ class Knows:
         self.text = [*PROMPT, *worlds.hf_greedy(model, PROMPT, TOKENS + 8)]
         with torch.inference_mode():
             ids = torch.tensor([self.text], device=model.device)
-            self.features = model.model(ids, use_cache=False).last_hidden_state[0]  # [n, D]
+            read = model.model(ids, use_cache=False, output_hidden_states=True)
+        self.features, self.exits = read.last_hidden_state[0], read.hidden_states[EXIT][0]  # [n, D]
         self.vocabulary = models.target.vocab_size
 
-    def places(self, states: Tensor) -> Tensor:
+    def places(self, states: Tensor, among: Tensor | None = None) -> Tensor:
         """Where the target had these states, [*b, D] → [*b]. A state that it never had is nowhere."""
-        distance = (states.unsqueeze(-2) - self.features).norm(dim=-1)
+        distance = (states.unsqueeze(-2) - (self.features if among is None else among)).norm(dim=-1)
         nearest = distance.min(-1)
         return torch.where(nearest.values < 1e-6, nearest.indices, len(self.text) - 1)
 
@@ -128,8 +132,8 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
     """They find out where they are by the state or the place that they are given: a wrong one shows."""
     knows = Knows(models)
 
-    def medusa(self: MedusaHeads, hidden: Tensor) -> Tensor:
-        k = len(self.weight)
+    def medusa(self: MedusaState, hidden: Tensor) -> Tensor:
+        k = len(self.net.heads)
         wanted = knows.places(hidden).unsqueeze(1) + 2 + torch.arange(k, device=hidden.device)
         ids = torch.tensor(knows.text, device=hidden.device)[wanted.clamp_max(len(knows.text) - 1)]
         return 9.0 * torch.nn.functional.one_hot(ids, knows.vocabulary).double()
@@ -143,7 +147,14 @@ def test_heads_that_know_the_text_are_accepted_to_the_end(
         here = knows.places(state)
         return torch.stack([knows.after(here, i) for i in range(self.ahead)], -2)
 
-    monkeypatch.setattr(MedusaHeads, "forward", medusa)
+    def adapter(self: ExitAdapter, x: Tensor, places: Tensor, entries: Any = None) -> Tensor:
+        if entries is not None:
+            entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
+        here = knows.places(x[0], knows.exits)
+        return knows.features[torch.where(here == places, here, 0)].unsqueeze(0)
+
+    monkeypatch.setattr(MedusaState, "guess", medusa)
+    monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
     monkeypatch.setattr(FlashNet, "futures", futures)
     method = registry.get(name).with_params(depth=DEPTH, **HEADS[name])

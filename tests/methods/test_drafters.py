@@ -22,11 +22,11 @@ from workbench.engine import Engine, Request, Row, load_models
 from workbench.engine.calibration import Costs
 from workbench.engine.parts import Outcome, Plan
 from workbench.methods import registry
-from workbench.methods.drafters import stochastic_beam
 from workbench.methods.drafters.ngram import NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling, template
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
 from workbench.methods.drafters.warmth import WARM
+from workbench.methods.growers import stochastic_beam
 from workbench.methods.policies.planned import Planned
 from workbench.trace.metrics import summary
 

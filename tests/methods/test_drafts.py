@@ -22,8 +22,10 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.layers import subset
+from workbench.engine.parts import Verification
 from workbench.methods import registry
-from workbench.methods.drafters import chain, medusa
+from workbench.methods.drafters import medusa
+from workbench.methods.growers import chain
 from workbench.methods.verifiers.lossless import Lossless
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -71,10 +73,10 @@ def drafts(
     found: list[Drafted] = []
     rule = Lossless.rule
 
-    def seen(self: Lossless, tree: DraftTree, logits: Tensor, p: Tensor, given: SamplingParams, u: Any) -> Any:
+    def seen(self: Lossless, v: Verification) -> Any:
         row = next(row for row in rows if row.verifier is self)
-        found.append(Drafted(row.state, row.plan.depth, list(row.committed), tree, u, row.uniform))
-        return rule(self, tree, logits, p, given, u)
+        found.append(Drafted(row.state, row.plan.depth, list(row.committed), v.tree, v.u_stop, row.uniform))
+        return rule(self, v)
 
     engine, method = Engine(models), registry.get(name)
     asked = [
@@ -240,9 +242,9 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
     found = drafts(models, "medusa", SamplingParams(), depth=3, nodes=12)
     for draft in found:
         heads = draft.state
-        assert isinstance(heads, medusa.MedusaHeads)
+        assert isinstance(heads, medusa.MedusaState)
         with torch.inference_mode():
-            laws = heads(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
+            laws = heads.guess(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
         ranked = laws.argsort(dim=1, descending=True)
         tree = draft.tree
         assert tree.score is not None

@@ -1,7 +1,7 @@
 """Methods that promise exactness sample from the target's own joint law: goodness of fit on tiny vocabularies.
 
-Every test fixes its seeds and fails with probability below 1e-5 if the promise holds. The rules themselves are checked
-to the last digit in tests/core/test_rejection.py; here the whole engine runs.
+Every test fixes its seeds and fails with probability below 1e-5 if the promise holds. Each method's round is summed
+over all ways through its drafts in test_round_laws.py; here the whole engine runs.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import worlds
+from toys.conftest import load  # noqa: F401  # a fixture
 
 from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, places
 from workbench.core.rejection import Ruling, recursive_rejection
-from workbench.core.sampling import SamplingParams, law, pick, with_history
+from workbench.core.sampling import SamplingParams, law, pick
 from workbench.core.tree import DraftTree
-from workbench.engine import Configured, Engine, Models, Promise, Request, Row
-from workbench.engine.parts import Plan
+from workbench.engine import Configured, Engine, Method, Models, Promise, Request
+from workbench.engine.parts import Verification
 from workbench.methods import registry
-from workbench.methods.drafters.stochastic_beam import StochasticBeam
 from workbench.methods.verifiers.lossless import Lossless
 
 pytestmark = pytest.mark.slow
@@ -67,10 +67,15 @@ def prompt_for(name: str) -> list[int]:
     return PROMPT if name in COPYING else PROMPT[:1]
 
 
-def draw(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> list[list[int]]:
-    """Independent generations, a hundred at once; a little longer than what is tested, so that drafts are not cut."""
+def draw(
+    models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int, begin: int = 0
+) -> list[list[int]]:
+    """Independent generations, a hundred at once; a little longer than what is tested, so that drafts are not cut.
+
+    Their seeds are `begin` to `runs`.
+    """
     engine, found, prompt = Engine(models, max_rows=100, record=False), [], prompt_for(method.name)
-    for first in range(0, runs, 100):
+    for first in range(begin, runs, 100):
         rows = [
             engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False, paused=True))
             for seed in range(first, min(first + 100, runs))
@@ -95,7 +100,7 @@ def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_token
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "draft-model": {"depth": 2},
+    "draft-model": {"depth": 2, "threshold": 0.5},
     "draft-tree": {"depth": 2, "width": 3, "nodes": 8},
     "draft-tree-sampled": {"depth": 2, "width": 3},
     "prompt-lookup": {"depth": 2},
@@ -104,6 +109,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "early-exit": {"depth": 2, "exit_layer": 1},
     "medusa": {"depth": 2, "nodes": 8},
     "oracle": {"depth": 2, "acceptance": 0.6},
+    "eagle-2": {"depth": 2, "width": 2, "nodes": 6},
+    "kangaroo": {"depth": 2, "threshold": 0.2},
     "eagle-vlm": {"depth": 2, "width": 2, "nodes": 6},
     "flash": {"depth": 2, "width": 2, "nodes": 6},
 }
@@ -115,10 +122,11 @@ def setting(name: str) -> Configured:
 
 
 EXACT = [m.name for m in worlds.text_methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)]
-EXACT = [n for n in EXACT if n not in ("msd", "specvlm")]  # without a picture they are EagleVLM: test_feature.py
+END_TO_END = ("draft-model", "draft-tree", "draft-tree-sampled")
+"""A chain that is drawn, a tree that is chosen, one that is drawn: from a ruling to tokens all methods go one way."""
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", END_TO_END)
 @pytest.mark.parametrize(
     ("sampling", "n_tokens", "runs"), [(PLAIN, 2, 600), (FILTERED, 3, 300)], ids=["plain", "filtered"]
 )
@@ -129,61 +137,75 @@ def test_sampled_tokens_follow_the_target(
     assert fit.fits(ALPHA), fit
 
 
-def long_run_fit(models: Models, method: Configured, sampling: SamplingParams, runs: int = 24, n: int = 50) -> Fit:
-    """Every token of long runs against the law that its own text gives it."""
-    engine, rng, cells = Engine(models, max_rows=runs, record=False), np.random.default_rng(0), []
-    rows = [engine.submit(Request(PROMPT, method, sampling, n, seed, stop_at_eos=False)) for seed in range(runs)]
+# -- long runs ---------------------------------------------------------------------------------------------------------
+
+
+def long_run_fits(
+    models: Models, steps: Sequence[Configured], sampling: SamplingParams, runs: int = 24, n: int = 50
+) -> list[Fit]:
+    """Every token of long runs against the law that its own text gives it: by itself, and with the next one.
+
+    Args:
+        models: to run on.
+        steps: what is in force, each for a round, over and over; one alone stays.
+        sampling: of all runs.
+        runs: how many.
+        n: tokens of each.
+    """
+    engine, rng, cells, pairs = Engine(models, max_rows=runs, record=False), np.random.default_rng(0), [], []
+    rows = [engine.submit(Request(PROMPT, steps[0], sampling, n, seed, stop_at_eos=False)) for seed in range(runs)]
     while not engine.idle:
         engine.step()
+        for row in rows if len(steps) > 1 else ():
+            step = steps[len(row.trace.rounds if row.trace else ()) % len(steps)]
+            row.change(step.method, dict(step.values))
     for row in rows:
         assert row.error is None
+        assert row.trace is not None
+        assert {r.method for r in row.trace.rounds} == {step.name for step in steps[: len(row.trace.rounds)]}
         ids = torch.tensor([row.committed], device=models.target.device)
         with torch.inference_mode():
             logits = models.target.model(ids, use_cache=False).logits[0, len(PROMPT) - 1 : -1]
         p, tokens = law(logits, sampling), ids[0, len(PROMPT) :]
         assert float(p.gather(1, tokens[:, None]).min()) > 0, "a token that the filters exclude was emitted"
-        cells += (places(p, tokens, torch.from_numpy(rng.random(n))) * 16).long().tolist()
-    return chi_square(Counter(cells), dict.fromkeys(range(16), 1 / 16))
+        stand = places(p, tokens, torch.from_numpy(rng.random(n)))
+        cells += (stand * 16).long().tolist()
+        pairs += ((stand[::2] * 4).long() * 4 + (stand[1::2] * 4).long()).tolist()
+    return [chi_square(Counter(found), dict.fromkeys(range(16), 1 / 16)) for found in (cells, pairs)]
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [n for n in EXACT if n not in ("msd", "specvlm")])  # without a picture: EagleVLM
 @pytest.mark.parametrize("sampling", [PLAIN, FILTERED], ids=["plain", "filtered"])
 def test_every_token_of_a_long_run_follows_its_law(name: str, sampling: SamplingParams, models: Models) -> None:
-    fit = long_run_fit(models, setting(name), sampling)
-    assert fit.fits(ALPHA), fit
+    for fit in long_run_fits(models, [setting(name)], sampling):
+        assert fit.fits(ALPHA), fit
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, FILTERED], ids=["plain", "filtered"])
+def test_a_run_that_changes_its_method_follows_the_law(sampling: SamplingParams, models: Models) -> None:
+    """All methods in turn, a round each."""
+    for fit in long_run_fits(models, [setting(name) for name in EXACT], sampling):
+        assert fit.fits(ALPHA), fit
+
+
+@pytest.mark.parametrize("name", ["mask_filling", "drafting_ahead"])
+def test_what_writes_in_rounds_of_its_own_follows_the_law(
+    name: str,
+    load: Callable[[str], Method],  # noqa: F811
+    models: Models,
+) -> None:
+    """By itself, and in turn with methods that draft and verify."""
+    toy = load(name).with_params()
+    for steps in ([toy], [toy, setting("draft-tree-sampled"), setting("prompt-lookup")]):
+        for fit in long_run_fits(models, steps, PLAIN):
+            assert fit.fits(ALPHA), fit
 
 
 @pytest.mark.parametrize("mistake", ["the parent's law", "always accept"])
 def test_a_wrong_rule_shows_in_long_runs(mistake: str, models: Models) -> None:
     broken = dataclasses.replace(setting("draft-model"), verifier=Wrong(mistake))
-    fit = long_run_fit(models, broken, PLAIN, n=100)
+    fit, _ = long_run_fits(models, [broken], PLAIN, n=100)
     assert not fit.fits(ALPHA), f"{mistake} went unnoticed: {fit}"
-
-
-def test_a_policy_that_looks_at_the_law_keeps_it(models: Models) -> None:
-    method = registry.get("draft-model").with_params(policy="confidence", depth=3, threshold=0.5)
-    fit = fit_of(models, method, PLAIN, 3, 400)
-    assert fit.fits(ALPHA), fit
-
-
-def test_a_penalty_is_part_of_the_law(models: Models) -> None:
-    """Every node is scored with its own path as history."""
-    sampling = SamplingParams(temperature=1.0, repetition_penalty=1.8)
-    plain: dict[tuple[int, ...], float] = {}
-
-    def next_law(beginning: tuple[int, ...]) -> torch.Tensor:
-        history = torch.tensor([*PROMPT[:1], *beginning], device=models.target.device)
-        with torch.inference_mode():
-            logits = models.target.model(history[None]).logits[:, -1]
-        return law(with_history(logits, sampling, [history]), sampling)[0]
-
-    first = next_law(())
-    for a in range(VOCABULARY):
-        second = next_law((a,))
-        plain |= {(a, b): float(first[a] * second[b]) for b in range(VOCABULARY)}
-    for name in ("draft-tree-sampled", "draft-tree"):
-        fit = chi_square(count_firsts(draw(models, setting(name), sampling, 2, 300), 2), plain)
-        assert fit.fits(ALPHA), f"{name}: {fit}"
 
 
 # -- broken rules are caught ------------------------------------------------------------------------------------------
@@ -197,7 +219,9 @@ class Wrong(Lossless):
 
     mistake: str = ""
 
-    def rule(self, tree: Any, logits: Any, p: Any, sampling: Any, u_stop: Any) -> Ruling:
+    def rule(self, v: Verification) -> Ruling:
+        tree, p, u_stop = v.tree, v.p, v.u_stop
+        assert u_stop is not None
         ruling = recursive_rejection(tree, p, u_stop)
         if self.mistake == "p instead of the residual":
             return Ruling(ruling.accept, pick(p, u_stop))
@@ -213,45 +237,10 @@ class Wrong(Lossless):
         return ruling
 
 
-@pytest.mark.parametrize(
-    ("name", "mistake", "n_tokens"),
-    [
-        ("draft-model", "p instead of the residual", 2),
-        ("draft-tree", "p instead of the residual", 2),
-        ("draft-model", "always accept", 2),
-        ("draft-tree-sampled", "ignore elder siblings", 1),
-    ],
-)
-def test_a_wrong_rule_is_caught(name: str, mistake: str, n_tokens: int, models: Models) -> None:
-    broken = dataclasses.replace(setting(name), verifier=Wrong(mistake))
-    fit = fit_of(models, broken, PLAIN, n_tokens, 1000)
-    assert not fit.fits(ALPHA), f"{mistake} went unnoticed: {fit}"
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepsLikeliest(StochasticBeam):
-    """Draws three siblings without replacement and verifies the two likeliest: a choice that looks at identities."""
-
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        tree = super().propose_row(row, Plan(1))
-        keep = tree.logq.topk(min(2, len(tree))).indices.sort().values
-        assert tree.q_of is not None
-        return dataclasses.replace(
-            tree, tokens=tree.tokens[keep], parents=tree.parents[keep], logq=tree.logq[keep],
-            q_of=tree.q_of[: len(keep) + 1],
-        )  # fmt: skip
-
-
-def test_drawing_three_and_keeping_the_likeliest_two_is_caught(models: Models) -> None:
-    broken = dataclasses.replace(setting("draft-tree-sampled"), drafter=KeepsLikeliest(width=3))
+def test_a_rule_that_ignores_elder_siblings_is_caught_end_to_end(models: Models) -> None:
+    broken = dataclasses.replace(setting("draft-tree-sampled"), verifier=Wrong("ignore elder siblings"))
     fit = fit_of(models, broken, PLAIN, 1, 1000)
     assert not fit.fits(ALPHA), f"it went unnoticed: {fit}"
-
-
-def test_the_approximate_method_is_measurably_not_exact(models: Models) -> None:
-    method = registry.get("medusa-typical").with_params(depth=2, nodes=8)
-    fit = fit_of(models, method, PLAIN, 2, 600)
-    assert not fit.fits(ALPHA)
 
 
 def test_typical_acceptance_keeps_what_exceeds_its_threshold(models: Models) -> None:

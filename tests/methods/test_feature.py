@@ -11,15 +11,16 @@ import pytest
 import torch
 import worlds
 from torch import Tensor
+from vision_worlds import noise_picture, tiny_processor, tiny_vision_model
 
 from workbench.bench.goodness import chi_square, count_firsts
-from workbench.bench.worlds import noise_picture, tiny_processor, tiny_vision_model
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.attribution import explain, twin_of
-from workbench.engine.attribution import states as states_of
-from workbench.engine.pictures import layout, read
 from workbench.engine.request import Swap
+from workbench.engine.vision.attribution import explain, twin_of
+from workbench.engine.vision.attribution import states as states_of
+from workbench.engine.vision.layout import layout
+from workbench.engine.vision.reading import read
 from workbench.methods import registry
 from workbench.methods.drafters import compressors
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
@@ -29,9 +30,6 @@ from workbench.methods.drafters.feature_net import FeatureNet, Seen
 from workbench.methods.drafters.flash import FlashNet
 from workbench.methods.drafters.msd import MSDNet
 from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
-from workbench.training.heads import trainer
-from workbench.training.heads.artefact import NETS
-from workbench.training.heads.features import Batch
 
 D, N = 16, 16
 
@@ -268,9 +266,9 @@ def test_flash_looks_with_the_first_of_its_queries() -> None:
 
 
 def test_flash_trains_every_size_of_its_latents() -> None:
-    net, batch = net_of(FlashNet, latents=4), Batch(seen(), torch.zeros(2, 3), torch.zeros(2, 3, D), torch.ones(2, 3))
+    net = net_of(FlashNet, latents=4)
     generator = torch.Generator().manual_seed(0)
-    sizes = [trainer.drawn(net, batch, lambda *shape: torch.rand(shape, generator=generator), 0) for _ in range(300)]
+    sizes = [net.practise(2, lambda *shape: torch.rand(shape, generator=generator), 0) for _ in range(300)]
     counts = Counter(sizes)
     assert set(counts) == {1, 2, 4}
     assert min(counts.values()) > 60
@@ -301,14 +299,14 @@ PROMPT = "ab<|image|>cdef"
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """A tiny LLaVA that sees 16 patches, and untrained drafters: their guesses and compressors are garbage."""
-    return _models(VOCABULARY, tmp_path_factory)
+    return _models(VOCABULARY, tmp_path_factory, device)
 
 
-def _models(vocabulary: int, folders: pytest.TempPathFactory) -> Models:
-    processor = tiny_processor(vocabulary, patch=2)
-    found = Models(Runner(tiny_vision_model(vocabulary, 1, patch=2)), processor.tokenizer, "tiny-vision")
+def _models(vocabulary: int, folders: pytest.TempPathFactory, device: str = "cpu") -> Models:
+    processor, model = tiny_processor(vocabulary, patch=2), tiny_vision_model(vocabulary, 1, patch=2)
+    found = Models(Runner(model.to(device)), processor.tokenizer, "tiny-vision")
     found.processor = processor
     found.heads = worlds.random_features(folders.mktemp("features"), found)
     return found
@@ -326,6 +324,7 @@ def greedy(models: Models, n: int, pictures: int = 1) -> list[int]:
     images = request(models, "autoregressive", pictures=pictures).images
     config = worlds.hf.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
     model: Any = models.target.model
+    images = {name: value.to(model.device) for name, value in images.items()}
     return model.generate(**images, generation_config=config)[0, images["input_ids"].shape[1] :].tolist()
 
 
@@ -336,7 +335,7 @@ COMPRESSIONS = [{"compressor": c, "ratio": 4} for c in ("all", *MENU)] + [{"comp
 @pytest.mark.parametrize("pictures", [1, 2])
 def test_whatever_the_drafter_sees_greedy_text_is_hugging_faces(models: Models, pictures: int) -> None:
     wanted = greedy(models, 20, pictures)
-    cases = [(method, {}) for method in NETS] + [("specvlm", c) for c in COMPRESSIONS]
+    cases = [(method, {}) for method in worlds.picture_heads()] + [("specvlm", c) for c in COMPRESSIONS]
     cases += [("flash", {"depth": 7, "width": 4, "nodes": 40})]
     for method, values in cases:
         trace = Engine(models).generate(request(models, method, pictures=pictures, **values))
@@ -366,7 +365,7 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
     assert fit.fits(1e-5), fit
 
 
-@pytest.mark.parametrize("method", list(NETS))
+@pytest.mark.parametrize("method", worlds.picture_heads())
 @pytest.mark.parametrize("pictured", [True, False])
 def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: str, pictured: bool) -> None:
     """Only true features stay: after any number of rounds the state is that of a drafter primed on the same text."""
@@ -431,7 +430,9 @@ def test_the_trace_says_what_the_drafter_sees(models: Models) -> None:
     assert (latent["n_drafter"], len(latent["weights"]), len(latent["weights"][0])) == (2, 2, 16)
 
 
-MAPS = [(kind, {}) for kind in NETS] + [("specvlm", {"compressor": c, "ratio": 4}) for c in ("all", *MENU[:4])]
+MAPS = [(kind, {}) for kind in worlds.picture_heads()] + [
+    ("specvlm", {"compressor": c, "ratio": 4}) for c in ("all", *MENU[:4])
+]
 
 
 @pytest.mark.parametrize(("method", "values"), MAPS, ids=str)
@@ -466,6 +467,7 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
     is_vision, grids, spans = layout(models.target.model.config, inputs)
     question = torch.zeros(1, features.shape[1] - 1, dtype=torch.bool)
     question[0, : len(is_vision) - 1] = ~is_vision[:-1]
+    question = question.to(features.device)
 
     def moved(x: Tensor, place: int, by: float) -> Tensor:
         start, end = next((a, b) for a, b in spans if a <= place < b)
@@ -522,7 +524,7 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
         assert (row.trace.token_ids == wanted) is (sees == "drafter")
 
 
-@pytest.mark.parametrize("kind", sorted(NETS))
+@pytest.mark.parametrize("kind", sorted(worlds.picture_heads()))
 def test_an_explanation_says_how_far_it_is(models: Models, kind: str) -> None:
     asked = request(models, kind, n=20, **({"compressor": "pool"} if kind == "specvlm" else {}))
     trace, told = Engine(models).generate(asked), []

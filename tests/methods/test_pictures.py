@@ -8,14 +8,14 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
 from workbench.bench.goodness import chi_square, count_firsts, joint_law
-from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Configured, Engine, Models, Request, Row
-from workbench.engine.attribution import explain
-from workbench.engine.pictures import placed, read, swapped
+from workbench.engine.vision.attribution import explain
+from workbench.engine.vision.reading import placed, read, swapped
 from workbench.methods import registry
 from workbench.trace.events import Trace
 
@@ -32,9 +32,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def models() -> Models:
+def models(device: str) -> Models:
     """A target whose picture takes 4 tokens, and a drafter that sees it as one: their positions differ."""
-    return tiny_vision_models(vocabulary=20)
+    return tiny_vision_models(vocabulary=20, device=device)
 
 
 def setting(name: str) -> Configured:
@@ -51,7 +51,8 @@ def request(
 
 def hugging_face(models: Models, asked: Request, n: int) -> list[int]:
     assert asked.images is not None
-    inputs = {k: v.double() if v.is_floating_point() else v for k, v in asked.images.items()}
+    on, double = models.target.device, torch.float64
+    inputs = {k: v.to(on, double if v.is_floating_point() else None) for k, v in asked.images.items()}
     config = transformers.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
     with torch.inference_mode():
         out = models.target.model.generate(**inputs, generation_config=config)  # type: ignore[operator]
@@ -182,8 +183,9 @@ def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str,
     whole = asked.images["input_ids"][0].tolist() + trace.token_ids
     n = asked.images["input_ids"].shape[1]
     with torch.inference_mode():
+        ids = torch.tensor([whole], device=models.target.device)
         greedy = [
-            models.target.model(input_ids=torch.tensor([whole]), pixel_values=seen["pixel_values"].double())
+            models.target.model(input_ids=ids, pixel_values=seen["pixel_values"].to(ids.device, torch.float64))
             .logits[0, n - 1 : -1].argmax(-1).tolist()
             for seen in (before, after)
         ]  # fmt: skip
@@ -294,9 +296,10 @@ def by_differences(models: Models, asked: Request, tokens: list[int], index: int
     """|d log p(token) / d scale| of each vision embedding, by scaling it a little up and down."""
     model = models.target.model
     assert asked.images is not None
-    ids = torch.tensor([asked.images["input_ids"][0].tolist() + tokens])
+    ids = torch.tensor([asked.images["input_ids"][0].tolist() + tokens], device=model.device)
     places = (ids[0] == model.config.image_token_id).nonzero().flatten().tolist()
-    pixels, row = asked.images["pixel_values"].double(), asked.images["input_ids"].shape[1] - 1 + index
+    pixels = asked.images["pixel_values"].to(model.device, torch.float64)
+    row = asked.images["input_ids"].shape[1] - 1 + index
 
     def log_p(place: int, scale: float) -> float:
         def scaled(_: object, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

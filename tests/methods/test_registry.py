@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +59,27 @@ def test_a_file_registers_its_methods_and_again_after_an_edit(file: Path) -> Non
 
 def test_the_environment_names_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.OWN_METHODS, str(file))
-    registry._load.cache_clear()  # as in a new process
+    monkeypatch.setattr(registry, "_begun", False)  # as in a new process
     assert "my-stutter" in registry.names()
     assert registry.names()[0] == "autoregressive", "one's own come after the catalogue"
+
+
+def test_a_file_of_the_environment_may_derive_its_method_from_another(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its paper claims, and how its rows are measured, is the other method's alone."""
+    file.write_text(
+        "import dataclasses\nfrom workbench.methods import registry\n"
+        "METHOD = dataclasses.replace(registry.get('draft-tree'), name='my-tree')\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv(registry.OWN_METHODS, str(file))
+    monkeypatch.setattr(registry, "_begun", False)
+    mine = registry.get("my-tree")
+    assert mine.drafter == registry.get("draft-tree").drafter
+    assert registry.get("draft-tree").claims
+    assert (mine.claims, mine.suites) == ((), {})
+    assert len({mine, registry.get("draft-tree")}) == 2, "methods can be kept in sets"
 
 
 def test_a_file_that_fails_is_named_with_the_reason(file: Path) -> None:
@@ -79,6 +100,13 @@ def test_a_name_is_taken_once_unless_it_is_to_be_replaced(file: Path) -> None:
     other.write_text(TEXT, encoding="utf-8")
     with pytest.raises(WorkbenchError, match="registered twice"):
         registry.load(other)
+
+
+def test_a_file_needs_no_more_than_its_method_by_name(file: Path) -> None:
+    text = TEXT.replace("register(Method(", "METHOD = Method(").replace("(Fixed(),)))", "(Fixed(),))")
+    file.write_text(text, encoding="utf-8")
+    assert registry.load(file) == ["my-stutter"]
+    assert registry._places["my-stutter"] == str(file)
 
 
 @pytest.mark.parametrize("end", ["1 / 0", "raise SystemExit(3)", "register(None)"])
@@ -112,7 +140,7 @@ def test_a_module_that_is_named_twice_keeps_its_methods(file: Path, monkeypatch:
         assert registry.load(name) == ["my-stutter"]
         assert registry.get("my-stutter").title == "TITLE"
         monkeypatch.setenv(registry.OWN_METHODS, f"{name}:{name}")
-        registry._load.cache_clear()
+        monkeypatch.setattr(registry, "_begun", False)
         assert registry.names().count("my-stutter") == 1
     finally:
         sys.modules.pop(name, None)
@@ -145,3 +173,23 @@ def test_two_files_of_one_name_do_not_run_in_one_another(file: Path) -> None:
     first, second = (type(registry.get(name).drafter) for name in ("my-stutter", "other-stutter"))
     assert first.__module__ != second.__module__
     assert sys.modules[first.__module__].Stutter is first
+
+
+def test_of_several_threads_that_ask_first_one_loads_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, put, together = registry.names(), registry._register, threading.Barrier(3)
+    for name in ("_methods", "_places"):
+        monkeypatch.setattr(registry, name, {})
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.002)
+        return put(*args)
+
+    def names() -> list[str]:
+        together.wait(10)
+        return registry.names()
+
+    monkeypatch.setattr(registry, "_register", slowly)
+    monkeypatch.setattr(registry, "_begun", False)
+    registry._catalogue.cache_clear()
+    with ThreadPoolExecutor(3) as pool:
+        assert all(sorted(asked.result()) == sorted(known) for asked in [pool.submit(names) for _ in range(3)])

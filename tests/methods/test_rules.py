@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 import worlds
+from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 
-from workbench.bench.worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.rejection import Ruling
 from workbench.core.rules import RATIO, RESIDUAL, Rule
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request
-from workbench.engine.pictures import read
+from workbench.engine.parts import Verification
+from workbench.engine.vision.reading import read
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -203,8 +204,8 @@ def test_every_rule_is_met_and_a_switch_adds_its_own(text: Models, vision: Model
 def test_a_verifier_of_ones_own_need_not_say_why(text: Models, vision: Models) -> None:
     @dataclasses.dataclass(frozen=True)
     class Silent(Lossless):
-        def rule(self, *given: Any) -> Ruling:
-            return dataclasses.replace(super().rule(*given), reason=None)
+        def rule(self, v: Verification) -> Ruling:
+            return dataclasses.replace(super().rule(v), reason=None)
 
     method = registry.get("draft-model").with_params()
     trace = generate(dataclasses.replace(method, verifier=Silent()), "sampled", text, vision)
@@ -250,7 +251,7 @@ def test_a_false_statement_is_caught(what: str, text: Models, vision: Models, mo
     method = registry.get(name).with_params()
     kind = type(method.verifier)
     rule = kind.rule
-    monkeypatch.setattr(kind, "rule", lambda self, *given: spoil(rule(self, *given)))
+    monkeypatch.setattr(kind, "rule", lambda self, v: spoil(rule(self, v)))
     trace = generate(method, "sampled", text, vision)
     with pytest.raises((AssertionError, ZeroDivisionError)):
         check(trace, method)
@@ -259,9 +260,8 @@ def test_a_false_statement_is_caught(what: str, text: Models, vision: Models, mo
 def test_a_reason_may_name_a_rule_for_each_node(text: Models, monkeypatch: pytest.MonkeyPatch, vision: Models) -> None:
     odd = dataclasses.replace(RATIO, name="odd", title="Odd")
 
-    def mixed(self: Lossless, *given: Any) -> Ruling:
-        ruling = rule(self, *given)
-        return reasoned(ruling, rules=(RATIO, odd), of=given[0].tokens % 2)
+    def mixed(self: Lossless, v: Verification) -> Ruling:
+        return reasoned(rule(self, v), rules=(RATIO, odd), of=v.tree.tokens % 2)
 
     rule = Lossless.rule
     monkeypatch.setattr(Lossless, "rule", mixed)

@@ -60,7 +60,7 @@ def test_no_file_but_the_pages_own_is_served(public_app: tuple[str, Any], route:
 
 def test_the_pages_own_files_are_served(public_app: tuple[str, Any]) -> None:
     for name, kind in (
-        ("js/live.js", "text/javascript"),
+        ("js/live/page.js", "text/javascript"),
         ("stage.css", "text/css"),
         ("plotly.min.js", "text/javascript"),
     ):

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ui.fake_client import FakeWorkbench
 
 from workbench.core.errors import CapacityError, ParameterError
 from workbench.server.app import make
@@ -53,10 +54,11 @@ def test_proxies_are_named_by_option_or_environment_and_known_on_a_space() -> No
     assert refused.value.option == "trusted-proxy"
 
 
-class Crowded:
+class Crowded(FakeWorkbench):
     """A client whose runs never end: it counts the places that users have."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.limits = Limits(**STRANGERS)
         self.users: list[str] = []
         self.queue: FairQueue[str] = FairQueue()

@@ -17,6 +17,8 @@ from starlette.testclient import TestClient
 
 from workbench import Workbench
 from workbench.core.errors import ParameterError
+from workbench.core.params import params_of
+from workbench.core.sampling import SamplingParams
 from workbench.engine.extras import Extras, Scored
 from workbench.server import fields, logprobs
 from workbench.server import openai as server_openai
@@ -87,16 +89,23 @@ def test_what_asks_for_nothing_is_taken(chat: bool) -> None:
 )  # fmt: skip
 def test_values_that_cannot_be_are_refused_with_their_field(name: str, value: Any) -> None:
     with pytest.raises(ParameterError) as caught:
-        fields.extras({name: value}, chat=True)
+        fields.read({name: value}, chat=True).extras()
     assert caught.value.option == name
+
+
+def test_a_parameter_of_sampling_is_a_field_with_the_engines_default() -> None:
+    own = {name: spec.default for name, spec in params_of(SamplingParams()).items()}
+    assert own | {"temperature": 1.0} == fields.SAMPLING, "1 is OpenAI's own"
+    for chat in (False, True):
+        fields.check_names(dict.fromkeys(own, 1), chat)
 
 
 def test_fields_become_wishes() -> None:
     asked = {"logprobs": True, "top_logprobs": 4, "min_tokens": 3, "stop_token_ids": [9], "ignore_eos": True,
              "logit_bias": {"5": -1}, "presence_penalty": 0.5, "truncate_prompt_tokens": 8}  # fmt: skip
-    assert fields.extras(asked, chat=True) == Extras(3, (9,), True, ((5, -1.0),), 0.5, 0.0, 4, None, 8)
-    assert fields.extras({}, chat=False) == Extras()
-    assert fields.extras({"logprobs": 2, "echo": True}, chat=False) == Extras(logprobs=2, prompt_logprobs=2)
+    assert fields.read(asked, chat=True).extras() == Extras(3, (9,), True, ((5, -1.0),), 0.5, 0.0, 4, None, 8)
+    assert fields.read({}, chat=False).extras() == Extras()
+    assert fields.read({"logprobs": 2, "echo": True}, chat=False).extras() == Extras(logprobs=2, prompt_logprobs=2)
 
 
 def test_a_part_of_a_character_has_its_bytes_and_no_text_of_its_own() -> None:
@@ -148,7 +157,7 @@ def test_a_target_alone_answers_ordinary_requests(tmp_path: Path) -> None:
         http = TestClient(make(bench), base_url="http://localhost")
         for path, body in (
             ("/v1/completions", {"prompt": "abc", "max_tokens": 4}),
-            ("/v1/completions", {"model": str(folder), "prompt": "abc", "max_tokens": 4}),
+            ("/v1/completions", {"model": "alone", "prompt": "abc", "max_tokens": 4}),
         ):
             answer = http.post(path, json=body)
             assert answer.status_code == 200, answer.text

@@ -25,7 +25,7 @@ from workbench.server.app import make
 from workbench.server.door import Door, door, is_user
 from workbench.server.keys import OPEN, WRONG, Keys
 from workbench.ui import build, space, sweep
-from workbench.ui.kept import Kept
+from workbench.ui.kept import KeptRuns
 
 SECRET = "a key of some length"
 BEARER = {"authorization": f"Bearer {SECRET}"}
@@ -301,7 +301,7 @@ def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with
 def test_kept_runs_are_for_this_machines_user(
     host: str, key: str | None, peer: str, forwarded: bool, theirs: bool
 ) -> None:
-    kept = Kept(allowed=True)
+    kept = KeptRuns(allowed=True)
 
     def answer(_: Request) -> PlainTextResponse:  # in a thread, as Gradio calls the page's own functions
         return PlainTextResponse(str(kept.allowed))
@@ -347,7 +347,7 @@ def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str
 
 def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.ui.kept.is_user", lambda: False)
-    kept = Kept(allowed=True)
+    kept = KeptRuns(allowed=True)
     assert kept.kept({}) == {"allowed": False}
     for call in (kept.keep, kept.mark, kept.forget):
         with pytest.raises(WorkbenchError, match="this machine's user only"):

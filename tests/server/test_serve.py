@@ -81,8 +81,13 @@ def test_health_says_so_while_the_backend_starts() -> None:
 class Limited:
     """A client that lets nobody in, or whose runs have been ended by a limit."""
 
+    ready, hub_only = True, False
+
     def __init__(self, problem: Exception | None = None) -> None:
         self.problem = problem
+
+    def let_in(self, user: str, counted: bool = True) -> None:
+        """Requests that are no runs are let in."""
 
     def targets(self) -> list[dict[str, Any]]:
         return [{"name": "text-target", "kind": "bundled"}]

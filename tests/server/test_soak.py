@@ -1,4 +1,4 @@
-"""A short soak of the whole app; the long one is `python -m workbench.server.soak`."""
+"""A short soak of the whole app; the long one is `python tests/server/soak.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 import serving
 
-from workbench.server.soak import Held, Report, Soak, problems
+from .soak import Held, Report, Soak, problems
 
 
 @pytest.mark.slow

@@ -10,16 +10,34 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
+from huggingface_hub import constants
+
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
+def ask_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the Hub's library at an address and at a folder for what it downloads."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+
+
 class FakeHub:
-    """Serves `repos` (id → folder) at `url`; every path that was asked for is in `asked`, every token in `tokens`."""
+    """Serves `repos` (id → folder) at `url`; every path that was asked for is in `asked`, every token in `tokens`.
+
+    With `xet` it says of every file that Xet has it too; there is nobody to give it. A `gate` keeps all files back
+    until it is set.
+    """
 
     def __init__(self, repos: dict[str, Path], gated: tuple[str, ...] = ()) -> None:
         self.repos, self.gated = repos, gated
         self.asked: list[str] = []
         self.tokens: set[str] = set()
+        self.xet = False
+        self.gate: threading.Event | None = None
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,9 +72,12 @@ class FakeHub:
         folder = self.repos[repo]
         files = sorted(p for p in folder.rglob("*") if p.is_file())
         if rest[:1] == ["resolve"]:
+            if body and self.gate is not None:
+                self.gate.wait(30)
             data = (folder / "/".join(rest[2:])).read_bytes()
             etag = hashlib.sha256(data).hexdigest()
-            return self._send(request, 200, data, {"ETag": f'"{etag}"', "X-Repo-Commit": SHA}, body)
+            also = {"X-Xet-Hash": etag, "X-Xet-Refresh-Route": f"{self.url}/xet"} if self.xet else {}
+            return self._send(request, 200, data, {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, **also}, body)
         if rest[:1] == ["tree"]:
             found: Any = [
                 {"type": "file", "path": str(p.relative_to(folder)), "size": p.stat().st_size, "oid": _oid(p)}

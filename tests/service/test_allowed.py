@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
+from workbench.core.errors import ModelError
 from workbench.engine import load_models
-from workbench.engine.bundle import bundled, folder_of
-from workbench.engine.placed import as_typed, named, path_of
+from workbench.engine.bundle import bundled
+from workbench.engine.names import folder_of
+from workbench.engine.placed import named, path_of
 from workbench.server.app import make
 from workbench.service import Backend
 
@@ -24,7 +26,7 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
     one, other = tmp_path / "models" / "mine", tmp_path / "others" / "mine"
     for place in (one, other):
         shutil.copytree(folders[0], place)
-    bench = backend(allow_models=(str(one), str(other)))
+    bench = backend(allow_models=(str(one), str(other)), folders=False)
     app = make(bench)
 
     async def ask(verb: str, place: str, **more: Any) -> httpx.Response:
@@ -37,7 +39,7 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
     assert (len(mine), mine[1]) == (2, f"{mine[0]}-2"), "two folders that end alike"
     said = {"prompt": "abc", "max_tokens": 2, "speculation": {"method": "autoregressive"}}
     answers = [listed]
-    for model in (*mine, str(one), str(other)):  # by name, and as it was typed
+    for model in mine:
         answers.append(asyncio.run(ask("POST", "/v1/completions", json=said | {"model": model})))
         assert answers[-1].status_code == 200, answers[-1].text
         assert answers[-1].json()["usage"]["completion_tokens"] == 2
@@ -49,6 +51,19 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
     for unknown in (str(tmp_path / "another"), "another"):
         refused = asyncio.run(ask("POST", "/v1/completions", json=said | {"model": unknown}))
         assert refused.status_code == 404
+
+    def told(path: str) -> list[str]:
+        """What a stranger hears of a path."""
+        over = [asyncio.run(ask("POST", "/v1/completions", json=said | {"model": path}))]
+        over.append(asyncio.run(ask("GET", f"/v1/models/{path}")))
+        with pytest.raises(ModelError) as refused:
+            bench.load(path)
+        assert {answer.status_code for answer in over} == {404}
+        return [text.replace(path[:80], "PATH") for text in (*(answer.text for answer in over), str(refused.value))]
+
+    nowhere = told(str(tmp_path / "models" / "none"))
+    assert told(str(one)) == nowhere, "as it was typed for --allow-model"
+    assert told(folders[0]) == nowhere, "as it was typed for --target"
     assert str(tmp_path) not in "".join(answer.text for answer in answers) + str(bench.targets()) + str(headers)
 
 
@@ -60,7 +75,6 @@ def test_a_folder_has_one_name_however_it_is_typed(folders: tuple[str, str], mon
     monkeypatch.chdir(Path(folders[0]).parent)
     assert named("./target") == name
     assert folder_of(name) == Path(folders[0]).resolve()
-    assert as_typed("./target") == name
     (Path(folders[0]).parent / "small.gguf").write_bytes(b"GGUF")
     assert named(f"{folders[0]}/../small.gguf") == "small.gguf"
     assert path_of("small.gguf") == Path(folders[0]).parent.resolve() / "small.gguf"

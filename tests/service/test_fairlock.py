@@ -12,8 +12,7 @@ import pytest
 from workbench.core.errors import CapacityError, MethodUnavailableError
 from workbench.engine import changing
 from workbench.methods import registry
-from workbench.service import Backend, Limits
-from workbench.service import backend as backends
+from workbench.service import Backend, Limits, steering
 from workbench.service.caller import LEFT, LeftError
 from workbench.service.fairlock import FairLock
 from workbench.ui.session import Session
@@ -86,7 +85,7 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
         told(0.6)
         return {"done": True}
 
-    monkeypatch.setattr(backends, "explain", explain)
+    monkeypatch.setattr(steering, "explain", explain)
     token = LEFT.set(event)
     with pytest.raises(LeftError):
         run.explain()
@@ -110,7 +109,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
 
     monkeypatch.setattr(changing, "prime", refuse)
     monkeypatch.setattr(
-        backends, "explain", lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter))
+        steering, "explain", lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter))
     )
     run.change("draft-model", drafter=bench._names.drafter)
     run.step()

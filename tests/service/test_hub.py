@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import constants
 
-from workbench.client import wire
+from workbench.client.requests import Generation, Models
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
-from workbench.engine import placed
+from workbench.engine import placed, published
 from workbench.engine.bundle import bundled_folder
 from workbench.service import Backend, hub
 from workbench.service.progress import BrokenOffError, Progress
 
 from .conftest import PROMPT
-from .fake_hub import FakeHub
+from .fake_hub import FakeHub, ask_at
 
 MOST = 1 << 40
 
@@ -30,15 +32,7 @@ MOST = 1 << 40
 @pytest.fixture
 def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Point the Hub's library at an address, with an empty cache."""
-
-    def point(url: str) -> None:
-        monkeypatch.setattr(constants, "ENDPOINT", url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-
-    return point
+    return lambda url: ask_at(url, tmp_path / "cache", monkeypatch)
 
 
 @pytest.fixture
@@ -179,6 +173,55 @@ def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
     assert told[:3] == [False, False, True]
 
 
+def test_a_file_that_xet_has_comes_over_http_where_it_can_be_broken_off(
+    repos: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is raised in Xet's own threads ends nothing. Afterwards others find what they had chosen."""
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    repos.xet = True
+    seen: list[bool] = []
+
+    def is_over() -> bool:
+        seen.append(constants.HF_HUB_DISABLE_XET)
+        return len(seen) > 2
+
+    with pytest.raises(BrokenOffError):
+        hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
+    assert seen[:3] == [False, True, True]
+    hub.fetch("owner/good", Progress("owner/good"), MOST)
+    assert not any("/xet" in path for path in repos.asked), "Xet was asked for the file"
+    assert not constants.HF_HUB_DISABLE_XET
+
+
+def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: Path) -> None:
+    """The Hub's library would wait for all of its threads, and they for all of their files."""
+    model = replace(published.SMOLLM2, hub_id="owner/good")
+    fetches = (lambda: published.download(model), lambda: hub.fetch("owner/good", Progress(""), MOST))
+    for fetch in fetches:
+        repos.gate, ended = threading.Event(), threading.Event()
+        repos.asked.clear()
+
+        def interrupt(gate: threading.Event = repos.gate, ended: threading.Event = ended) -> None:
+            deadline = time.monotonic() + 20
+            while not any("/resolve/" in path for path in repos.asked) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            ended.wait(2)  # it has ended before a byte has come
+            gate.set()
+
+        helper = threading.Thread(target=interrupt)
+        helper.start()
+        with pytest.raises(KeyboardInterrupt):
+            fetch()
+        ended.set()
+        helper.join()
+        for thread in threading.enumerate():
+            if thread.name == "workbench-download":
+                thread.join(20)
+        assert not list((tmp_path / "cache").rglob("*.safetensors")), "the threads fetched on"
+
+
 def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
     """Python waits for the threads of a pool when it ends, and Ctrl-C would for minutes of a download."""
     begun, ended = threading.Event(), threading.Event()
@@ -231,11 +274,11 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
 
     def told(name: str) -> list[str]:
         def run(**asked: Any) -> Any:
-            options = wire.start_options(bench, {"prompt": PROMPT, "method": "draft-model", **asked})
+            options = Generation.options(bench, {"prompt": PROMPT, "method": "draft-model", **asked})
             return bench.start(**options).wait(60)
 
         asked = (
-            lambda: wire.models(bench, name, None),
+            lambda: Models.options(bench, {"target": name}),
             lambda: bench.drafters(name),
             lambda: [(method["name"], method["reason"]) for method in bench.methods(name)],
             lambda: [(method["name"], method["reason"]) for method in bench.methods(None, name)],

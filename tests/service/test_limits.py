@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from workbench.client.wire import user_key
 from workbench.core.errors import CapacityError, ParameterError, PromptError
 from workbench.engine.extras import Extras
 from workbench.service import Backend, Limits
-from workbench.service.limits import LOCAL
+from workbench.service.users import LOCAL, user_key
 
 from .conftest import PROMPT, until
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from workbench.core.errors import CapacityError, WorkbenchError
-from workbench.engine.loop import Engine
+from workbench.engine.round import DraftAndVerify
 from workbench.methods.drafters.ngram import NGram
 from workbench.service import Backend, Limits
 
@@ -225,11 +225,11 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
     run.step()
     until(lambda: rounds(run) == 1)
 
-    def broken(self: Engine, *args: object) -> None:
+    def broken(self: DraftAndVerify, *args: object) -> None:
         raise RuntimeError("not in any row")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_judge", broken)
+        patch.setattr(DraftAndVerify, "judge", broken)
         run.resume()
         with pytest.raises(WorkbenchError, match="engine failed"):
             run.wait(120)

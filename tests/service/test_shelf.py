@@ -119,7 +119,7 @@ def test_a_waiting_user_sees_stages_and_bytes(
     monkeypatch.setattr(Progress, "add", add_and_look)
     gate = threading.Event()
     bench = backend()
-    bench._loaders.submit(gate.wait)
+    bench._loading.threads.submit(gate.wait)
     run = bench.start(PROMPT, "draft-model", max_new_tokens=2)
     gate.set()
     run.wait(120)

@@ -175,10 +175,15 @@ def test_people_read_the_same_as_lines(written: io.StringIO) -> None:
     assert second.startswith("RuntimeError at test_telemetry.py:")
 
 
-def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(written: io.StringIO) -> None:
+def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handler = logging.StreamHandler(written)
     for name in logs.LIBRARIES:
         logger = logging.getLogger(name)
+        monkeypatch.setattr(logger, "disabled", False)  # a server that another test started may have silenced it
+        level = logger.level
+        logger.setLevel(logging.ERROR)
         logger.addHandler(handler)
         try:
             raise RuntimeError(SECRET)
@@ -186,5 +191,6 @@ def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(wr
             logger.error("Exception in ASGI application\n", exc_info=error)
         finally:
             logger.removeHandler(handler)
+            logger.setLevel(level)
     assert written.getvalue().count("Exception in ASGI application: RuntimeError at test_telemetry.py:") == 2
     assert SECRET not in written.getvalue()

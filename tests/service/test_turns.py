@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.service import Backend
-from workbench.service import backend as backend_module
+from workbench.service import Backend, steering
 from workbench.service.turns import Turns
 
 from .conftest import PROMPT, until
@@ -106,7 +105,7 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
         seen.append((timed.ended, run.explained))
         return {}
 
-    monkeypatch.setattr(backend_module, "explain", explain)
+    monkeypatch.setattr(steering, "explain", explain)
     monkeypatch.setattr(run.request, "images", {})
     timed = bench.start(PROMPT, "autoregressive", max_new_tokens=60, paused=True, alone=True)
     until(lambda: timed.state == "paused")

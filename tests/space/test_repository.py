@@ -48,7 +48,8 @@ def requirements(python: str) -> dict[str, str]:
 def tracked() -> list[Path]:
     """Files that a push would carry."""
     if not (ROOT / ".git").exists():
-        return [p for p in ROOT.rglob("*") if p.is_file() and ".venv" not in p.parts and "__pycache__" not in p.parts]
+        left_out = {".venv", "node_modules", "__pycache__"}
+        return [p for p in ROOT.rglob("*") if p.is_file() and left_out.isdisjoint(p.parts)]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from worlds import byte_tokenizer, family, noisy
 
-from workbench.client.wire import user_key
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
 from workbench.engine.models import bundled, load_tokenizer
 from workbench.server.door import door
-from workbench.service import zerogpu
+from workbench.service import costs, lent, zerogpu, zerorun
 from workbench.service.catalogue import drafters, reads_pictures
 from workbench.service.limits import Limits
 from workbench.service.meter import Meter
+from workbench.service.users import user_key
 from workbench.ui import space
 
 SEEN = ("same text", "one process for several runs", "cancelled", "killed", "no quota", "several at once")
@@ -57,10 +57,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     target = family("llama", vocab_size=257)
     tiny = {"tiny": target, "tiny-drafter": noisy(target, 0.2, 1)}
     monkeypatch.setattr(zerogpu, "known_targets", lambda: iter([(name, Path(name), {}) for name in tiny]))
-    monkeypatch.setattr(zerogpu, "locate", lambda name: None)
-    monkeypatch.setattr(zerogpu, "load_model", lambda name, device, dtype: tiny[name])
-    monkeypatch.setattr(zerogpu, "load_tokenizer", lambda name: byte_tokenizer())
-    monkeypatch.setattr(zerogpu, "PACE_S", 0.0)
+    monkeypatch.setattr(lent, "locate", lambda name: None)
+    monkeypatch.setattr(lent, "load_model", lambda name, device, dtype: tiny[name])
+    monkeypatch.setattr(lent, "load_tokenizer", lambda name: byte_tokenizer())
+    monkeypatch.setattr(lent, "PACE_S", 0.0)
     made = zerogpu.ZeroClient(spaces.GPU, isolated=False, device="cpu", dtype="float64", limits=Limits(runs_per_user=2))
     yield made
     made.close()
@@ -107,7 +107,7 @@ def test_the_estimate_is_what_is_asked_for_and_learns_from_runs(client: Any) -> 
     client.generate("aabab", "draft-model", **OPTIONS)
     assert "from 1 run of this method" in client.estimate(request)
     client.costs.learn("tiny", "draft-model", 10, 2.0)  # 0.2 s a token: the slowest run counts
-    assert client._duration(request) == pytest.approx(zerogpu.START_S + zerogpu.MARGIN * 200, abs=1)
+    assert client._duration(request) == pytest.approx(costs.START_S + costs.MARGIN * 200, abs=1)
 
 
 def test_a_run_that_asks_for_too_much_is_refused_with_what_fits(client: Any) -> None:
@@ -115,8 +115,8 @@ def test_a_run_that_asks_for_too_much_is_refused_with_what_fits(client: Any) -> 
     with pytest.raises(CapacityError) as refusal:
         client.start("aabab", "draft-model", **OPTIONS | {"max_new_tokens": 1000})
     fits = int("".join(filter(str.isdigit, refusal.value.remedy)))
-    assert client.costs.seconds("tiny", "draft-model", fits) <= zerogpu.LONGEST_S
-    assert client.costs.seconds("tiny", "draft-model", fits + 1) >= zerogpu.LONGEST_S
+    assert client.costs.seconds("tiny", "draft-model", fits) <= costs.LONGEST_S
+    assert client.costs.seconds("tiny", "draft-model", fits + 1) >= costs.LONGEST_S
 
 
 def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
@@ -158,7 +158,7 @@ def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_on
 def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) -> None:
     asks = user_key("203.0.113.7")
     client._book.meter = Meter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
-    run = zerogpu.ZeroRun(client, asks, "autoregressive")
+    run = zerorun.ZeroRun(client, asks, "autoregressive")
     client._book.add(run, 24)
     done = client.generate("aabab", "autoregressive", **OPTIONS)
     header, footer = done.header.to_wire(), done.footer.to_wire()
@@ -221,9 +221,9 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
     spaces = pytest.importorskip("spaces")
     tiny = family("llama", vocab_size=257)
     names = [name for name in bundled() if (bundled()[name] / "tokenizer.json").is_file()]
-    monkeypatch.setattr(zerogpu, "load_model", lambda name, device, dtype: tiny)
-    monkeypatch.setattr(zerogpu, "load_tokenizer", load_tokenizer)
-    monkeypatch.setattr(zerogpu, "load_processor", lambda name, model: object() if reads_pictures(name) else None)
+    monkeypatch.setattr(lent, "load_model", lambda name, device, dtype: tiny)
+    monkeypatch.setattr(lent, "load_tokenizer", load_tokenizer)
+    monkeypatch.setattr(lent, "load_processor", lambda name, model: object() if reads_pictures(name) else None)
     made = zerogpu.ZeroClient(spaces.GPU, isolated=False, names=names, device="cpu", dtype="float32")
     for target, first in {"text-target": "text-drafter", "vision-target": "vision-drafter"}.items():
         found = made.drafters(target)
@@ -237,7 +237,6 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
 def test_every_call_of_the_workbench_is_there() -> None:
     from workbench.client import Workbench
 
-    public = {name for name in vars(Workbench) if not name.startswith("_")}
-    assert len(public) > 15
-    missing = public - set(dir(zerogpu.ZeroClient)) - {"limits"}  # an attribute there
-    assert missing == {"pairing"}, "minutes of a device that is lent by the second; the page asks whether it is there"
+    public = {name for name in dir(Workbench) if not name.startswith("_")}
+    assert len(public) > 25
+    assert not public - set(dir(zerogpu.ZeroClient)) - {"limits"}, "limits are an attribute there"

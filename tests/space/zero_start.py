@@ -42,7 +42,7 @@ def main() -> None:
     import spaces.zero.torch as pretence  # type: ignore[import-not-found]
 
     pretence.init, pretence.move = lambda _: None, stay
-    model = client._loaded["text-target"][0]
+    model = client._lent.loaded["text-target"][0]
     assert next(model.parameters()).device.type == "cuda", "models belong on cuda before the launch"
     trace = client.generate("Once upon a time", "draft-model", max_new_tokens=24)
     assert trace.header.device == "cpu", "the device is found in the GPU's process, not before"

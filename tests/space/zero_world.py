@@ -106,17 +106,17 @@ def main() -> None:
     from workbench.core.errors import WorkbenchError
     from workbench.engine import Engine, Models, Request, Runner
     from workbench.methods import registry
-    from workbench.service import zerogpu
+    from workbench.service import costs, lent, zerogpu
 
     torch.set_num_threads(1)
     target = family("llama", vocab_size=257)
     tiny = {"tiny": target, "tiny-drafter": noisy(target, 0.2, 1)}
     zerogpu.known_targets = lambda: iter([(name, Path(name), {}) for name in tiny])
-    zerogpu.locate = lambda name: None
-    zerogpu.load_model = lambda name, device, dtype: tiny[name]
-    zerogpu.load_tokenizer = lambda name: byte_tokenizer()
+    lent.locate = lambda name: None
+    lent.load_model = lambda name, device, dtype: tiny[name]
+    lent.load_tokenizer = lambda name: byte_tokenizer()
     zerogpu.catalogue.targets = lambda names: [{"name": name, "title": name} for name in names]
-    zerogpu.PACE_S = 0.0  # every round travels alone, so that a run can be caught in the middle
+    lent.PACE_S = 0.0  # every round travels alone, so that a run can be caught in the middle
     client = zerogpu.ZeroClient(spaces.GPU, isolated=True, device="cpu", dtype="float64")
     options: dict[str, Any] = {"target": "tiny", "drafter": "tiny-drafter", "max_new_tokens": 40}
 
@@ -129,9 +129,9 @@ def main() -> None:
     assert trace.token_ids == alone("draft-model")
     assert trace.footer.reason == "length"
     assert trace.header.prefill_s > 0
-    assert not client._engines, "the engine was built in the app's process"
+    assert not client._lent._engines, "the engine was built in the app's process"
     assert Lender.calls[0][0] == "/schedule"
-    assert int(asked()[0]["durationSeconds"]) >= zerogpu.START_S
+    assert int(asked()[0]["durationSeconds"]) >= costs.START_S
     said = client.estimate(options | {"method": "draft-model"})
     assert "from 1 run" in said, said
     print("SEEN same text")

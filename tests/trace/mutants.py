@@ -38,7 +38,6 @@ CONSUMERS: dict[str, Callable[[Trace], Any]] = {
     ),
     "index": lambda trace: pl.DataFrame([entry_of_trace(trace, "x", (), "")]),
     "json lines": lambda trace: export.read(export.json_lines(trace).encode()),
-    "chrome": lambda trace: json.dumps(export.chrome_trace(trace)),
     "listed": lambda trace: recorded.describe("x", trace),
     "what if": lambda trace: analyse(trace),
     "report": lambda trace: replay.replay(trace),

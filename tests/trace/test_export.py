@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
-from traces import HOSTILE, hostile, traces
+from traces import hostile, traces
 
 import workbench
 from workbench.core.errors import WorkbenchError
@@ -50,7 +49,6 @@ def test_hostile_texts_come_back_as_they_were() -> None:
     trace = hostile()
     assert export.read_json_lines(export.json_lines(trace)) == trace
     assert export.read_parquet(export.parquet(trace)) == trace
-    assert json.loads(json.dumps(export.chrome_trace(trace)))["otherData"]["target"] == HOSTILE[0]
 
 
 def test_the_parquet_file_opens_as_one_table(trace: Trace) -> None:
@@ -131,43 +129,6 @@ def test_a_file_cut_short_gives_what_it_holds(trace: Trace) -> None:
     assert cut.footer.warnings == [export.INCOMPLETE]
     assert export.read(export.parquet(cut)).footer.warnings == [export.INCOMPLETE], "kept, it still says so"
     assert export.read_json_lines(export.json_lines(trace)).footer.warnings == trace.footer.warnings
-
-
-# -- Chrome trace -----------------------------------------------------------------------------------------------------
-
-NEEDS = {"X": {"ts", "dur", "tid", "args"}, "M": {"args", "tid"}, "C": {"ts", "args"}, "i": {"ts", "s", "tid"}}
-
-
-def test_the_chrome_trace_keeps_to_the_format(trace: Trace) -> None:
-    made = json.loads(json.dumps(export.chrome_trace(trace), allow_nan=False))
-    events = made["traceEvents"]
-    for event in events:
-        assert {"name", "ph", "pid"} | NEEDS[event["ph"]] <= set(event), event
-        assert event["ts"] >= 0
-        assert event.get("dur", 0) >= 0
-    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {e["tid"] for e in events if e["ph"] == "X"} == set(lanes), "every lane has its name, and something on it"
-    for tid in lanes:  # spans of a lane follow each other: anything else would be drawn as a call inside another
-        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == tid)
-        assert all(a[1] <= b[0] + 1 for a, b in pairwise(spans)), lanes[tid]
-
-
-def test_the_chrome_trace_says_what_the_trace_says(trace: Trace) -> None:
-    events = export.chrome_trace(trace)["traceEvents"]
-    rounds = [e for e in events if e["ph"] == "X" and e["name"].startswith("round ")]
-    assert len(rounds) == len(trace.rounds)
-    assert "".join(e["args"]["text"] for e in rounds) == trace.text
-    zero = trace.header.prefill_s
-    for event, r in zip(rounds, trace.rounds, strict=True):
-        assert event["ts"] == pytest.approx(1e6 * (r.started_s + zero))
-        assert event["dur"] == pytest.approx(1e6 * r.seconds)
-    assert [e["name"] for e in events if e["ph"] == "i" and e["name"] == "change method"] == ["change method"]
-    last = [e for e in events if e["name"] == "acceptance"][-1]
-    assert last["args"]["cumulative"] == pytest.approx(metrics.acceptance_rate(trace.rounds))
-    assert next(e for e in reversed(events) if e["name"] == "tokens")["args"]["emitted"] == len(trace.token_ids)
-    drawn = sum(e["dur"] for e in events if e["name"] == "verify")
-    phases = [p for r in trace.rounds for p in r.phases if p.name == "verify"]
-    assert drawn == pytest.approx(1e6 * sum(p.end_s - p.start_s for p in phases))
 
 
 # -- Mutants ----------------------------------------------------------------------------------------------------------

@@ -241,6 +241,13 @@ def test_theory_beside_the_measurement() -> None:
     assert 1 <= found["best"]["depth"] <= 8
 
 
+def test_no_length_drafts_in_rounds_that_found_nothing_to_draft() -> None:
+    """Prompt lookup on a new text: the few copies that hold promise nothing for the other rounds."""
+    best = whatif.overlay(run(*[(4, 4)] * 6, *[(0, 0)] * 6), PLAIN)["best"]
+    assert best["depth"] > 0
+    assert best["tau"] == pytest.approx(1 + best["depth"] / 2)
+
+
 def test_a_tree_is_as_deep_as_its_draft_was_where_the_target_went() -> None:
     short, deep = chain(1, 3), chain(3, 3)  # short: siblings 0, which the target took and has no child, and 1 above 2
     short.nodes.parents, short.nodes.depth = [-1, -1, 1], [1, 1, 2]
@@ -319,4 +326,6 @@ def test_every_recording_is_analysed_into_plain_json(name: str) -> None:
     assert found["words"]
     if found["lengths"]:
         assert found["lengths"]["oracle"]["relative"] >= 0.99
-        assert found["theory"]["tau_by_position"] == pytest.approx(found["theory"]["tau"], rel=0.05)
+        # A tree by confidence is deep where its tokens are accepted: depth and acceptance are not independent.
+        rel = 0.1 if trace.header.method == "eagle-2" else 0.05
+        assert found["theory"]["tau_by_position"] == pytest.approx(found["theory"]["tau"], rel=rel)

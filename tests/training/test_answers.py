@@ -64,7 +64,7 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
     found = list(read(tmp_path / "answers.jsonl"))
     assert found
     assert all(len(line["prompt"]) <= limit for line in found)
-    assert found[0]["n"] == next(i for i, n in enumerate(lengths) if n <= limit)
+    assert found[0]["n"] == min((n, i) for i, n in enumerate(lengths) if n <= limit)[1], "the shortest one first"
 
 
 def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:

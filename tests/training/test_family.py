@@ -6,23 +6,30 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import worlds
 
 from workbench.core.errors import ParameterError
-from workbench.engine import Engine, Request
+from workbench.engine import Engine, Models, Request
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import HeadInfo, bundled, load_models
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.trace.events import Trace
 from workbench.training import recipes
 from workbench.training.answers import AnswersOptions, read, write_answers
 from workbench.training.family import heads
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
+from workbench.training.family.evaluate import one_branch
 from workbench.training.family.heads import ahead
 from workbench.training.family.readings import Readings, ReadOptions, batches, make_readings
+from workbench.training.heads.features import Dialogue, batch_of
+from workbench.training.heads.trainer import agreement
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
@@ -45,7 +52,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> ReadOptions:
     """Readings of these, with one layer tapped, made in two goes."""
     out = tmp_path_factory.mktemp("readings")
-    options = ReadOptions("text-target", answers, out, taps=(3,), dtype="float32", threads=1)
+    options = ReadOptions("text-target", answers, out, taps=(1, 3), dtype="float32", threads=1)
     make_readings(replace(options, tokens=300), quiet)
     for name in ("ids", "features", "rows"):  # killed while it wrote the next one
         with (out / f"{name}.bin").open("ab") as file:
@@ -90,7 +97,7 @@ def test_a_batch_depends_on_its_step_alone(options: ReadOptions) -> None:
 
 
 def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"taps=\[3\]"):
+    with pytest.raises(ParameterError, match=r"taps=\[1, 3\]"):
         make_readings(replace(options, taps=(2,)), quiet)
     with pytest.raises(ParameterError, match="readings of text-target"):
         load_teacher(ChatDrafterOptions("smollm2", options.out))
@@ -147,21 +154,30 @@ def test_a_draft_model_is_trained_and_drafts(options: ReadOptions, tmp_path: Pat
     assert np.isfinite(more["losses"]["loss"])
 
 
-@pytest.mark.parametrize("method", ["eagle-vlm", "medusa"])
-def test_heads_are_trained_and_draft_from_what_they_keep(method: str, options: ReadOptions, tmp_path: Path) -> None:
+def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
+    """A run with what was measured as a chain."""
+    models = one_branch(models) if "medusa" in models.heads and chain["method"] == "medusa" else models
+    method = registry.get(chain["method"]).with_params(**chain["params"])
+    return Engine(models).generate(Request(prompt, method, max_new_tokens=24))
+
+
+@pytest.mark.parametrize(("method", "name"), [("eagle", "eagle-2"), ("kangaroo", "kangaroo"), ("medusa", "medusa")])
+def test_heads_are_trained_and_draft_from_what_they_keep(
+    method: str, name: str, options: ReadOptions, answers: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "models" / f"text-target-{method}"
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": out.parent, "vocabulary": 700,
-              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "steps": 60, "rows": 8,
-              "places": 256, "threads": 1, "held": 4, "half": False}  # fmt: skip
+              "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "exit_layer": 1, "steps": 60,
+              "rows": 8, "places": 256, "threads": 1, "held": 4, "half": False}  # fmt: skip
     figures = recipes.run("chat-heads", chosen, quiet)
     assert figures["kept"] == 700
-    assert figures["curve"] == [(figures["tokens"], round(next(iter(figures["held"].values())), 4))]
+    assert figures["curve"][-1] == (figures["tokens"], round(next(iter(figures["held"].values())), 4))
     begun = recipes.run(
         "chat-heads", chosen | {"steps": 1, "out": tmp_path / "begun", "checkpoint": tmp_path / "begun.pt"}, quiet
     )
     assert (tmp_path / f"run-{method}.pt").exists(), "another method goes on from its own"
-    for name, loss in figures["losses"].items():
-        assert loss < 0.95 * begun["losses"][name], name
+    for part, loss in figures["losses"].items():
+        assert loss < 0.95 * begun["losses"][part], part
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
     assert not differ(config[WEIGHTS], fingerprint(models.target.model))
@@ -170,13 +186,58 @@ def test_heads_are_trained_and_draft_from_what_they_keep(method: str, options: R
         [{"role": "user", "content": "Write a story about Tom."}], add_generation_prompt=True, return_dict=False
     )
     plain, drafted = (
-        Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=24))
-        for name in ("autoregressive", method)
+        Engine(models).generate(Request(prompt, registry.get(one), max_new_tokens=24))
+        for one in ("autoregressive", name)
     )
     assert drafted.token_ids == plain.token_ids
     said = {token for r in drafted.rounds for token in r.nodes.tokens}
     assert said
     assert said <= set(config["draft_vocabulary"])
+    other = {"eagle": "kangaroo", "kangaroo": "medusa", "medusa": "eagle"}[method]
+    stranger = Path(shutil.copytree(out, out.parent / f"text-target-{other}"))
+    flipped = f"{int(config[WEIGHTS], 16) ^ (1 << 99) - 1:064x}"
+    (stranger / "config.json").write_text(json.dumps(config | {WEIGHTS: flipped}))
+    lines: list[str] = []
+    measured = recipes.run("chat-evaluate", {"target": "text-target", "answers": answers, "models": out.parent,
+                           "each": 1, "max_new_tokens": 12, "dtype": "float32", "threads": 1},
+                           lines.append)  # fmt: skip
+    assert set(measured) == {method}
+    assert any(f"{stranger.name} is left out" in line and "other weights" in line for line in lines)
+    chain = measured[method]["chain"]
+    widest = {len(r.nodes.depth) - len(set(r.nodes.depth)) for r in one_branch_of(models, chain, prompt).rounds}
+    assert widest == {0}, "a chain has one node a level"
+    depth, tried, kept = chain["by_depth"][0]
+    assert (depth, chain["tau"] >= 1) == (1, True)
+    assert 0 <= kept <= tried
+    text = (out / "README.md").read_text()
+    assert f"| 1 | {tried:,} | {kept / tried:.1%} |" in text
+    assert f"τ = {chain['tau']:.2f}" in text
+
+
+def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:
+    models = worlds.world("llama", noise=None, heads=tmp_path / "heads")
+    method = registry.get("medusa").with_params(nodes=6, depth=3)
+    request = Request(worlds.random_prompt(9), method, max_new_tokens=8, stop_at_eos=False)
+    for asked, is_chain in ((models, False), (one_branch(models), True)):
+        trees = [r.nodes.depth for r in Engine(asked).generate(request).rounds if len(r.nodes.depth) > 1]
+        assert trees
+        assert all(len(set(depth)) == len(depth) for depth in trees) == is_chain
+
+
+def test_a_layers_curve_asks_of_all_tokens_that_the_target_could_say() -> None:
+    """Its head has a part of them: the likeliest of the part is right only where it is the likeliest of all."""
+    net, n = FeatureNet(8, heads=2, ffn=8), 6
+    text = Dialogue(torch.arange(n), 1, torch.randn(n, 8, generator=torch.Generator().manual_seed(0)))
+    batch = batch_of([text], torch.nn.Embedding(n, 8))
+    asked: list[int] = []
+
+    def theirs(said: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        asked.extend(said.tolist())
+        return torch.arange(len(truth)) == 0
+
+    share = agreement(net, [batch], torch.nn.Linear(8, 1), theirs=theirs)
+    assert agreement(net, [batch], torch.nn.Linear(8, 1)) == [1.0], "of one token the one is likeliest"
+    assert share == [pytest.approx(1 / len(asked))]
 
 
 def test_medusa_is_asked_for_the_tokens_behind_the_targets_own() -> None:

@@ -13,14 +13,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.markers import ASSISTANT
 from workbench.engine.models import HeadInfo
 from workbench.methods import registry
 from workbench.trace.metrics import summary
-from workbench.training.generators import ASSISTANT
-from workbench.training.heads.artefact import NETS, load_saved, save_net
+from workbench.training.heads.artefact import load_saved, save_net
 from workbench.training.heads.features import Dialogue, Features, batch_of, read_dialogues
 from workbench.training.heads.losses import LOSSES, Places, Weighted
-from workbench.training.heads.trainer import HeadOptions, answered, build_net, curriculum, drawn, train_net
+from workbench.training.heads.trainer import (
+    HeadOptions,
+    answered,
+    build_net,
+    curriculum,
+    train_net,
+    with_own_guesses,
+)  # fmt: skip
 from workbench.training.scenes.packing import Packer
 from workbench.training.tokenizer import token_id
 
@@ -82,6 +89,25 @@ def test_a_trained_drafter_counts_with_the_target(
     trace = Engine(models).generate(Request(prompt, registry.get(method).with_params(depth=5), max_new_tokens=30))
     assert trace.token_ids == counted(prompt[-1], 7, 31)[1:]
     assert summary(trace)["tau"] > 4, [r.nodes.text for r in trace.rounds]
+
+
+def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues: Features) -> None:
+    """At place s stands what the state before it answered; what comes before s is the target's own."""
+    net = build_net(HeadOptions("eagle", ffn=32, heads=2), target).eval()
+    batch = batch_of(dialogues.dialogues[:2], target.get_input_embeddings())
+    features, place = batch.seen.features, 5
+    only = torch.zeros(features.shape[:2], dtype=torch.bool)
+    only[1, place] = True
+    mixed = with_own_guesses(net, batch, features, only)
+    same = torch.ones_like(only)
+    same[1, place] = False
+    assert torch.equal(mixed[same], features[same])
+    pairs = net.pairs(batch.seen.embeds[1:, 1 : place + 1], features[1:, :place])
+    with torch.no_grad():
+        drafted = net.futures(net(pairs, torch.arange(place)))[0, -1, 0]
+    torch.testing.assert_close(mixed[1, place], drafted)
+    everywhere = with_own_guesses(net, batch, features, torch.ones_like(only))
+    assert torch.equal(everywhere[:, 0], features[:, 0]), "nothing comes before the first"
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -174,7 +200,7 @@ def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
         next(after.batches(2, 0, pictured=False))
 
 
-@pytest.mark.parametrize("method", list(NETS))
+@pytest.mark.parametrize("method", worlds.picture_heads())
 def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_path: Path) -> None:
     """A step on pictures, one on text; what is written is what is read; padding changes nothing."""
     model, tokenizer = vision
@@ -192,7 +218,7 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
     for part in (read, words):
         batch = batch_of(part, embed)
         for step in range(6):  # the gate draws another operation now and then
-            at = answered(net, batch, drawn(net, batch, lambda *n: torch.rand(n, generator=generator), step))
+            at = answered(net, batch, net.practise(len(batch.ids), lambda *n: torch.rand(n, generator=generator), step))
             (at.guess.square().sum() + at.cost).backward()
     assert all(weight.grad is None for weight in model.parameters())
     idle = {name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()}

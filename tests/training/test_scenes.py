@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from workbench.scenes.draw import paint
+from workbench.scenes.outline import item_points
+from workbench.scenes.scene import COLOURS, SHAPES, SIDE, STROKES, Item, Scene, scenes
+from workbench.scenes.tasks import NUMBERS, QUESTIONS, STYLES, Ask, ask, ask_some, read_caption
+from workbench.scenes.tasks import plural as shapes_of
 from workbench.training.scenes.data import ASPECTS, Shards, patch_labels
-from workbench.training.scenes.draw import paint
 from workbench.training.scenes.evaluate import caption_scores
 from workbench.training.scenes.gallery import gallery_scenes
-from workbench.training.scenes.outline import item_points
-from workbench.training.scenes.scene import COLOURS, SHAPES, SIDE, STROKES, Item, Scene, scenes
-from workbench.training.scenes.tasks import NUMBERS, QUESTIONS, STYLES, Ask, ask, ask_some, read_caption
-from workbench.training.scenes.tasks import plural as shapes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,8 +15,12 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer, LlamaForCausalLM
 
+from workbench.engine.markers import ASSISTANT, IMAGE, USER
+from workbench.scenes.draw import paint
+from workbench.scenes.held import held_scenes
+from workbench.scenes.scene import COLOURS, SHAPES
+from workbench.scenes.tasks import ask
 from workbench.training import recipes
-from workbench.training.generators import ASSISTANT, USER
 from workbench.training.scenes.cards import write_vision_cards
 from workbench.training.scenes.data import ASPECTS, normalised, patch_labels
 from workbench.training.scenes.drafters import (
@@ -26,13 +30,10 @@ from workbench.training.scenes.drafters import (
     train_text_drafter,
     train_vision_drafter,
 )
-from workbench.training.scenes.draw import paint
-from workbench.training.scenes.evaluate import evaluate_scenes, held_scenes, pictures_of
+from workbench.training.scenes.evaluate import evaluate_scenes, pictures_of
 from workbench.training.scenes.model import VISION_TOKENS, load_vision_model
 from workbench.training.scenes.packing import Packer
 from workbench.training.scenes.pointing import Pointer
-from workbench.training.scenes.scene import COLOURS, SHAPES
-from workbench.training.scenes.tasks import ask
 from workbench.training.scenes.tower import TowerOptions, train_tower
 from workbench.training.scenes.train import (
     VisionOptions,
@@ -42,7 +43,7 @@ from workbench.training.scenes.train import (
     scene_rows,
     train_vision,
 )
-from workbench.training.tokenizer import IMAGE, load_tokenizer
+from workbench.training.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "assets/models"

@@ -15,7 +15,7 @@ from workbench.training import recipes
 from workbench.training.clock import trapezoid
 from workbench.training.corpus import load_tokens
 from workbench.training.distill import greedy_acceptance
-from workbench.training.medusa import load_heads
+from workbench.training.heads.artefact import load_saved
 from workbench.training.muon import FloatMuon, orthogonal
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.repeats import repeat_windows
@@ -112,7 +112,7 @@ def test_drafter_and_heads_have_their_layout(folder: Path) -> None:
         f"heads.{i}.{part}": shape for i in range(4) for part, shape in (("weight", (48, 48)), ("bias", (48,)))
     }
     assert all(tensor.dtype == torch.float16 for tensor in tensors.values())
-    assert load_heads(heads)[0](torch.zeros(3, 48)).shape == (4, 3, 48)
+    assert load_saved(heads)[0](torch.zeros(3, 48)).shape == (4, 3, 48)
 
 
 def test_a_copy_of_the_target_is_always_accepted(folder: Path) -> None:

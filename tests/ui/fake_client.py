@@ -11,8 +11,11 @@ from typing import Any
 from views.synthetic import WORDS, Writer, header
 
 from workbench.bench.pairing import Pairs
-from workbench.core.errors import PromptError, UnknownNameError
-from workbench.trace.events import Change, Footer
+from workbench.bench.steps import Step
+from workbench.core.errors import PromptError, UnknownNameError, WorkbenchError
+from workbench.service.limits import Limits
+from workbench.trace.events import Change, Footer, Header, Round, Trace
+from workbench.trace.metrics import DEFINITIONS
 
 
 def param(
@@ -207,6 +210,37 @@ class FakeRun:
                     self.changes.append(Change(name, self.params.get(name), value))
                     self.params[name] = value
 
+    explained: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.footer is not None
+
+    @property
+    def trace(self) -> Trace | None:
+        if self.state == "loading":
+            return None
+        return Trace(Header.from_wire(self.header), [Round.from_wire(r) for r in self.rounds],
+                     Footer(**self.footer) if self.footer else Footer())  # fmt: skip
+
+    def __iter__(self) -> Iterator[Round]:
+        yield from self.wait().rounds
+
+    def wait(self, timeout: float | None = None) -> Trace:
+        deadline = time.monotonic() + (60.0 if timeout is None else timeout)
+        while not self.ended:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The run has not ended after {timeout} s.")
+            time.sleep(0.005)
+        assert self.footer is not None
+        if self.state == "error":
+            raise WorkbenchError(self.footer["error"])
+        assert self.trace is not None
+        return self.trace
+
+    def explain(self) -> dict[str, Any]:
+        raise PromptError("The run has no pictures.", "Start one with pictures.")
+
     def pause(self) -> None:
         self.paused = True
 
@@ -297,6 +331,7 @@ class FakeWorkbench:
         images: Any = (),
         lease_s: float | None = None,
         pace: float = 0.0,
+        extras: Any = None,
     ) -> FakeRun:
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
@@ -324,6 +359,53 @@ class FakeWorkbench:
             time.sleep(self.pace)
             yield Pairs(ratios, "waits: another run has the device", True)
         yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
+
+    offers = frozenset({"pairing"})
+    ready = True
+    hub_only = False
+    limits = Limits()
+
+    def definitions(self) -> dict[str, dict[str, str]]:
+        return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
+
+    def barred(self) -> dict[str, str]:
+        return {}
+
+    def estimate(self, request: dict[str, Any]) -> str:
+        return ""
+
+    def let_in(self, user: str, counted: bool = True) -> None:
+        pass
+
+    def metrics_text(self) -> str:
+        return "# HELP synthetic Nothing is measured.\n"
+
+    def preload(self, also: Any = ()) -> None:
+        pass
+
+    def load(self, target: str | None = None, drafter: str | None = None) -> None:
+        pass
+
+    def unload(self, target: str) -> None:
+        raise UnknownNameError(f"{target} is not loaded.", "Nothing is.")
+
+    def loaded(self) -> list[dict[str, Any]]:
+        return []
+
+    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
+        raise PromptError("The synthetic target has no chat format.", "Write a prompt.")
+
+    def comparing(
+        self, prompts: Any, lanes: Any, *, stopped: Any = bool, user: str = "local", **settings: Any
+    ) -> Iterator[Step]:
+        raise WorkbenchError("Nothing is measured here.", "Use a backend.")
+
+    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
+        return None
+
+    def close(self) -> None:
+        for run in self.runs.values():
+            run.cancel()
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "models": 1, "rows": 0}

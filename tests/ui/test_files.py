@@ -17,7 +17,7 @@ from ui.fake_client import FakeWorkbench
 from workbench.ui import build
 from workbench.ui.files import PLOTLY, Files, files
 from workbench.ui.session import Session
-from workbench.views import recorded
+from workbench.views import modules, recorded, replay
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,26 +33,39 @@ def ask(path: str, verb: str = "GET", **scope: Any) -> httpx.Response:
     return asyncio.run(once())
 
 
-@pytest.mark.parametrize(("name", "kind"), [("js/live.js", "text/javascript"), ("stage.css", "text/css"),
-                                            ("js/replay.html", "text/plain"), (PLOTLY, "text/javascript")])  # fmt: skip
+@pytest.mark.parametrize(("name", "kind"), [("js/live/page.js", "text/javascript"), ("stage.css", "text/css"),
+                                            (PLOTLY, "text/javascript")])  # fmt: skip
 def test_a_file_is_served_under_its_name_below_any_path(name: str, kind: str) -> None:
-    answer = ask(f"/workbench/{name}?v=1")
+    answer = ask(f"/workbench/{name}")
     assert (answer.content, answer.headers["content-type"].partition(";")[0]) == (files()[name].read_bytes(), kind)
+    assert ask(f"/workbench/{modules.fingerprint()}/{name}").content == answer.content
     assert ask(f"/app/workbench/{name}", root_path="/app").content == answer.content
     assert ask(f"/workbench/{name}", "HEAD").headers["content-length"] == str(len(answer.content))
     assert ask(f"/workbench/{name}", "POST").text == "the page"
 
 
-@pytest.mark.parametrize("name", ["", "js", "js/", "js/live.test.js", "host.js", "/etc/passwd",
+@pytest.mark.parametrize("name", ["", "js", "js/", "js/live/view.test.js", "host.js", "/etc/passwd",
                                   "js/..%2f..%2fui%2fhost.js", str(ROOT / "workbench/views/stage.css")])  # fmt: skip
 def test_a_name_that_is_not_a_files_is_no_path(name: str) -> None:
     assert ask(f"/workbench/{name}").status_code == 404
+
+
+def test_a_module_of_another_version_is_not_there() -> None:
+    """Modules import each other: those of two versions do not fit together."""
+    answer = ask("/workbench/000000000000/js/live/page.js")
+    assert answer.status_code == 404
+    assert "reload the page" in answer.text
+
+
+@pytest.mark.parametrize("view", ["live", "vision"])
+def test_what_a_replay_is_made_of_is_one_file(view: str) -> None:
+    assert ask(f"/workbench/{modules.fingerprint()}/replay/{view}.json").json() == replay.sources(view)
 
 
 def test_no_page_and_no_answer_says_where_they_are() -> None:
     demo = build(FakeWorkbench())
     told = json.dumps(demo.get_config_file(), default=str)
     told += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded.load("draft-model")}), default=str)
-    assert "js/live.js" in told
+    assert "js/live/page.js" in told
     assert str(ROOT) not in told
     assert "site-packages" not in told

@@ -12,7 +12,7 @@ from ui.test_page import short, state
 
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.store import RunStore
-from workbench.ui.kept import MAX_TEXT, PAGE, Kept, parse
+from workbench.ui.kept import MAX_TEXT, PAGE, KeptRuns, parse
 from workbench.ui.session import Session
 from workbench.views import recorded
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 def test_a_kept_run_is_the_one_of_the_command_line_and_opens_by_its_id(store: RunStore) -> None:
-    kept = Kept(allowed=True)
+    kept = KeptRuns(allowed=True)
     made = kept.keep({"trace": TRACE.to_wire()})["id"]
     assert store.load(made) == TRACE
     assert Session(FakeWorkbench(), kept).recorded({"name": made}) == TRACE.to_wire()
@@ -38,7 +38,7 @@ def test_a_kept_run_is_the_one_of_the_command_line_and_opens_by_its_id(store: Ru
 
 
 def test_runs_are_found_by_words_tags_and_figures_and_can_be_marked_and_deleted(store: RunStore) -> None:
-    kept = Kept(allowed=True)
+    kept = KeptRuns(allowed=True)
     one, two = (kept.keep({"trace": recorded.trace(name).to_wire()})["id"] for name in ("draft-model", "medusa"))
     assert kept.mark({"id": one, "tags": " story, good,story ", "note": "a Zeppelin"}) == {"tags": ["good", "story"]}
     assert kept.mark({"id": one, "tags": "story", "note": "a Zeppelin"}) == {"tags": ["story"]}
@@ -58,7 +58,7 @@ def test_runs_are_found_by_words_tags_and_figures_and_can_be_marked_and_deleted(
 
 
 def test_pages_of_runs_follow_each_other_without_gaps(store: RunStore) -> None:
-    kept, small = Kept(allowed=True), recorded.trace("autoregressive").to_wire()
+    kept, small = KeptRuns(allowed=True), recorded.trace("autoregressive").to_wire()
     made = {kept.keep({"trace": small})["id"] for _ in range(PAGE + 3)}
     first, second = (kept.kept({"search": "", "first": n})["runs"] for n in (0, PAGE))
     assert (len(first), len(second)) == (PAGE, 3)
@@ -66,7 +66,7 @@ def test_pages_of_runs_follow_each_other_without_gaps(store: RunStore) -> None:
 
 
 def test_a_damaged_file_is_named_and_hides_no_other_run(store: RunStore) -> None:
-    kept = Kept(allowed=True)
+    kept = KeptRuns(allowed=True)
     one, two = (kept.keep({"trace": TRACE.to_wire()})["id"] for _ in range(2))
     kept.kept({})
     file = next(store.folder.rglob(f"{one}.parquet"))
@@ -80,10 +80,10 @@ def test_a_damaged_file_is_named_and_hides_no_other_run(store: RunStore) -> None
 def test_a_public_app_keeps_nothing_and_says_so(store: RunStore, call: str) -> None:
     made = store.save(TRACE)
     with pytest.raises(WorkbenchError, match="public app"):
-        getattr(Kept(), call)({"id": made, "trace": TRACE.to_wire(), "tags": "", "note": ""})
-    assert Kept().kept({}) == {"allowed": False}
+        getattr(KeptRuns(), call)({"id": made, "trace": TRACE.to_wire(), "tags": "", "note": ""})
+    assert KeptRuns().kept({}) == {"allowed": False}
     with pytest.raises(WorkbenchError):
-        Kept().recording(made)
+        KeptRuns().recording(made)
     assert Session(FakeWorkbench()).catalogue({})["keeps"] is False
 
 
@@ -109,13 +109,13 @@ def test_what_a_browser_may_send_wrongly_is_refused_in_words(
 ) -> None:
     store.save(TRACE)
     with pytest.raises(WorkbenchError):
-        getattr(Kept(allowed=True), call)(request_)
+        getattr(KeptRuns(allowed=True), call)(request_)
     assert len(store.find().collect()) == 1, "nothing was lost or added"
 
 
 def test_text_of_the_wrong_kind_is_no_search() -> None:
     with pytest.raises(ParameterError):
-        Kept(allowed=True).kept({"search": {"a": 1}})
+        KeptRuns(allowed=True).kept({"search": {"a": 1}})
     assert parse("fox #a #b tau>=2 x<3") == ("fox", ["a", "b"], ["tau>=2", "x<3"])
 
 

@@ -43,6 +43,17 @@ def told(dtype: str, date: str) -> Crew:
     return Crew(work, lambda cell: {"device": "cpu", "dtype": dtype, "weights": {}})
 
 
+def test_what_runs_along_an_axis_is_not_said_of_the_whole_sweep(folder: Path) -> None:
+    for axes in ({"method": ["prompt-lookup", "autoregressive"]}, {"depth": [1, 2]}):
+        sweep = Sweep.of(axes, **SWEEP)
+        list(run(sweep, told("float32", "2026-11-21 10:00 UTC"), tab.place_of(sweep, anew=False)))
+    lines = tab.SweepView(FakeWorkbench()).kept({})["kept"]
+    assert {(x["title"], x["method"], x["target"]) for x in lines} == {
+        ("method", "", "text-target"),
+        ("depth", "draft-model", "text-target"),
+    }
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_sweep_whose_reader_leaves_at_once_leaves_no_folder(folder: Path, anew: bool) -> None:
     axes = [{"name": "depth", "values": [1, 2]}]

@@ -16,7 +16,7 @@ from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page
-from workbench.ui.kept import Kept, drafted_by
+from workbench.ui.kept import KeptRuns, drafted_by
 from workbench.views import lessons, recorded
 
 
@@ -229,7 +229,7 @@ def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_pag
         "methods": {"methods": [card], "definitions": [], "recordings": [words["name"]]},
         "steps": [step | {"title": HOSTILE[0], "see": HOSTILE[1], "choices": HOSTILE[:3], "recording": HOSTILE[0]}],
     }  # fmt: skip
-    for path, module in (("gallery", "gallery"), ("methods", "methodcards"), ("learn", "learn")):
+    for path, module in (("gallery", "learn/gallery"), ("methods", "learn/methods"), ("learn", "learn/page")):
         page = open_page(f"{fake_app}/{path}")
         text = page.evaluate(DRAWN_WITH, [module, answers])
         assert HOSTILE[0] in text, module
@@ -239,13 +239,11 @@ def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_pag
         page.context.close()
 
 
-DRAWN_WITH = """async ([first, answers]) => {
-  const asked = performance.getEntriesByType("resource").map((r) => /\\/js\\/(\\w+)\\.js.*/.exec(r.name));
-  const urls = asked.filter(Boolean);
-  const loaded = await Promise.all(urls.map(async (u) => [u[1], await import(u.input)]));
-  const modules = Object.fromEntries(loaded);
+DRAWN_WITH = """async ([path, answers]) => {
+  const asked = performance.getEntriesByType("resource").find((r) => r.name.endsWith(`/js/${path}.js`));
+  const { mount } = await import(asked.name);
   const el = document.body.appendChild(Object.assign(document.createElement("div"), { className: "wb wb-page" }));
-  await modules[first].mount(el, { modules, host: { base: "", call: async (name) => answers[name], theme() {} } });
+  await mount(el, { host: { base: "", call: async (name) => answers[name], theme() {} } });
   await new Promise((done) => setTimeout(done, 200));
   return el.textContent;
 }"""
@@ -257,7 +255,7 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
 
     with gr.Blocks() as demo:
         gr.HTML("main")
-    gallery.add(demo, None, Kept())
-    learn.add(demo, None)
+    gallery.add(demo, KeptRuns())
+    learn.add(demo)
     methods_page.add(demo, None)
     assert [page[0] for page in demo.pages] == ["", "gallery", "learn", "methods"]

@@ -76,6 +76,10 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     page.click(V + ".wb-keptsweeps button:has-text('open')")
     page.wait_for_selector(V + ".wb-cell[aria-label^='method prompt-lookup, temperature 0.5: speed-up']")
     assert page.input_value(V + ".wb-axis >> nth=1 >> input") == "0, 0.5", "its settings are in the panel"
+    page.set_viewport_size({"width": 390, "height": 844})
+    hidden = page.eval_on_selector(V + ".wb-heat", "(grid) => grid.scrollWidth - grid.clientWidth")
+    assert hidden == 0, "two columns beside names of methods are seen whole on a telephone"
+    page.set_viewport_size({"width": 1440, "height": 1100})
     page.click(V + ".wb-go")
     says(page, ".wb-card-heat h3 em", "4 kept from before")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)

@@ -33,7 +33,7 @@ MOVES: list[dict[str, Any]] = [
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const { modules, traces, moves } = JSON.parse(readFileSync(0));
-const [formula, ruling, playing] = await Promise.all(modules.map(async (m) => (await import(m)).default)), out = [];
+const [formula, ruling, playing] = await Promise.all(modules.map((m) => import(m))), out = [];
 for (const [t, { header, rounds }] of traces.entries()) for (const [r, round] of rounds.entries()) {
   for (const [node, accept] of round.nodes.accept.entries()) {
     if (accept === null) continue;
@@ -67,7 +67,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
 def cards_of(traces: list[Trace]) -> list[dict[str, Any]]:
     """What the card's modules make of every tested node."""
     given = {
-        "modules": [module_path(name).as_uri() for name in ("formula", "ruling", "playing")],
+        "modules": [module_path(name).as_uri() for name in ("live/formula", "live/ruling", "live/playing")],
         "traces": [trace.to_wire() for trace in traces], "moves": MOVES,
     }  # fmt: skip
     node = subprocess.run(
@@ -182,6 +182,6 @@ def test_what_one_plays_with_is_what_python_computes(cards: list[dict[str, Any]]
 
 def test_the_card_knows_no_rule_by_heart() -> None:
     """A verifier of one's own needs no change here: no formula but those which another temperature brings."""
-    for name in ("card", "ruling", "formula", "playcard"):
+    for name in ("live/card", "live/ruling", "live/formula", "live/playcard"):
         text = module_path(name).read_text(encoding="utf-8")
         assert not any(f'"{rule}"' in text for rule in RULES)

@@ -14,8 +14,8 @@ from views.synthetic import FIXTURES, trace
 
 from workbench.trace import metrics
 from workbench.trace.events import Trace
-from workbench.views import module_names, module_path, module_text
-from workbench.views.modules import FIRST_MODULE, OTHER_VIEWS
+from workbench.views import module_names, module_path, module_text, modules
+from workbench.views.modules import ENTRIES, JS, imported, inlined, needed
 
 
 def node_version() -> tuple[int, ...]:
@@ -30,13 +30,25 @@ VERSION = node_version()
 # Node before 20.19 does not tell an ES module by its syntax.
 ENV = os.environ | ({"NODE_OPTIONS": "--experimental-default-type=module"} if VERSION < (20, 19) else {})
 needs_node = pytest.mark.skipif(VERSION < (18, 19), reason="needs Node 18.19 or newer")
+BELOW = {
+    "shared": set[str](),
+    "live": {"shared"},
+    "vision": {"live", "shared"},
+    "compare": {"live", "shared"},
+    "sweep": {"live", "shared"},
+    "learn": {"live", "shared"},
+    "notebook": {"vision", "live", "shared"},
+}
+"""Which other folders a folder's modules may import."""
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
 
 
 @pytest.mark.parametrize("name", module_names())
-def test_a_module_imports_nothing_and_never_writes_html(name: str) -> None:
-    text = module_text(name)
-    assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.MULTILINE)
+def test_a_module_imports_only_downward_and_never_writes_html(name: str) -> None:
+    text, folder = module_text(name), name.partition("/")[0]
+    assert {other.partition("/")[0] for other in imported(name)} <= BELOW[folder] | {folder}
+    code = re.sub(r"^ *(//|/?\*).*", "", text, flags=re.MULTILINE)
+    assert len(re.findall(r"\bimport\b[ ({*]", code)) == len(imported(name)), "no import in mid-module"
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), "token text is text"
 
 
@@ -49,7 +61,7 @@ def test_a_module_reaches_no_other_machine(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_browser_and_python_count_the_same_figures(name: str) -> None:
     script = (
-        f"import {{ summary, acceptanceByDepth, histogram }} from {json.dumps(module_path('figures').as_uri())};"
+        f"import {{ summary, acceptanceByDepth, histogram }} from {json.dumps(module_path('shared/figures').as_uri())};"
         "import { readFileSync } from 'node:fs';"
         f"const {{ rounds }} = JSON.parse(readFileSync({json.dumps(str(FIXTURES / f'{name}.json'))}));"
         "const depths = acceptanceByDepth(rounds).map((d) => [d.depth, d.tested, d.accepted]);"
@@ -76,15 +88,49 @@ def test_the_fixtures_are_what_the_generator_writes() -> None:
 
 @needs_node
 def test_the_javascript_tests_pass() -> None:
-    files = sorted(str(path) for path in Path(module_path("live")).parent.glob("*.test.js"))
+    files = sorted(str(path) for path in JS.rglob("*.test.js"))
     done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=120, env=ENV)
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-@pytest.mark.parametrize("view", [FIRST_MODULE, *OTHER_VIEWS])
-def test_a_view_loads_every_module_that_its_modules_ask_for(view: str) -> None:
-    """A module shared by views, but named so that one of them claims it, is missing from all others."""
-    names, everything = set(module_names(view)), set(module_names())
-    handed_over = {("widget", "vision")}  # a notebook that shows pictures brings the Vision view's modules itself
-    asked = {(name, used) for name in names for used in re.findall(r"\bm\.([a-z]\w*)\b", module_text(name))}
-    assert {(name, used) for name, used in asked if used in everything - names} <= handed_over
+TEXTS = ["live/replay", "vision/replay", "notebook/live", "notebook/vision"]
+"""What hosts are given as text."""
+
+
+@needs_node
+def test_one_text_exports_what_its_module_does_and_imports_nothing(tmp_path: Path) -> None:
+    pairs = []
+    for name in module_names():
+        text = tmp_path / f"{name.replace('/', '_')}.mjs"
+        text.write_text(inlined(name), encoding="utf-8")
+        pairs.append([module_path(name).as_uri(), text.as_uri()])
+    assert not re.search(r"^(import|export \{)", "".join(inlined(name) for name in TEXTS), re.MULTILINE)
+    script = (
+        "const kind = (of) => Object.fromEntries(Object.entries(of).map(([k, v]) => [k, typeof v]).sort());"
+        "const both = async (urls) => (await Promise.all(urls.map((url) => import(url)))).map(kind);"
+        f"const all = {json.dumps(pairs)}.map(both);"
+        "console.log(JSON.stringify(await Promise.all(all)));"
+    )
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60, env=ENV
+    )
+    for name, (own, text) in zip(module_names(), json.loads(node.stdout), strict=True):
+        assert own == text, name
+
+
+def test_a_circle_and_an_export_of_another_form_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "JS", tmp_path)
+    for name, text in {
+        "one": 'import * as two from "./two.js";\n\nexport const a = () => two.b;\n',
+        "two": 'import { a } from "./one.js";\n\nexport const b = a;\n',
+        "odd": "const a = 1;\n\nexport { a };\n",
+    }.items():
+        (tmp_path / f"{name}.js").write_text(text)
+    with pytest.raises(ValueError, match="circle of imports: one > two > one"):
+        needed.__wrapped__("one")
+    with pytest.raises(ValueError, match="odd: this cannot be inlined: export"):
+        inlined.__wrapped__("odd")
+
+
+def test_every_module_is_drawn_from_by_a_view() -> None:
+    assert set(module_names()) == {name for entry in [*ENTRIES.values(), *TEXTS] for name in needed(entry)}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from traces import FIXTURES, hostile
 from views.test_modules import ENV, NAMES, needs_node
 
-from workbench.trace import export
+from workbench.trace import export, metrics
 from workbench.trace.events import Trace
 from workbench.trace.metrics import DEFINITIONS
 from workbench.views import modules, recorded
@@ -47,6 +49,22 @@ def in_node(script: str) -> Any:
         ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60, env=ENV
     )
     return json.loads(done.stdout)
+
+
+def exported(kind: str, trace: Trace, folder: Path) -> Any:
+    """What a function of `exports.js` makes of a trace."""
+    given = folder / "trace.json"
+    given.write_text(json.dumps(trace.to_wire()))
+    return in_node(
+        f"import {{ {kind} }} from {json.dumps(modules.module_path('shared/exports').as_uri())};"
+        "import { readFileSync } from 'node:fs';"
+        f"console.log(JSON.stringify({kind}(JSON.parse(readFileSync({json.dumps(str(given))})))));"
+    )
+
+
+def switched() -> Trace:
+    """A recorded run whose method was changed."""
+    return recorded.read(recorded.folder() / f"switch{recorded.SUFFIX}")
 
 
 def test_hostile_texts_add_no_element() -> None:
@@ -88,7 +106,7 @@ def test_the_browser_makes_the_same_file(tmp_path: Path) -> None:
     given = tmp_path / "given.json"
     given.write_text(json.dumps([sources(), {"trace": trace, "definitions": DEFINITIONS}]))
     script = (
-        f"import {{ html }} from {json.dumps(modules.module_path('replay').as_uri())};"
+        f"import {{ html }} from {json.dumps(modules.module_path('shared/replay').as_uri())};"
         "import { readFileSync } from 'node:fs';"
         f"console.log(JSON.stringify(html(...JSON.parse(readFileSync({json.dumps(str(given))})))));"
     )
@@ -100,24 +118,55 @@ def test_the_browser_makes_the_same_file(tmp_path: Path) -> None:
 
 @needs_node
 @pytest.mark.parametrize("name", NAMES)
-def test_the_browser_s_chrome_trace_and_lines_are_python_s(name: str) -> None:
-    text = (FIXTURES / f"{name}.json").read_text()
-    script = (
-        f"import {{ chromeTrace, jsonLines }} from {json.dumps(modules.module_path('exports').as_uri())};"
-        f"const trace = {text}; console.log(JSON.stringify([chromeTrace(trace), jsonLines(trace)]));"
-    )
-    chrome, lines = in_node(script)
-    trace = Trace.from_wire(json.loads(text))
-    ours = json.loads(json.dumps(export.chrome_trace(trace)))
-    assert len(chrome["traceEvents"]) == len(ours["traceEvents"])
-    for one, other in zip(chrome["traceEvents"], ours["traceEvents"], strict=True):
-        assert {k: v for k, v in one.items() if k not in ("ts", "dur", "args")} == {
-            k: v for k, v in other.items() if k not in ("ts", "dur", "args")
-        }
-        assert one["args"] == pytest.approx(other["args"]) if one["ph"] == "C" else one["args"] == other["args"]
-        assert (one["ts"], one.get("dur")) == pytest.approx((other["ts"], other.get("dur")))
-    assert chrome["otherData"] == ours["otherData"]
-    assert export.read_json_lines(lines) == trace
+def test_the_browser_s_lines_are_python_s(name: str, tmp_path: Path) -> None:
+    trace = Trace.from_wire(json.loads((FIXTURES / f"{name}.json").read_text()))
+    assert export.read_json_lines(exported("jsonLines", trace, tmp_path)) == trace
+
+
+NEEDS = {"X": {"ts", "dur", "tid", "args"}, "M": {"args", "tid"}, "C": {"ts", "args"}, "i": {"ts", "s", "tid"}}
+
+
+@needs_node
+@pytest.mark.parametrize("make", [switched, hostile])
+def test_the_chrome_trace_keeps_to_the_format(make: Callable[[], Trace], tmp_path: Path) -> None:
+    trace = make()
+    made = exported("chromeTrace", trace, tmp_path)
+    assert made["otherData"]["target"] == trace.header.target
+    events = made["traceEvents"]
+    for event in events:
+        assert {"name", "ph", "pid"} | NEEDS[event["ph"]] <= set(event), event
+        assert event["ts"] >= 0
+        assert event.get("dur", 0) >= 0
+    lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {e["tid"] for e in events if e["ph"] == "X"} == set(lanes), "every lane has its name, and something on it"
+    for tid in lanes:  # spans of a lane follow each other: anything else would be drawn as a call inside another
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == tid)
+        assert all(a[1] <= b[0] + 1 for a, b in pairwise(spans)), lanes[tid]
+
+
+@needs_node
+def test_the_chrome_trace_says_what_the_trace_says(tmp_path: Path) -> None:
+    trace = switched()
+    events = exported("chromeTrace", trace, tmp_path)["traceEvents"]
+    rounds = [e for e in events if e["ph"] == "X" and e["name"].startswith("round ")]
+    zero = trace.header.prefill_s
+    for event, r in zip(rounds, trace.rounds, strict=True):
+        assert event["ts"] == pytest.approx(1e6 * (r.started_s + zero))
+        assert event["dur"] == pytest.approx(1e6 * r.seconds)
+        assert event["args"] == {
+            "method": r.method, "drafted": metrics.drafted([r]), "tested": metrics.tested([r]),
+            "accepted": metrics.accepted([r]), "emitted": metrics.emitted([r]),
+            "text": "".join(e.text for e in r.emitted),
+        }  # fmt: skip
+    assert [e["name"] for e in events if e["ph"] == "i" and e["name"] == "change method"] == ["change method"]
+    last = [e for e in events if e["name"] == "acceptance"][-1]
+    assert last["args"]["cumulative"] == pytest.approx(metrics.acceptance_rate(trace.rounds))
+    assert last["args"]["last 8 rounds"] == pytest.approx(metrics.acceptance_rate(trace.rounds[-8:]))
+    assert next(e for e in reversed(events) if e["name"] == "tokens")["args"]["emitted"] == len(trace.token_ids)
+    for phase in ("draft", "verify"):
+        drawn = sum(e["dur"] for e in events if e["name"] == phase)
+        phases = [p for r in trace.rounds for p in r.phases if p.name == phase]
+        assert drawn == pytest.approx(1e6 * sum(p.end_s - p.start_s for p in phases))
 
 
 def test_the_pages_stylesheet_names_no_colour_and_no_unknown_variable() -> None:

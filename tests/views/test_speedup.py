@@ -28,7 +28,7 @@ CASES: list[dict[str, list[float]]] = [
 @needs_node
 def test_browser_and_python_say_the_same_of_a_speed_up() -> None:
     script = (
-        f"import * as s from {json.dumps(module_path('speedup').as_uri())};"
+        f"import * as s from {json.dumps(module_path('shared/speedup').as_uri())};"
         "import { readFileSync } from 'node:fs';"
         "const said = (own) => { const e = s.estimate(own);"
         "return { ...e, verdict: s.verdict(e), basis: s.basis(e), sentence: s.sentence(e) }; };"

@@ -24,9 +24,9 @@ def test_browser_and_python_say_the_same_of_a_run(name: str, stalled: bool) -> N
         r.seconds, r.overhead_s = 9 * r.seconds, r.overhead_s + 8 * r.seconds
     plain = text if text.header.prompt_tokens == trace.header.prompt_tokens else None  # no plain run has a picture
     script = (
-        f"import {{ overlay }} from {json.dumps(module_path('theory').as_uri())};"
-        f"import {{ acceptanceByDepth }} from {json.dumps(module_path('figures').as_uri())};"
-        f"import {{ calm, stalls }} from {json.dumps(module_path('stalls').as_uri())};"
+        f"import {{ overlay }} from {json.dumps(module_path('live/theory').as_uri())};"
+        f"import {{ acceptanceByDepth }} from {json.dumps(module_path('shared/figures').as_uri())};"
+        f"import {{ calm, stalls }} from {json.dumps(module_path('live/stalls').as_uri())};"
         "import { readFileSync } from 'node:fs';"
         "const [rounds, plain] = JSON.parse(readFileSync(0));"
         "const found = overlay(rounds, plain, acceptanceByDepth(rounds), calm);"

@@ -13,12 +13,12 @@ from ui.fake_vision import CAPTION, SCENE, FakeVision, finished
 from views.colour import contrast
 from views.test_modules import ENV, needs_node
 
-from workbench.core.errors import PromptError, UnknownNameError
+from workbench.core.errors import ParameterError, PromptError, UnknownNameError
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.ui.vision import VisionSession
 from workbench.views import module_names, module_path, palette, scenes
-from workbench.views.modules import stylesheets
+from workbench.views.modules import needed, stylesheets
 from workbench.views.palette import THEMES, variables
 
 LEXICON = {"red": "colour", "blue": "colour", "circle": "shape", "square": "shape", "two": "number", "left": "relation"}
@@ -36,7 +36,7 @@ def client() -> FakeVision:
 def test_browser_and_python_count_the_same_words_of_the_picture(client: FakeVision, method: str) -> None:
     trace = finished(client, method)
     script = (
-        f"import * as d from {json.dumps(module_path('visiondata').as_uri())};"
+        f"import * as d from {json.dumps(module_path('vision/data').as_uri())};"
         "const { trace, lexicon } = JSON.parse(await new Response(process.stdin).text());"
         "const { rounds } = trace;"
         "console.log(JSON.stringify({ grounded: d.grounded(trace), split: d.split(trace),"
@@ -58,9 +58,9 @@ def test_browser_and_python_count_the_same_words_of_the_picture(client: FakeVisi
 
 
 def test_the_tab_brings_its_own_modules_and_no_other_view_loads_them() -> None:
-    own = {name for name in module_names() if name.startswith("vision")}
-    assert own <= set(module_names("vision"))
-    assert not own & set(module_names("live"))
+    own = {name for name in module_names() if name.startswith("vision/")}
+    assert own - set(needed("vision/page")) == {"vision/replay"}
+    assert not own & set(needed("live/page"))
     assert stylesheets("vision")[-1].name == "vision.css"
     assert all(path.name != "vision.css" for path in stylesheets())
 
@@ -96,6 +96,8 @@ def test_a_run_is_reached_by_its_id_and_pictures_are_data_urls(client: FakeVisio
     session = VisionSession(client)
     run = client.start("Describe.", "specvlm", images=[SCENE])
     session.repicture({"run": run.id, "images": [SCENE], "sees": "drafter"})
+    with pytest.raises(ParameterError, match="sees"):  # what is left out is no picture for both
+        session.repicture({"run": run.id, "images": [SCENE]})
     assert session.explain({"run": run.id})["attribution"]["target"]
     assert session.explaining({"run": run.id}) == {"done": None}
     for ask in (session.explain, session.explaining):

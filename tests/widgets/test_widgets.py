@@ -15,7 +15,7 @@ from traces import hostile
 
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.trace.events import Trace
-from workbench.views import recorded
+from workbench.views import modules, recorded
 
 anywidget = pytest.importorskip("anywidget")
 from workbench import widgets as w  # noqa: E402
@@ -77,6 +77,11 @@ class FakeRun:
 
 class FakeClient:
     """Just enough of a `Workbench`."""
+
+    offers, hub_only = frozenset[str](), False
+
+    def barred(self) -> dict[str, str]:
+        return {}
 
     def targets(self) -> list[dict[str, Any]]:
         return [{"name": "text-target", "title": "text-target"}]
@@ -166,9 +171,9 @@ def test_what_crosses_is_what_the_trace_says_and_the_modules_cross_once(trace: T
     assert first._sources is second._sources
     own = json.dumps({name: value for name, value in first.get_state().items() if name != "_given"}, default=str)
     assert len(own) < 10_000, "a widget carries the loader, not the modules"
-    assert "widget" in first._sources.modules
-    assert "vision" not in first._sources.modules
-    assert "vision" in w.vision(recorded.trace("specvlm"))._sources.modules
+    assert modules.inlined("notebook/live") == first._sources.module
+    assert "vision/page" not in modules.needed("notebook/live")
+    assert modules.inlined("notebook/vision") == w.vision(recorded.trace("specvlm"))._sources.module
 
 
 def test_lanes_hold_times_and_no_texts(trace: Trace) -> None:

@@ -1,7 +1,8 @@
-"""The boards: every method's promise beside its evidence, every paper's claim beside what was measured. Generated.
+"""The boards, generated: how their rows are kept; and the first of them, every method's promise beside its evidence.
 
-A board is a JSON file and the Markdown made from it, in `assets/boards`. Rows are replaced one by one, as soon as their
-evidence is there, so that a run that is stopped loses nothing; each carries its date, commit and machine.
+Another, of every paper's claim beside what was measured, is in `claimsboard`. A board is a JSON file and the Markdown
+made from it, in `assets/boards`. Rows are replaced one by one, as soon as their evidence is there, so that a run that
+is stopped loses nothing; each carries its date, commit and machine.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ import datetime
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.claims import Claim, Measured, judge
-from workbench.bench.claims import claims as all_claims
+from filelock import FileLock
+
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
-from workbench.bench.machine import describe, machine_facts
+from workbench.bench.markdown import markdown as table
 from workbench.core.errors import WorkbenchError
+from workbench.engine.machine import machine_facts
 from workbench.engine.method import Method, Promise
 from workbench.trace.files import write_whole
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
+_EARLIER = ("755932e", "65786a4", "a4972cd")
+"""Commits of a history before this repository's own: what they name can be looked up nowhere."""
 
 
 def folder() -> Path:
@@ -32,13 +36,17 @@ def folder() -> Path:
     return Path(os.environ.get("WORKBENCH_BOARDS", _ROOT / "assets" / "boards"))
 
 
-def read(name: str) -> dict[str, Any]:
+def read(name: str, place: Path | None = None) -> dict[str, Any]:
     """The saved rows of a board by their names; empty where nothing was saved.
+
+    Args:
+        name: of the board.
+        place: where the boards are, if not in `folder`.
 
     Raises:
         WorkbenchError: the file is damaged.
     """
-    path = folder() / f"{name}.json"
+    path = (place or folder()) / f"{name}.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))["rows"]
     except FileNotFoundError:
@@ -56,12 +64,13 @@ def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:
         row: plain JSON.
         markdown: makes the text of the whole board from its saved rows.
     """
-    rows = read(name)
-    rows[key] = row | {"date": _now(), "commit": commit(), "machine": machine_facts()}
+    row |= {"date": _now(), "commit": commit(), "machine": machine_facts()}
     folder().mkdir(parents=True, exist_ok=True)
-    data = json.dumps({"board": name, "rows": rows}, ensure_ascii=False, indent=1)
-    write_whole(folder() / f"{name}.json", f"{data}\n".encode())
-    write_whole(folder() / f"{name}.md", markdown(rows).encode())
+    with FileLock(folder() / f".{name}.lock"):  # what another process measures meanwhile is not lost
+        rows = read(name) | {key: row}
+        data = json.dumps({"board": name, "rows": rows}, ensure_ascii=False, indent=1)
+        write_whole(folder() / f"{name}.json", f"{data}\n".encode())
+        write_whole(folder() / f"{name}.md", markdown(rows).encode())
 
 
 def _now() -> str:
@@ -77,6 +86,12 @@ def commit() -> str:
         return run("rev-parse", "--short", "HEAD") + ("+" if run("status", "--porcelain", "--", "workbench") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def commit_of(row: dict[str, Any]) -> str:
+    """The commit that a saved row was measured at, for people; one that is not in this repository says so."""
+    said = row.get("commit", "")
+    return f"{said} of an earlier history" if said.startswith(_EARLIER) else said
 
 
 # -- Exactness ---------------------------------------------------------------------------------------------------------
@@ -137,7 +152,7 @@ def exactness(
                 "laws": [_law(f) for f in evidence if f["kind"] == "law" and f["figures"]],
                 "lacks": next((f["detail"] for f in evidence if f["kind"] == "availability"), ""),
                 "date": row.get("date", "") if evidence else "",
-                "commit": row.get("commit", "") if evidence else "",
+                "commit": commit_of(row) if evidence else "",
                 "command": f"workbench check --report --fresh {name}",
             }
         )
@@ -177,19 +192,20 @@ def exactness_markdown(rows: Sequence[dict[str, Any]]) -> str:
         "law that is kept is called broken once in 10,000. A method without evidence is *unproven*. "
         "Generated by `workbench check --report`.",
         "",
-        "| method | promise | standing | greedy texts equal | prompts · families | sampling: χ² (degrees), p | made |",
-        "|---|---|---|--:|--:|---|---|",
+        table(COLUMNS, rows, left=("promise", "standing", "sampling: χ² (degrees), p", "made")),
     ]
-    for row in rows:
-        greedy = row["greedy"]
-        equal = f"{greedy['equal']} / {greedy['tried']}" if greedy else "–"
-        over = f"{greedy['prompts']} · {greedy['families']}" if greedy else "–"
-        laws = "<br>".join(law_words(law) for law in row["laws"]) or row["lacks"] or "–"
-        made = f"{row['date']}, {row['commit']}" if row["date"] else "–"
-        lines.append(
-            f"| `{row['method']}` | {row['promise']} | **{row['standing']}** | {equal} | {over} | {laws} | {made} |"
-        )
     return "\n".join(lines) + "\n"
+
+
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "method": lambda r: f"`{r['method']}`",
+    "promise": lambda r: r["promise"],
+    "standing": lambda r: f"**{r['standing']}**",
+    "greedy texts equal": lambda r: f"{r['greedy']['equal']} / {r['greedy']['tried']}" if r["greedy"] else "–",
+    "prompts · families": lambda r: f"{r['greedy']['prompts']} · {r['greedy']['families']}" if r["greedy"] else "–",
+    "sampling: χ² (degrees), p": lambda r: "<br>".join(map(law_words, r["laws"])) or r["lacks"] or "–",
+    "made": lambda r: f"{r['date']}, {r['commit']}" if r["date"] else "–",
+}
 
 
 def law_words(law: dict[str, Any]) -> str:
@@ -197,70 +213,3 @@ def law_words(law: dict[str, Any]) -> str:
     apart = f", total variation {law['total_variation']:.3f}" if law["verdict"] == MEASURED else ""
     tests = f", worst of {law['tests']} settings" if law.get("tests", 1) > 1 else ""
     return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}{tests}, n = {law['runs']}{apart}"
-
-
-# -- Claims ------------------------------------------------------------------------------------------------------------
-
-
-def save_claim(claim: Claim, measured: Measured | None) -> None:
-    """Put a measured figure onto the board."""
-    row = {"measured": asdict(measured) if measured else None}
-    save("claims", claim.name, row, lambda rows: claims_markdown(claims_board(rows)))
-
-
-def claim_row(claim: Claim, measured: Measured | None, saved: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A claim beside its figure, with the verdict that follows from both."""
-    return claim.to_wire() | {
-        "verdict": judge(claim, measured),
-        "measured": asdict(measured) if measured else None,
-        "date": (saved or {}).get("date", ""),
-        "commit": (saved or {}).get("commit", ""),
-        "machine": describe(saved["machine"]) if saved else "",
-    }
-
-
-def claims_board(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The board: every claim, with the figure that was saved for it, and the verdict computed now."""
-    saved = read("claims") if rows is None else rows
-    found = []
-    for claim in all_claims():
-        row = saved.get(claim.name)
-        figure = row and row["measured"]
-        found.append(claim_row(claim, Measured(**figure) if figure else None, row if figure else None))
-    return found
-
-
-def paper_figure(low: float | None, high: float | None, neutral: float) -> str:
-    """A figure or a range of a paper in words."""
-    if low is None or high is None:
-        return f"more than {neutral:g} (no figure)"
-    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
-
-
-def claims_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The board as a table for people."""
-    lines = [
-        "# Claims board",
-        "",
-        "What each paper claims, beside what this workbench measures at its own scale: small bundled models on the "
-        "machine named. The verdict follows from the two figures by a rule (`workbench.bench.claims.judge`): *in size* "
-        "within a quarter of the paper's range unless a closed form is held to less, *in direction* if the whole 95 % "
-        "interval lies on the paper's side, else *not reproduced*. Generated by `workbench claims --all --report`.",
-        "",
-        "| method | claim | the paper: setting, figure, source | here | verdict | measure it |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        figure = row["measured"]
-        here = row["lacks"] and f"lacks {row['lacks']}"
-        if figure:
-            value = f"{figure['value']:.3g} ({figure['low']:.3g}–{figure['high']:.3g}, n = {figure['n']})"
-            here = "; ".join(filter(None, [f"**{value}** {figure['setting']}; {row['date']}, {row['commit']}", here]))
-        paper = f"{row['setting']}: **{paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
-        lines.append(
-            f"| `{row['method']}` | {row['quantity']} | {paper} | {here or '–'} | **{row['verdict']}** | "
-            f"`{row['command']}` |"
-        )
-    machines = sorted({row["machine"] for row in rows if row["machine"]})
-    lines += ["", *(f"Measured on {machine}." for machine in machines[-1:])]
-    return "\n".join(lines) + "\n"

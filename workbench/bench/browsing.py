@@ -14,8 +14,9 @@ from pathlib import Path
 
 import polars as pl
 
-from workbench.bench.machine import describe, machine_facts
+from workbench.bench.markdown import markdown
 from workbench.bench.runner import Progress
+from workbench.engine.machine import describe, machine_facts
 from workbench.trace import export, store
 from workbench.trace.events import Emitted, Footer, Header, Nodes, Round, Trace
 from workbench.trace.store import RunStore
@@ -80,12 +81,14 @@ def bench_store(n_runs: int, repeats: int = 10, progress: Progress | None = None
 
 def report(found: list[Query], n_runs: int) -> str:
     """The times as a table for people."""
-    lines = ["| query | runs found | median ms | slowest ms |", "|---|--:|--:|--:|"]
-    for query in found:
-        median, slowest = statistics.median(query.seconds), max(query.seconds)
-        lines.append(f"| {query.name} | {query.rows:,} | {1e3 * median:.1f} | {1e3 * slowest:.1f} |")
+    columns: dict[str, Callable[[Query], str]] = {
+        "query": lambda q: q.name,
+        "runs found": lambda q: f"{q.rows:,}",
+        "median ms": lambda q: f"{1e3 * statistics.median(q.seconds):.1f}",
+        "slowest ms": lambda q: f"{1e3 * max(q.seconds):.1f}",
+    }
     note = f"Store of {n_runs:,} runs, pages of {PAGE}. Measured on {describe(machine_facts())}."
-    return "\n".join([*lines, "", note])
+    return f"{markdown(columns, found)}\n\n{note}"
 
 
 def _timed(name: str, query: Callable[[], pl.LazyFrame], repeats: int) -> Query:

@@ -29,6 +29,7 @@ from workbench.bench.check import check_greedy
 from workbench.bench.families import random_model
 from workbench.bench.finding import PASS
 from workbench.bench.forced import noisy_copy
+from workbench.bench.markdown import markdown as table
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import ModelError
 from workbench.engine import Models, Runner
@@ -201,16 +202,15 @@ def markdown(found: Mapping[str, Any]) -> str:
         "differ from its tiny one by settings (alibi, LongRoPE), which is why every model is asked again when it is "
         "loaded.",
         "",
-        "| verdict | families | meaning |",
-        "|---|--:|---|",
-        *(f"| **{verdict}** | {counts[verdict]} | {meaning} |" for verdict, meaning in MEANINGS.items()),
+        table(
+            {"verdict": lambda m: f"**{m[0]}**", "families": lambda m: counts[m[0]], "meaning": lambda m: m[1]},
+            MEANINGS.items(), left=("meaning",),
+        ),
         "",
-        "| family | class | verdict | why |",
-        "|---|---|---|---|",
-        *(f"| `{r['family']}` | {r['model']} | {r['verdict']} | {_cell(r['why'])} |" for r in rows),
-    ]
+        table(
+            {"family": lambda r: f"`{r['family']}`", "class": lambda r: r["model"], "verdict": lambda r: r["verdict"],
+             "why": lambda r: r["why"].replace("<", "&lt;")},
+            rows, left=("class", "verdict", "why"),
+        ),
+    ]  # fmt: skip
     return "\n".join([*lines, ""])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")

@@ -27,14 +27,14 @@ from workbench.bench.finding import (
     setting,
 )
 from workbench.bench.forced import noisy_copy
-from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, given_law, sample_many
+from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, choices, given_law, sample_many
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.models import Models
-from workbench.engine.pictures import read
 from workbench.engine.runner import Runner
+from workbench.engine.vision.reading import read
 from workbench.methods.drafters.nothing import Nothing
 from workbench.trace.metrics import drafted
 
@@ -86,8 +86,11 @@ def check_method(
 
 def _sampled(found: Finding, few: int, runs: int) -> Finding:
     """The same; it says so where there was time for a part of the runs only."""
-    said = f"; {few:,} runs of {runs:,}, as many as there was time for" if few < runs else ""
-    return dataclasses.replace(found, detail=found.detail + said)
+    if few >= runs:
+        return found
+    said = f"{found.detail}; {few:,} runs of {runs:,}, as many as there was time for"
+    figures = found.figures | {"runs_left_out": runs - few} if found.figures else found.figures
+    return dataclasses.replace(found, detail=said, figures=figures)
 
 
 def picture_prompts(models: Models) -> list[Prompt]:
@@ -250,8 +253,7 @@ def affordable(
     except (ParameterError, MethodUnavailableError):
         return LEAST  # the test itself says what was refused
     each = (time.perf_counter() - start) / TRIAL
-    settings = 1 + len(corners(method, kinds=("choice",)))
-    return max(LEAST, min(runs, int(seconds / (each * settings))))
+    return max(LEAST, min(runs, int(seconds / (each * len(choices(method)[0])))))
 
 
 def _judged(
@@ -279,19 +281,16 @@ def _one_thread() -> Iterator[None]:
 
 
 def greedy_reference(models: Models, prompt: Sequence[int] | Prompt, max_new_tokens: int) -> list[int]:
-    """What Hugging Face's own greedy `generate` writes."""
+    """What Hugging Face's own greedy `generate` writes: asked once, then remembered with the models."""
     given = Prompt.of(prompt)
-    ids = torch.tensor([list(given.ids)], device=models.target.device)
-    eos = sorted(models.eos)
-    model: Any = models.target.model
-    with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            eos_token_id=eos or None,
-            pad_token_id=eos[0] if eos else 0,
-            **given.pixels(models),
-        )
-    return out[0, len(given.ids) :].tolist()
+    key = ("greedy", id(models.target), *given.ids, max_new_tokens)
+    known = models.shared if given.images is None else {}
+    if key not in known:
+        ids, eos = torch.tensor([list(given.ids)], device=models.target.device), sorted(models.eos)
+        options = {"max_new_tokens": max_new_tokens, "do_sample": False, "eos_token_id": eos or None}
+        options |= {"pad_token_id": eos[0] if eos else 0, **given.pixels(models)}
+        model: Any = models.target.model
+        with torch.inference_mode():
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        known[key] = tuple(out[0, len(given.ids) :].tolist())
+    return list(known[key])

@@ -1,45 +1,61 @@
 """What the papers claim, what was measured here, and the verdict that a rule draws from the two.
 
-A claim is data: quantity, setting and figure of the paper, and the function that measures the same quantity at this
-workbench's scale. Nobody writes a verdict: `judge` computes it.
+A claim stands with its method, as data: quantity, setting and figure of the paper, and the function that measures the
+same quantity at a scale of this workbench: on the bundled pair, or on another target. Nobody writes a verdict: `judge`
+computes it.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.declared import BUNDLED as BUNDLED
+from workbench.engine.declared import Claim as Claim
+from workbench.engine.declared import Measured as Measured
+from workbench.engine.published import SMOLLM2
 from workbench.trace.speedup import Estimate
 
 IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"
 NOT_REPRODUCED, NOT_MEASURABLE = "not reproduced", "not measurable here"
 NOT_MEASURED = "not measured yet"
 
-TOLERANCE = 0.25
-"""Relative distance from the paper's figure within which a measured one counts as the same size."""
+COLUMNS = {BUNDLED: "bundled pair", SMOLLM2.name: SMOLLM2.title}
+"""Where the board shows a claim measured: the bundled models that it is made for, and a real chat model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A figure that was measured here.
+class Scale:
+    """On what a claim about a text method is measured, and on how much.
 
     Attributes:
-        value: the figure.
-        low: lower end of its 95 % interval, or of what was seen; equal to the value where it is exact.
-        high: upper end.
-        n: observations it rests on (prompts, rounds: `setting` says which).
-        setting: models, prompts, sampling, and what else one must know to read the figure.
+        target: name of the target; its own draft model and heads draft.
+        dtype: number format of the target.
+        per_group: prompts of each kind, where a claim is about prompts of every kind; 0: all of them.
+        tokens: length limit of every generation.
+        repeats: timed runs of every prompt.
+        draws: sampled runs of every prompt; their rounds count as one run's.
     """
 
-    value: float
-    low: float
-    high: float
-    n: int
-    setting: str
+    target: str = DEFAULT_TARGET
+    dtype: str = "float32"
+    per_group: int = 0
+    tokens: int = 64
+    repeats: int = 3
+    draws: int = 3
+
+
+SCALES = {
+    DEFAULT_TARGET: Scale(),
+    # A pass takes 25 ms and more there: all claims that are not about time fit into ten minutes, the others into ten.
+    SMOLLM2.name: Scale(SMOLLM2.name, "bfloat16", per_group=3, repeats=1, draws=2),
+}
+
+
+def scale_of(target: str) -> Scale:
+    """What is measured on a target unless one asks for more or less."""
+    return SCALES.get(target) or Scale(target, "auto")
 
 
 def of_speedup(found: Estimate | None, setting: str) -> Measured:
@@ -53,65 +69,22 @@ def of_speedup(found: Estimate | None, setting: str) -> Measured:
     return Measured(found.value, found.low, found.high, found.prompts, f"{setting}; geometric mean over prompts")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A claim of a paper.
-
-    Attributes:
-        method: registry name.
-        key: tells the claims of one method apart; "main" is the paper's own headline.
-        quantity: what the figure is, with its denominator: "speed-up over plain decoding".
-        setting: the paper's models, data and sampling.
-        low: the paper's figure; with `high` a range. None: the paper only says which way it goes.
-        high: upper end of the paper's range; equal to `low` for one figure.
-        neutral: value of the quantity if the method did nothing. A claim points from here to its figure; without a
-            figure it points upward.
-        source: paper, section or table, address; "recalled" where the figure was not read again.
-        measure: measures the quantity; None where that cannot be done here, and `lacks` says why.
-        timed: whether the measurement needs the machine to itself.
-        lacks: what the workbench lacks to test this claim as it is meant; a figure may be measured nevertheless.
-        tolerance: relative distance from the figure that counts as the same size; closed forms are held to less.
-    """
-
-    method: str
-    quantity: str
-    setting: str
-    low: float | None
-    high: float | None
-    source: str
-    measure: Callable[[], Measured] | None
-    key: str = "main"
-    neutral: float = 1.0
-    timed: bool = False
-    lacks: str = ""
-    tolerance: float = TOLERANCE
-
-    @property
-    def name(self) -> str:
-        """Method and key."""
-        return f"{self.method}/{self.key}"
-
-    @property
-    def command(self) -> str:
-        """What measures this claim again."""
-        return f"workbench claims --method {self.method}" + ("" if self.key == "main" else f" --key {self.key}")
-
-    def to_wire(self) -> dict[str, Any]:
-        """Plain JSON, without the function."""
-        wire = {name: value for name, value in asdict(self).items() if name != "measure"}
-        return wire | {"name": self.name, "command": self.command}
+def column_of(claim: Claim, target: str | None) -> str:
+    """The column that a target's figure of a claim stands in; a target of no column gives its own name."""
+    return BUNDLED if target in (None, claim.home) else str(target)
 
 
-def judge(claim: Claim, measured: Measured | None) -> str:
+def judge(claim: Claim, measured: Measured | None, lacking: str = "") -> str:
     """The verdict.
 
-    - not measurable here: the claim says what is lacking, or nothing can measure it.
+    - not measurable here: the claim says what is lacking, or nothing can measure it; or nothing was measured, and
+      `lacking` says what is missing yet.
     - reproduced in direction: the whole interval lies on the side of `neutral` to which the claim points.
     - reproduced in size: so it does, and the value lies within `tolerance` of the paper's range. Where the paper's
       figure is `neutral` itself, the distance alone decides.
     - not reproduced: measured, and neither.
     """
-    if claim.lacks or claim.measure is None:
+    if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE
     if measured is None:
         return NOT_MEASURED
@@ -125,15 +98,10 @@ def judge(claim: Claim, measured: Measured | None) -> str:
 
 
 def claims() -> list[Claim]:
-    """All claims, method by method in the order of the catalogue: of text methods, and of those for pictures."""
-    found: list[Claim] = []
-    for module in ("workbench.bench.text_claims", "workbench.bench.vision_claims"):
-        if importlib.util.find_spec(module) is not None:
-            found += importlib.import_module(module).CLAIMS
-    from workbench.methods import registry
+    """All claims, method by method in the order of the catalogue."""
+    from workbench.methods import registry  # imports PyTorch
 
-    order = {name: i for i, name in enumerate(registry.names())}
-    return sorted((c for c in found if c.method in order), key=lambda c: order[c.method])
+    return [claim for method in registry.methods() for claim in method.claims]
 
 
 def of(method: str, key: str | None = None) -> list[Claim]:
@@ -142,9 +110,9 @@ def of(method: str, key: str | None = None) -> list[Claim]:
     Raises:
         UnknownNameError: it has none of that key.
     """
-    known = claims()
-    found = [c for c in known if c.method == method and key in (None, c.key)]
+    all_of_them = claims()
+    found = [c for c in all_of_them if c.method == method and key in (None, c.key)]
     if not found:
         wanted = method if key is None else f"{method}/{key}"
-        raise UnknownNameError.of("claim", wanted, [c.name for c in known])
+        raise UnknownNameError.of("claim", wanted, [c.name for c in all_of_them])
     return found

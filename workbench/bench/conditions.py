@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.lanes import Lane
-from workbench.bench.machine import machine_facts
-from workbench.engine.bundle import heads_of, locate
+from workbench.engine.machine import machine_facts
+from workbench.engine.names import heads_of, locate
 from workbench.engine.placed import path_of
 from workbench.methods import known
 

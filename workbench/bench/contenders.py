@@ -73,14 +73,18 @@ class EngineContender:
         files = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
         return weights_of(models.target.model, drafter) + sum(files)
 
-    def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        request = Request(
-            list(prompt_ids),
+    def request(self, prompt: Any) -> Request:
+        """What a prompt, as token ids, asks of the engine."""
+        return Request(
+            list(prompt),
             method=self.configured,
             sampling=self.sampling,
             max_new_tokens=self.max_new_tokens,
             seed=self.seed,
         )
+
+    def run(self, prompt_ids: Any, prompt: int = 0, repeat: int = 0) -> Sample:
+        request = self.request(prompt_ids)
         start = time.perf_counter()
         trace = self.engine.generate(request)
         seconds = time.perf_counter() - start

@@ -1,21 +1,15 @@
-"""Figures of a cell with their 95 % intervals: speeds by `workbench.trace.speedup`, others by scipy's bootstrap."""
+"""Figures of a cell with their 95 % intervals, by `workbench.bench.statistics`."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from workbench.bench.bootstrap import bounds
-from workbench.bench.paired import decode_rates, pays, speedup_of
-from workbench.bench.sample import Sample
-from workbench.trace import speedup
+from workbench.bench.paired import pays
+from workbench.bench.statistics import Totals, mean, rates, speedup_of, typical
 from workbench.trace.whatif import laws
 
 if TYPE_CHECKING:
-    from workbench.bench.compare import Measured
+    from workbench.bench.comparison import Measured
 
 METRICS = {
     "speedup": "speed-up against plain decoding",
@@ -31,42 +25,19 @@ THEORY = {
 """What theory makes of the measured acceptance, drawn over a metric (`whatif.laws`, `paired.pays`)."""
 
 
-def estimate(values: Sequence[float]) -> dict[str, Any] | None:
-    """The mean with its percentile bootstrap interval: value, low, high, n. One value has no interval.
-
-    For figures that are no speeds: τ and rates of acceptance, one value a prompt.
-
-    Example:
-        >>> estimate([2.0, 2.0])
-        {'value': 2.0, 'low': 2.0, 'high': 2.0, 'n': 2}
-    """
-    if not values:
-        return None
-    mean = statistics.fmean(values)
-    if len(values) == 1 or min(values) == max(values):
-        edge = None if len(values) == 1 else mean
-        return {"value": mean, "low": edge, "high": edge, "n": len(values)}
-    low, high = bounds(np.mean, values)
-    return {"value": mean, "low": low, "high": high, "n": len(values)}
-
-
 def estimates(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     """Each metric of a lane. Times vary, so every repeat counts for them; what a seed decides counts once a prompt."""
     runs = list(lane.samples.values())
-    first = {s.prompt: s for s in reversed(runs)}
-    faster, rate = speedup_of(lane, plain), speedup.estimate(speedup.by_prompt(decode_rates(lane)))
+    first = [Totals.of([s]) for s in {s.prompt: s for s in reversed(runs)}.values()]
+    faster, rate = speedup_of(lane, plain), typical(rates(runs))
     predicted = [found for t in lane.traces.values() if (found := laws(t.rounds))["rate"] is not None]
     formula = pays(lane, plain) if plain is not None and lane is not plain else None
     return {
         "speedup": faster and faster.to_wire(),
-        "tau": estimate([len(s.token_ids) / s.rounds for s in first.values() if s.rounds]),
-        "acceptance_rate": estimate([a for s in first.values() if (a := _acceptance(s)) is not None]),
+        "tau": mean([t.tau for t in first if t.tau is not None]),
+        "acceptance_rate": mean([t.acceptance_rate for t in first if t.acceptance_rate is not None]),
         "tokens_per_second": rate and rate.to_wire(),
-        "speedup_iid": estimate([formula["predicted"]] if formula else []),
-        "tau_iid": estimate([found["tau_iid"] for found in predicted]),
-        "tau_by_position": estimate([found["tau_by_position"] for found in predicted]),
+        "speedup_iid": mean([formula["predicted"]] if formula else []),
+        "tau_iid": mean([found["tau_iid"] for found in predicted]),
+        "tau_by_position": mean([found["tau_by_position"] for found in predicted]),
     }
-
-
-def _acceptance(sample: Sample) -> float | None:
-    return sample.figures["accepted"] / sample.figures["tested"] if sample.figures["tested"] else None

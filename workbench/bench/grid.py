@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.compare import REPEATS, Plan
+from workbench.bench.compare import REPEATS
+from workbench.bench.comparison import Plan
 from workbench.bench.lanes import Lane
 from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
 from workbench.core.errors import CapacityError, ParameterError, PromptError, UnknownNameError
@@ -259,7 +260,7 @@ class Sweep:
         axes = ", ".join(f"{json.dumps(a.name)}: {list(a.values)!r}" for a in self.axes)
         rest = "".join(f", {name}={list(v) if isinstance(v, tuple) else v!r}" for name, v in self._settings().items())
         return (
-            "from workbench.bench.sweep import Sweep, run\nfrom workbench.bench.workers import processes\n\n"
+            "from workbench.bench.sweep import Sweep, run\nfrom workbench.service.workers import processes\n\n"
             f"sweep = Sweep.of({{{axes}}}{rest})\n"
             'for update in run(sweep, processes(1), folder="sweep"):\n'
             "    print(update.done, update.total, update.text)\n"

@@ -52,9 +52,9 @@ def check_law(
 ) -> Finding:
     """Sampled first tokens against their exact joint law.
 
-    The defaults and every other choice of a parameter (a policy, say) promise the same law and are tested each on its
-    own: in one test for all, a choice that breaks the law hides behind those that keep it. The p-values are corrected
-    for their number (Holm), so that the whole line fails wrongly with probability `ALPHA`.
+    The defaults and every other choice that promises the same (a policy, say) are tested each on its own: in one test
+    for all, a choice that breaks the law hides behind those that keep it. The p-values are corrected for their number
+    (Holm), so that the whole line fails wrongly with probability `ALPHA`. Choices that promise less are named.
 
     Args:
         method: from the registry. An approximate one is measured, since it promises no law; any other is judged.
@@ -69,7 +69,8 @@ def check_law(
     fits: dict[str, Fit] = {}
     apart: dict[str, float] = {}
     refused: list[str] = []
-    for i, configured in enumerate([method.with_params(), *corners(method, kinds=("choice",))]):
+    same, less = choices(method)
+    for i, configured in enumerate(same):
         try:
             samples = sample_many(configured, models, which, runs, given, first_seed=i * runs)
         except (ParameterError, MethodUnavailableError) as error:
@@ -81,6 +82,7 @@ def check_law(
 
     def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
         said = f"{detail}; refused: {', '.join(refused)}" if refused else detail
+        said += f"; promises no law, not judged: {', '.join(map(setting, less))}" if less else ""
         seconds = time.perf_counter() - start
         return Finding(method.name, method.promise.value, claim, verdict, said, seconds, "law", figures)
 
@@ -109,6 +111,12 @@ def check_law(
     if broken:
         return found(FAIL, detail + (f"; broken with {', '.join(broken)}" if len(fits) > 1 else ""), figures)
     return found(PASS, detail, figures)
+
+
+def choices(method: Method) -> tuple[list[Configured], list[Configured]]:
+    """The defaults and every other choice of a parameter: those that promise what the method does, and others."""
+    found = [method.with_params(), *corners(method, kinds=("choice",))]
+    return [c for c in found if c.promise is method.promise], [c for c in found if c.promise is not method.promise]
 
 
 def _among(tests: int, worst: str, p: float) -> str:

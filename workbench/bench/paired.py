@@ -1,4 +1,4 @@
-"""What a comparison says: figures paired with plain decoding, costs, break-even, texts, exactness. Plain data out.
+"""What a comparison says: figures paired with plain decoding, the race, costs, break-even. Plain data out.
 
 Every figure is computed from recorded runs. Ratios are taken within one prompt and repeat before anything is summarised
 (`workbench.trace.speedup`), so that a slow minute of the machine falls on both sides of each. All speeds and costs are
@@ -7,28 +7,24 @@ geometric means over prompts that weigh alike: they divide and add up to each ot
 
 from __future__ import annotations
 
-import difflib
 import math
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.sample import Sample
-from workbench.core.errors import WorkbenchError
-from workbench.trace.events import Emitted, Top, Trace
+from workbench.bench.statistics import PARTS, Totals, rates, speedup_of, typical
+from workbench.bench.texts import differences, exactness
 from workbench.trace.metrics import acceptance_by_depth
-from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
+from workbench.trace.speedup import Estimate, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.compare import Comparison, Measured
+    from workbench.bench.comparison import Comparison, Measured
 
 SCHEMA = 2
 """Of comparisons as plain data. 1 had medians with quartiles; the page computes its speed-ups anew from its runs."""
 GRID = [i / 20 for i in range(21)]
 """Acceptance rates at which the break-even line is given."""
-PREFIX_CHARS = 60
-PARTS = ("draft", "verify", "overhead", "decode")
-"""Of the time from the end of prefill to the last token; the last is all of it."""
 
 
 def figures_of(made: Comparison) -> dict[str, Any]:
@@ -87,41 +83,21 @@ def so_far(made: Comparison) -> dict[str, Any]:
     }
 
 
-def decode_rates(lane: Measured) -> dict[tuple[int, int], float]:
-    """Tokens per second after prefill, by (prompt, repeat)."""
-    return {key: sample.decode_rate for key, sample in lane.samples.items()}
-
-
-def speedups(lane: Measured, plain: Measured | None) -> list[float]:
-    """Tokens per second over plain decoding's, one value a prompt and repeat that both have."""
-    return [] if plain is None else [r for own in pairs(decode_rates(lane), decode_rates(plain)).values() for r in own]
-
-
-def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
-    """Speed-up of a lane over plain decoding."""
-    return None if plain is None else speedup(decode_rates(lane), decode_rates(plain))
-
-
 def figures(lane: Measured, plain: Measured | None) -> dict[str, Any]:
     """Figures of a lane; None where there is nothing to divide by. Times of one token are in milliseconds."""
     samples = list(lane.samples.values())
-
-    def total(name: str) -> float:
-        return sum(s.figures[name] for s in samples)
-
-    faster, rate = speedup_of(lane, plain), estimate(by_prompt(decode_rates(lane)))
-    tokens, rounds = sum(len(s.token_ids) for s in samples), sum(s.rounds for s in samples)
+    faster, rate, totals = speedup_of(lane, plain), typical(rates(samples)), Totals.of(samples)
     return {
-        "n": len(samples),
+        "n": totals.runs,
         "speedup": faster and faster.to_wire(),
         "tokens_per_second": rate and rate.to_wire(),
-        "tau": tokens / rounds if rounds else None,
-        "tokens": tokens,
-        "rounds": rounds,
-        "acceptance_rate": total("accepted") / total("tested") if total("tested") else None,
-        "accepted": int(total("accepted")),
-        "tested": int(total("tested")),
-        "drafted": int(total("drafted")),
+        "tau": totals.tau,
+        "tokens": totals.tokens,
+        "rounds": totals.rounds,
+        "acceptance_rate": totals.acceptance_rate,
+        "accepted": totals.accepted,
+        "tested": totals.tested,
+        "drafted": totals.drafted,
         "ms_per_token": _ms_per_token(samples, rate),
     }
 
@@ -155,10 +131,10 @@ def replayed(made: Comparison, prompt: int) -> int:
 
     Nearest: least sum of distances on a logarithmic scale, among the repeats that the most lanes came through.
     """
-    base = {} if made.reference is None else decode_rates(made.reference)
+    base = {} if made.reference is None else rates(made.reference.samples.values())
     apart: dict[int, list[float]] = {}
     for lane in made.lanes:
-        of_prompt = {key: rate for key, rate in decode_rates(lane).items() if key[0] == prompt}
+        of_prompt = rates(s for s in lane.samples.values() if s.prompt == prompt)
         found = speedup(of_prompt, base)
         for key, rate in of_prompt.items():
             if found is not None and rate and base.get(key):
@@ -213,7 +189,7 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
     rounds_a_second = {
         key: s.rounds / s.figures["decode_s"] for key, s in lane.samples.items() if s.figures["decode_s"]
     }
-    round_rate, plain_rate = (estimate(by_prompt(rates)) for rates in (rounds_a_second, decode_rates(plain)))
+    round_rate, plain_rate = typical(rounds_a_second), typical(rates(plain.samples.values()))
     if not any(depths) or not n_rounds or not by_depth or round_rate is None or plain_rate is None:
         return None
     round_s, plain_s = 1 / round_rate.value, 1 / plain_rate.value
@@ -235,110 +211,3 @@ def pays(lane: Measured, plain: Measured) -> dict[str, Any] | None:
         "plain_ms": 1e3 * plain_s,
         **{f"{part}_ms": 1e3 * round_s * share for part, share in _shares(mine).items() if part in ("draft", "verify")},
     }
-
-
-# -- the same text? ---------------------------------------------------------------------------------------------------
-
-
-def differences(plain: Trace, other: Trace) -> list[list[str]]:
-    """Both texts cut into pieces: ["same", text], ["plain", text only there], ["lane", text only here]."""
-    a, b = _emitted(plain), _emitted(other)
-    matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)
-    pieces: list[list[str]] = []
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            pieces.append(["same", _text(b[j1:j2])])
-            continue
-        if i2 > i1:
-            pieces.append(["plain", _text(a[i1:i2])])
-        if j2 > j1:
-            pieces.append(["lane", _text(b[j1:j2])])
-    return pieces
-
-
-def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
-    """Whether a lane writes what plain decoding writes.
-
-    Returns:
-        kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, runs compared and
-        runs that are identical, `first`: the first difference of the first prompt that has one, and `evidence`: when
-        sampling, the test on the exactness board.
-    """
-    promise = lane.lane.configured.promise.value
-    both = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
-    identical = sum(s.token_ids == p.token_ids for s, p in both)
-    found = {"promise": promise, "runs": len(both), "identical": identical, "first": None, "evidence": ""}
-    if lane is plain:
-        return found | {"kind": "reference"}
-    if not greedy:
-        found["evidence"] = evidence(lane.lane.method)
-    for prompt in sorted(lane.traces.keys() & plain.traces.keys()):
-        first = divergence(plain.traces[prompt], lane.traces[prompt])
-        if first is not None:
-            found["first"] = {"prompt": prompt, **first}
-            break
-    kind = "distribution" if not greedy else "identical" if identical == len(both) else "diverges"
-    return found | {"kind": kind}
-
-
-def evidence(method: str) -> str:
-    """What the exactness board says of a method's sampling law, in one line; empty where it says nothing."""
-    from workbench.bench.board import exactness as board
-    from workbench.bench.board import law_words
-
-    try:
-        row = next((row for row in board() if row["method"] == method), None)
-    except WorkbenchError:
-        return ""
-    if row is None or not row["laws"]:
-        return ""
-    law = row["laws"][0]
-    return f"{row['standing']}: {law['name']}: χ² = {law_words(law)} ({row['date'][:10]})"
-
-
-def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
-    """The first place where two greedy texts differ, with the target's margin there; None when they are equal.
-
-    Returns:
-        at (tokens that are equal before it), before (the end of the common text), plain and other (token, text, p:
-        the target's probability; None where that text has ended), margin (nats by which the target prefers plain's
-        token: the difference of the two logits), rank (of the other token among the target's likeliest, from 1; None:
-        not among them).
-    """
-    a, b = _emitted(plain), _emitted(other)
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x.token != y.token), min(len(a), len(b)))
-    if at == len(a) == len(b):
-        return None
-    x, y = a[at] if at < len(a) else None, b[at] if at < len(b) else None
-    top = _top_at(plain, at)
-    rank = p = None
-    if y is not None:
-        rank = top.tokens.index(y.token) + 1 if top is not None and y.token in top.tokens else None
-        p = top.prob[rank - 1] if top is not None and rank is not None else y.p
-    known = x is not None and p is not None and x.p > 0 and p > 0
-    return {
-        "at": at,
-        "before": _text(a[:at])[-PREFIX_CHARS:],
-        "plain": None if x is None else {"token": x.token, "text": x.text, "p": x.p},
-        "other": None if y is None else {"token": y.token, "text": y.text, "p": p},
-        "margin": math.log(x.p / p) if known and x is not None and p is not None else None,
-        "rank": rank,
-    }
-
-
-def _emitted(trace: Trace) -> list[Emitted]:
-    return [e for r in trace.rounds for e in r.emitted]
-
-
-def _text(emitted: Sequence[Emitted]) -> str:
-    return "".join(e.text for e in emitted)
-
-
-def _top_at(plain: Trace, at: int) -> Top | None:
-    """The target's likeliest tokens where plain decoding wrote its token number `at`."""
-    seen = 0
-    for r in plain.rounds:
-        if seen == at and r.emitted:
-            return r.top_p[0] if r.top_p else None
-        seen += len(r.emitted)
-    return None

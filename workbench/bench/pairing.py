@@ -9,16 +9,15 @@ free.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.compare import POLL_S, WARM_UP_TOKENS, waiting_for
+from workbench.bench.hosted import WARM_UP_TOKENS, Hosted, StopError
+from workbench.bench.hosted import Host as Hosting
 from workbench.bench.lanes import BASELINE
-from workbench.bench.waiting import Asking
-from workbench.core.errors import WorkbenchError
+from workbench.bench.turns import order
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.trace.metrics import tokens_per_second
@@ -35,17 +34,8 @@ over all (Pocock 1977, doi:10.1093/biomet/64.2.191, table 1)."""
 
 
 @runtime_checkable
-class Host(Protocol):
-    """A backend."""
-
-    @property
-    def start(self) -> Callable[..., Any]:
-        """Start a generation; `alone=True` gives it the device to itself."""
-        ...
-
-    def forget(self, run: Any) -> None:
-        """Keep an ended run no longer."""
-        ...
+class Host(Hosting, Protocol):
+    """A backend that knows who else uses it."""
 
     def others_run(self, besides: Any = None) -> bool:
         """Whether somebody's run goes on that is not one of these measurements."""
@@ -101,10 +91,6 @@ def enough(ratios: Sequence[float], seconds: float) -> str:
     return f"{LONGEST_S:.0f} s of measuring" if seconds >= LONGEST_S else ""
 
 
-class _StopError(Exception):
-    """Somebody has seen enough."""
-
-
 def measure_pairs(
     host: Host,
     prompt: str | list[int],
@@ -157,7 +143,7 @@ def measure_pairs(
         while not why:
             done: dict[str, tuple[float, float] | None] = {}
             text = f"pair {len(ratios) + 1}"
-            for side in list(asked)[:: 1 if len(ratios) % 2 == 0 else -1]:  # AB BA AB: a drift falls on both alike
+            for side in order(list(asked), len(ratios)):
                 now = Pairs(tuple(ratios), text)
                 done[side] = yield from _run(host, prompt, asked[side], max_new_tokens, stopped, now)
                 if done[side] is None:
@@ -172,7 +158,7 @@ def measure_pairs(
             seconds += mine[1] + plain[1]
             why = enough(ratios, seconds)
             yield Pairs(tuple(ratios), text)
-    except _StopError:
+    except StopError:
         why = "stopped"
     yield Pairs(tuple(ratios), "", False, why)
 
@@ -191,37 +177,9 @@ def _run(
         its tokens per second, and the seconds it took; waiting before it, for the device or for its models left out.
     """
     yield now
-    asking = Asking(partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked))
-    while True:
-        if stopped():
-            raise _StopError
-        if host.others_run():  # asked anew after each wait
-            said = "waits: another run has the device"
-        elif (run := asking.once()) is not None:
-            break
-        else:
-            said = asking.said
-        yield Pairs(now.ratios, said, True)
-        time.sleep(POLL_S)
-    run.background = True
-    begun = time.monotonic()
-    try:
-        while not run.ended:
-            with contextlib.suppress(TimeoutError):
-                run.wait(POLL_S)
-            if stopped():
-                raise _StopError
-            if not run.ended and host.others_run(run):
-                return None
-            if not run.ended:
-                waits = waiting_for(run)
-                begun = time.monotonic() if waits else begun
-                yield Pairs(now.ratios, waits or now.text)
-        trace = run.wait()
-        seconds = time.monotonic() - begun
-        if trace.footer.reason == "cancelled":
-            raise WorkbenchError(run.message or "The run was cancelled.", "Measure again.")
-        return tokens_per_second(trace.rounds) or 0.0, seconds
-    finally:
-        run.cancel()
-        host.forget(run)
+    start = partial(host.start, prompt, alone=True, max_new_tokens=max_new_tokens, **asked)
+    run = Hosted(host, start, stopped, host.others_run)
+    with contextlib.closing(run.follow()) as following:
+        for waits in following:
+            yield Pairs(now.ratios, waits or now.text, run.run is None)
+    return None if run.trace is None else (tokens_per_second(run.trace.rounds) or 0.0, run.seconds)

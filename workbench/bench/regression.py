@@ -23,10 +23,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from workbench.bench.machine import describe
-from workbench.bench.report import BASELINE, BenchReport
+from workbench.bench.lanes import BASELINE
+from workbench.bench.markdown import markdown, shown
+from workbench.bench.report import BenchReport
+from workbench.bench.statistics import saved_rates, share, typical
 from workbench.core.errors import WorkbenchError
-from workbench.trace.speedup import by_prompt, estimate, speedup
+from workbench.engine.machine import describe
+from workbench.trace.speedup import speedup
 
 ALPHA = 0.05
 """Share of false alarms among the changes that are reported."""
@@ -56,26 +59,19 @@ class Figure:
     is_speed: bool = False
 
 
-def _rates(runs: Sequence[Run], whole: bool = False) -> dict[tuple[int, int], float]:
-    """Tokens per second of one prompt's runs, by (0, repeat); `whole`: of whole calls."""
-    seconds = lambda run: run["seconds"] if whole else run["decode_seconds"] or run["seconds"]  # noqa: E731
-    return {(0, run["repeat"]): run["tokens"] / seconds(run) for run in runs}
-
-
 def _rate(runs: Sequence[Run]) -> float | None:
-    found = estimate(by_prompt(_rates(runs)))
+    found = typical(saved_rates(runs))
     return None if found is None else found.value
 
 
 def _speedup(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
     whole = any(run["decode_seconds"] is None for run in runs)  # another engine: whole calls on both sides then
-    found = speedup(_rates(runs, whole), _rates(plain, whole))
+    found = speedup(saved_rates(runs, whole), saved_rates(plain, whole))
     return None if found is None else found.value
 
 
 def _share(runs: Sequence[Run], part: str, whole: str) -> float | None:
-    total = sum(run[whole] or 0 for run in runs)
-    return sum(run[part] or 0 for run in runs) / total if total else None
+    return share(*(sum(run[name] or 0 for run in runs) for name in (part, whole)))
 
 
 FIGURES = {
@@ -114,6 +110,18 @@ class Change:
     verdict: str
 
 
+COLUMNS: dict[str, Callable[[Change], Any]] = {
+    "method": lambda c: f"`{c.method}`",
+    "figure": lambda c: FIGURES[c.figure].title,
+    "old": lambda c: shown(c.old, ".4g"),
+    "new": lambda c: shown(c.new, ".4g"),
+    "change": lambda c: shown(c.change, "+.1%"),
+    "p": lambda c: shown(c.p, ".2g"),
+    "prompts": lambda c: c.prompts,
+    "verdict": lambda c: c.verdict,
+}
+
+
 @dataclass(slots=True)
 class Regression:
     """What a comparison found.
@@ -144,13 +152,7 @@ class Regression:
         beyond = [change for change in self.changes if change.verdict in ("better", "worse")]
         lines = [f"**{len(beyond)} of {len(self.changes)} figures differ beyond noise.**", ""]
         lines += [_sentence(change) for change in beyond] + [""] * bool(beyond)
-        lines += ["| method | figure | old | new | change | p | prompts | verdict |"]
-        lines += ["|---|---|--:|--:|--:|--:|--:|---|"]
-        lines += [
-            f"| `{c.method}` | {FIGURES[c.figure].title} | {c.old:.4g} | {c.new:.4g} | {c.change:+.1%} | "
-            f"{'–' if c.p is None else f'{c.p:.2g}'} | {c.prompts} | {c.verdict} |"
-            for c in self.changes
-        ]
+        lines += [markdown(COLUMNS, self.changes, left=("figure", "verdict"))]
         lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
         if self.differences:
             lines.append("Not the same: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from workbench.bench.memory import growth
 from workbench.bench.sample import Contender, Sample
+from workbench.bench.turns import turns
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (runs done, runs in all, what runs now)."""
@@ -16,18 +18,17 @@ WARM_UP_RUNS = 2
 
 def measure(
     contenders: Sequence[Contender],
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Any],
     repeats: int = 3,
     progress: Progress | None = None,
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
-    All contenders run on a prompt before the next prompt begins, so that a slow minute of the machine falls on all of
-    them; the order rotates from repetition to repetition, so that none always runs first.
+    The order is that of `workbench.bench.turns`.
 
     Args:
         contenders: what is compared; the first is the baseline.
-        prompts: token ids.
+        prompts: token ids, or whatever else the contenders are asked.
         repeats: repetitions of each pair.
         progress: told about every run.
 
@@ -46,20 +47,18 @@ def measure(
                 _tell(progress, done, total, f"warm-up · {contender.name}")
                 contender.run(prompts[0])
                 done += 1
-        for index, ids in enumerate(prompts):
-            gc.enable()
-            gc.collect()  # between prompts, so that it falls into nobody's time
-            gc.disable()
-            for repeat in range(repeats):
-                shift = (index + repeat) % len(contenders)
-                for contender in [*contenders[shift:], *contenders[:shift]]:
-                    _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
-                    with growth() as grown:
-                        sample = contender.run(ids, prompt=index, repeat=repeat)
-                    sample.growth_bytes = grown[0]
-                    samples.append(sample)
-                    done += 1
-            finished = index + 1
+        for index, repeat, contender in turns(contenders, len(prompts), repeats):
+            if index != finished or not samples:
+                finished = index
+                gc.enable()
+                gc.collect()  # between prompts, so that it falls into nobody's time
+                gc.disable()
+            _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
+            with growth() as grown:
+                sample = contender.run(prompts[index], prompt=index, repeat=repeat)
+            sample.growth_bytes = grown[0]
+            samples.append(sample)
+            done += 1
     except KeyboardInterrupt:
         return [s for s in samples if s.prompt < finished], False
     finally:

@@ -9,7 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from workbench.bench.report import ESTIMATES, SAVED, SCHEMA_VERSION, BenchReport, BenchRow, speeds
+from workbench.bench.report import SAVED, SCHEMA_VERSION, BenchReport
+from workbench.bench.rows import ESTIMATES, BenchRow, speeds
+from workbench.bench.statistics import saved_rates
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import PanicError, no_panic
 from workbench.trace.files import read_regular
@@ -85,18 +87,12 @@ def _renew(wire: dict[str, Any]) -> None:
     """
     for group, rows in [(None, wire["rows"]), *wire["groups"].items()]:
         runs = [run for run in wire["runs"] if group in (None, run["group"])]
-        decode, call = (_rates(runs, whole) for whole in (False, True))
+        by_contender = {name: [r for r in runs if r["contender"] == name] for name in {r["contender"] for r in runs}}
+        decode, call = (
+            {name: saved_rates(own, whole) for name, own in by_contender.items()} for whole in (False, True)
+        )
         for row in rows:
             for gone in ("speedup_in_total", "speedup_per_tau"):
                 row.pop(gone, None)
             found = speeds(row["method"], row["kind"] == "workbench", decode, call)
             row |= {key: value.to_wire() if isinstance(value, Estimate) else value for key, value in found.items()}
-
-
-def _rates(runs: list[dict[str, Any]], whole: bool) -> dict[str, dict[tuple[int, int], float]]:
-    """Tokens per second by contender, then by (prompt, repeat); `whole`: of whole calls."""
-    found: dict[str, dict[tuple[int, int], float]] = {}
-    for run in runs:
-        seconds = run["seconds"] if whole else run["decode_seconds"] or run["seconds"]
-        found.setdefault(run["contender"], {})[run["prompt"], run["repeat"]] = run["tokens"] / seconds
-    return found

@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.bench.datasets import MT_BENCH
+from workbench.bench.markdown import markdown, shown
 from workbench.bench.report import BenchReport
+from workbench.bench.statistics import share
 from workbench.core.errors import WorkbenchError
 from workbench.trace.files import read_regular, write_whole
-from workbench.trace.speedup import Estimate, speedup
+from workbench.trace.speedup import speedup
 
 _REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_id and choices."
 
@@ -154,11 +156,11 @@ def _speed(category: str, numbers: Sequence[int], answers: Any, baseline: Any) -
     return {
         "category": category,
         "questions": len(numbers),
-        "mean_accepted": sum(steps) / len(steps) if steps else None,
+        "mean_accepted": share(sum(steps), len(steps)),
         "tokens_per_second": ours,
         "baseline_tokens_per_second": theirs,
         "speedup": speedup(_rates(answers, numbers), _rates(baseline, numbers)),
-        "spec_bench_speedup": ours / theirs if theirs else None,
+        "spec_bench_speedup": share(ours, theirs),
     }
 
 
@@ -178,15 +180,17 @@ def _first_choice(side: Any, numbers: Sequence[int]) -> float:
     return sum(sum(c["new_tokens"]) for c in first) / sum(sum(c["wall_time"]) for c in first)
 
 
+COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "category": lambda r: r["category"],
+    "questions": lambda r: r["questions"],
+    "mean accepted": lambda r: shown(r["mean_accepted"], ".2f"),
+    "tokens/s": lambda r: shown(r["tokens_per_second"], ".1f"),
+    "baseline tokens/s": lambda r: shown(r["baseline_tokens_per_second"], ".1f"),
+    "speed-up [95 %]": lambda r: r["speedup"] or "–",
+    "Spec-Bench's, of totals": lambda r: shown(r["spec_bench_speedup"], ".2f"),
+}
+
+
 def speeds_table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = ["| category | questions | mean accepted | tokens/s | baseline tokens/s | speed-up [95 %] "]
-    lines[0] += "| Spec-Bench's, of totals |"
-    lines.append("|---|--:|--:|--:|--:|--:|--:|")
-    for row in rows:
-        mean = "–" if row["mean_accepted"] is None else f"{row['mean_accepted']:.2f}"
-        found: Estimate | None = row["speedup"]
-        own = "–" if row["spec_bench_speedup"] is None else f"{row['spec_bench_speedup']:.2f}"
-        rates = f"{row['tokens_per_second']:.1f} | {row['baseline_tokens_per_second']:.1f}"
-        lines.append(f"| {row['category']} | {row['questions']} | {mean} | {rates} | {found or '–'} | {own} |")
-    return "\n".join(lines) + "\n"
+    return markdown(COLUMNS, rows) + "\n"

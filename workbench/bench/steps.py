@@ -16,7 +16,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
 if TYPE_CHECKING:
-    from workbench.bench.compare import Comparison
+    from workbench.bench.comparison import Comparison
 
 NUMBERS = ("done", "total", "text", "waiting", "left_s", "lane", "tokens", "limit", "prompt", "last")
 

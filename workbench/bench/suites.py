@@ -13,14 +13,15 @@ from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender, HuggingFaceContender
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.forced import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
-from workbench.bench.machine import machine_facts
 from workbench.bench.prompts import BenchPrompt, with_follow_ups
-from workbench.bench.report import BASELINE, BenchReport, BenchRow, build_groups, build_rows, build_runs
+from workbench.bench.report import BenchReport, build_runs
+from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
 from workbench.bench.runner import Progress, measure
 from workbench.bench.sample import Contender, Sample
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, Runner
+from workbench.engine.machine import machine_facts
 from workbench.methods import registry
 
 FORCED = (0.0, 0.5, 0.8, 1.0)

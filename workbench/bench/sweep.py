@@ -1,9 +1,10 @@
 """Sweeps: one or two axes over anything that has a type, a comparison with plain decoding in every cell.
 
-`run` hands the cells of a sweep (`workbench.bench.grid`) to a crew, which measures them here (`here`), in processes
-(`workbench.bench.workers`) or on a Ray cluster (`workbench.bench.on_ray`), and keeps each finished cell in a folder at
-once (`workbench.bench.kept`). A cell is found again by its settings and the conditions it was measured under: a sweep
-that was killed goes on where it was, and one whose axes have grown measures only what is new.
+The plan is `workbench.bench.grid`, the store `workbench.bench.kept`. `run` hands the cells to a crew, which measures
+them here (`workbench.bench.crews`), in processes (`workbench.service.workers`) or on a Ray cluster
+(`workbench.service.on_ray`), and keeps each finished cell in a folder at once. A cell is found again by its settings
+and the conditions it was measured under: a sweep that was killed goes on where it was, and one whose axes have grown
+measures only what is new.
 """
 
 from __future__ import annotations
@@ -15,113 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.compare import Comparison
-from workbench.bench.conditions import Conditions, canonical
-from workbench.bench.estimates import METRICS, estimates
-from workbench.bench.grid import Axis, Cell, Host, Sweep
+from workbench.bench.conditions import canonical
+from workbench.bench.crews import END, POLL_S, STEP, Crew, Event, here
+from workbench.bench.estimates import METRICS
+from workbench.bench.grid import Axis, Cell, Sweep
 from workbench.bench.kept import DONE, FAILED, RUNNING, WAITING, Kept, Result, otherwise
-from workbench.bench.waiting import Asking
-from workbench.core.errors import WorkbenchError
-from workbench.trace.events import Trace
 
 __all__ = ["DONE", "FAILED", "RUNNING", "WAITING", "Axis", "Cell", "Crew", "Kept", "Result", "Sweep", "here", "run"]
-
-POLL_S = 0.3
-"""How often somebody who reads along looks for new cells."""
-
-
-def result_of(cell: Cell, made: Comparison, seconds: float, worker: str) -> tuple[Result, Trace | None]:
-    """What a comparison says of a cell, with the trace to show for it: of the first prompt, the lane's."""
-    lane, plain = _sides(cell, made)
-    problem = lane.error or ("" if plain is not None or lane.lane.is_plain else "Plain decoding failed.")
-    state = FAILED if problem or not lane.samples else DONE
-    result = Result(cell.id, state, "", estimates(lane, plain), problem, round(seconds, 3), None, worker, made.machine)
-    return result, lane.traces.get(0)
-
-
-def so_far(cell: Cell, made: Comparison) -> dict[str, Any]:
-    """The figures of a cell from the runs it has by now; empty before there are any of both."""
-    lane, plain = _sides(cell, made)
-    return estimates(lane, plain) if lane.samples and plain is not None else {}
-
-
-def _sides(cell: Cell, made: Comparison) -> tuple[Any, Any]:
-    """The cell's lane, and plain decoding where it has runs."""
-    return next((m for m in made.lanes if m.lane == cell.lane), made.lanes[-1]), made.reference
-
-
-# -- crews ------------------------------------------------------------------------------------------------------------
-
-BEGIN, STEP, END = "begin", "step", "end"
-Event = tuple[str, Cell, Any]
-"""What a crew reports: a cell begins (a text), is somewhere (a growing `Result`), or ends (a `Result` and a trace)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """Whoever measures cells.
-
-    Attributes:
-        work: measures all cells it is given, reporting as it goes; ends early once `stopped` says yes.
-        conditions: under which it measures a cell; None: nobody can say before the models are there. A cell that was
-            measured under unknown conditions is not taken up again.
-    """
-
-    work: Callable[[Sequence[Cell], Callable[[], bool]], Iterator[Event]]
-    conditions: Callable[[Cell], Conditions | None]
-
-
-def measure_cell(
-    host: Host, cell: Cell, stopped: Callable[[], bool], user: str = "local", worker: str = ""
-) -> Iterator[Event]:
-    """Measure one cell on a backend."""
-    begun, made, figures = time.monotonic(), None, {}
-    yield BEGIN, cell, ""
-    try:
-        for step in _let_in(host, cell, stopped, user):
-            if isinstance(step, str):
-                yield STEP, cell, Result(cell.id, RUNNING, step, figures)
-                continue
-            if step.comparison is not None:
-                made = step.comparison
-                figures = so_far(cell, made)
-            said = step.waiting or f"{step.done} of {step.total} runs · {step.text}"
-            yield STEP, cell, Result(cell.id, RUNNING, said, figures)
-    except WorkbenchError as error:
-        yield END, cell, (Result(cell.id, FAILED, error=str(error), worker=worker), None)
-        return
-    if made is not None and made.complete:
-        yield END, cell, result_of(cell, made, time.monotonic() - begun, worker)
-
-
-def _let_in(host: Host, cell: Cell, stopped: Callable[[], bool], user: str) -> Iterator[Any]:
-    """The steps of a measurement. Where its user has to wait for the next minute: what is said meanwhile.
-
-    Raises:
-        WorkbenchError: it cannot be measured.
-    """
-    asking = Asking(lambda: cell.measured(host, user, stopped))
-    while (steps := asking.once()) is None:
-        yield asking.said
-        if stopped():
-            return
-        time.sleep(POLL_S)
-    yield from steps
-
-
-def here(host: Host, user: str = "local") -> Crew:
-    """A crew of one backend, cell by cell; each run has its device to itself."""
-
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
-        for cell in cells:
-            if stopped():
-                return
-            yield from measure_cell(host, cell, stopped, user, "this backend")
-
-    return Crew(work, lambda cell: host.conditions(cell.lane, cell.plan.target))
-
-
-# -- running ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Rows of plain values as CSV or Parquet, through Polars."""
+"""Rows of plain values as CSV or Parquet, through Polars; `workbench.bench.markdown` writes tables for people."""
 
 from __future__ import annotations
 

@@ -6,103 +6,40 @@ scene and question is one observation; intervals are bootstrapped over them.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from PIL import Image
-
 from workbench.bench import board
-from workbench.bench.estimates import estimate
+from workbench.bench.markdown import markdown as table
+from workbench.bench.markdown import span
+from workbench.bench.statistics import mean
+from workbench.bench.vision_settings import (
+    CAPTION,
+    DEPTH,
+    FACTS,
+    QUESTIONS_EACH,
+    SCENES,
+    SHORT,
+    SUITE,
+    Asked,
+    questions,
+    settings,
+)
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Engine, Models, Request
+from workbench.engine.bundle import VISION_TARGET as TARGET
+from workbench.engine.declared import Setting
+from workbench.engine.markers import ASSISTANT, IMAGE, USER
 from workbench.engine.models import load_models
-from workbench.engine.pictures import read
+from workbench.engine.vision.reading import read
 from workbench.methods import registry
+from workbench.scenes.held import CAPTION_TOKENS
+from workbench.scenes.tasks import QUESTIONS
 from workbench.trace import metrics
 from workbench.trace.events import Trace
-from workbench.training.generators import ASSISTANT, USER
-from workbench.training.scenes.draw import picture
-from workbench.training.scenes.evaluate import CAPTION_TOKENS, held_scenes
-from workbench.training.scenes.tasks import LEXICON, QUESTIONS, ask
-from workbench.training.tokenizer import IMAGE
 
-BOARD = "vision"
-TARGET, SEEING, BLIND = "vision-target", "vision-drafter", "vision-text-drafter"
-DEPTH = 5
-"""Levels that every drafter may draft, so that τ compares what they know and not how much they dare."""
-CAPTION, SHORT = "captions", "short answers"
-GROUPS = ("all", CAPTION, SHORT)
-FACTS = {word: "fact" for words in LEXICON.values() for word in words}
-"""Words that state facts of a picture."""
-SCENES, QUESTIONS_EACH = 40, 4
-"""Held-out scenes that are described, and questions of each other kind."""
+BOARD = SUITE
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A drafter with its parameters.
-
-    Attributes:
-        name: of the row.
-        method: registry name.
-        params: beyond the method's defaults.
-        drafter: the draft model it runs with, where it takes one.
-        line: of the curve τ against vision tokens, where several strengths of one compressor make one.
-    """
-
-    name: str
-    method: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    drafter: str | None = None
-    line: str | None = None
-
-
-def settings() -> list[Setting]:
-    """The six drafters, then compressors one by one: SpecVLM's, and FLASH with fewer latents."""
-    found = [
-        Setting("text-only", "vlm-text-only", {"policy": "fixed"}, BLIND),
-        Setting("draft model, chain", "vlm-draft", {"policy": "fixed"}, SEEING),
-        Setting("draft model, tree", "vlm-draft", {"policy": "dynamic-tree"}, SEEING),
-        Setting("EagleVLM", "eagle-vlm"),
-        Setting("MSD", "msd"),
-        Setting("FLASH", "flash", line="latents"),
-        Setting("SpecVLM, gate", "specvlm", {"compressor": "gate"}),
-        Setting("SpecVLM, all", "specvlm", {"compressor": "all"}),
-    ]
-    ratios = {"prune": (2, 4, 8, 16, 32), "pool": (4, 16, 64), "conv": (4, 16)}
-    for name, steps in ratios.items():
-        found += [
-            Setting(f"SpecVLM, {name} {r}×", "specvlm", {"compressor": name, "ratio": r}, line=name) for r in steps
-        ]
-    found += [Setting(f"SpecVLM, {name}", "specvlm", {"compressor": name}) for name in ("resample", "none")]
-    return found + [Setting(f"FLASH, {n} of 8", "flash", {"latents": n}, line="latents") for n in (4, 2, 1)]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A question about a held-out scene."""
-
-    kind: str
-    question: str
-    image: Image.Image
-    scene: int
-
-
-def questions(scenes: int, short: int, seed: int = 5) -> list[Asked]:
-    """The caption of each of so many held-out scenes, and of each other kind so many questions."""
-    found: list[Asked] = []
-    for kind in QUESTIONS:
-        rng = random.Random(f"{kind}/{seed}")
-        mine: list[Asked] = []
-        for i, scene in enumerate(held_scenes(scenes)):
-            one = ask(kind, scene, rng)
-            if one is not None and len(mine) < (scenes if kind == "caption" else short):
-                mine.append(Asked(kind, one.question, picture(scene), i))
-        found += mine
-    return found
 
 
 def run_suite(
@@ -179,8 +116,8 @@ def measure(
         "params": {**setting.params, "depth": DEPTH},
         "line": setting.line,
         "compressor": seen.get("compressor"),
-        "vision_tokens": estimate([float(v["n_drafter"]) for v in _vision(traces)]),
-        "drafter_bytes": estimate([float(v["drafter_bytes"]) for v in _vision(traces)]),
+        "vision_tokens": mean([float(v["n_drafter"]) for v in _vision(traces)]),
+        "drafter_bytes": mean([float(v["drafter_bytes"]) for v in _vision(traces)]),
         "of": seen.get("n_target"),
         "chosen": _chosen(traces),
         "same_text": [equal, len(traces)],
@@ -221,11 +158,11 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
     kinds = [metrics.acceptance_by_kind(t, FACTS) for t in traces]
 
     def share(kind: str) -> dict[str, Any] | None:
-        return estimate([k[kind][1] / k[kind][0] for k in kinds if k.get(kind, (0, 0))[0]])
+        return mean([k[kind][1] / k[kind][0] for k in kinds if k.get(kind, (0, 0))[0]])
 
     return {
-        "tau": estimate([v for t in traces if (v := metrics.tau(t.rounds)) is not None]),
-        "acceptance": estimate([v for t in traces if (v := metrics.acceptance_rate(t.rounds)) is not None]),
+        "tau": mean([v for t in traces if (v := metrics.tau(t.rounds)) is not None]),
+        "acceptance": mean([v for t in traces if (v := metrics.acceptance_rate(t.rounds)) is not None]),
         "facts": share("fact"),
         "others": share(metrics.OTHER),
     }
@@ -236,57 +173,51 @@ def figures(traces: Sequence[Trace]) -> dict[str, Any]:
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """The drafters side by side, and the curve: τ against vision tokens."""
-    order = [s.name for s in settings() if s.name in rows]
-    six = [name for name in order if "," not in name or rows[name]["method"] == "vlm-draft" or name == "SpecVLM, gate"]
-    elastic = {"specvlm", "flash"}
-    curve = sorted((n for n in order if rows[n]["method"] in elastic), key=lambda n: -_tokens(rows[n]))
+    declared = [s for s in settings() if s.name in rows]
+    order, main = [s.name for s in declared], [s.name for s in declared if s.main]
+    elastic = {s.method for s in declared if s.line}
+    curve = sorted((s.name for s in declared if s.method in elastic), key=lambda n: -_tokens(rows[n]))
     some = rows[order[0]] if order else {}
     n = some["groups"]["all"]["tau"]["n"] if some else 0
-    lines = [
-        "| drafter | vision tokens | τ, captions | τ, short answers | accepted | accepted: facts | other words |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-        *(_line(name, rows[name]) for name in six),
-        "",
-        "| compressor | vision tokens | τ, captions | τ, short answers | accepted |",
-        "|---|---:|---:|---:|---:|",
-        *(_curve_line(name, rows[name]) for name in curve),
-        "",
-        f"{n} questions about held-out scenes, greedy; every drafter drafts at most {DEPTH} levels; [95 % interval,"
-        " bootstrapped over questions]. Accepted: tokens accepted / tested, in captions. Facts: words for colour,"
-        " shape, size, place, relation and number. Made by `workbench bench --suite vision`.",
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [
+            table(COLUMNS, [(name, rows[name]) for name in main]),
+            "",
+            table(
+                {"compressor": _compressor} | dict(list(COLUMNS.items())[1:5]), [(name, rows[name]) for name in curve]
+            ),
+            "",
+            f"{n} questions about held-out scenes, greedy; every drafter drafts at most {DEPTH} levels; [95 % interval,"
+            " bootstrapped over questions]. Accepted: tokens accepted / tested, in captions. Facts: words for colour,"
+            " shape, size, place, relation and number. Made by `workbench bench --suite vision`.",
+            "",
+        ]
+    )
+
+
+Row = tuple[str, Mapping[str, Any]]
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "drafter": lambda r: r[0],
+    "vision tokens": lambda r: f"{_tokens(r[1]):.4g}",
+    "τ, captions": lambda r: span(r[1]["groups"][CAPTION]["tau"]),
+    "τ, short answers": lambda r: span(r[1]["groups"][SHORT]["tau"]),
+    "accepted": lambda r: _share(r[1], "acceptance"),
+    "accepted: facts": lambda r: _share(r[1], "facts"),
+    "other words": lambda r: _share(r[1], "others"),
+}
 
 
 def _tokens(row: Mapping[str, Any]) -> float:
     return row["vision_tokens"]["value"]
 
 
-def _line(name: str, row: Mapping[str, Any]) -> str:
-    groups = row["groups"]
-    captions = groups[CAPTION]
-    cells = [_span(captions["tau"]), _span(groups[SHORT]["tau"]), _share(captions["acceptance"])]
-    return f"| {name} | {_tokens(row):.4g} | " + " | ".join(
-        [*cells, _share(captions["facts"]), _share(captions["others"])]
-    ) + " |"  # fmt: skip
+def _compressor(row: Row) -> str:
+    name, chosen = row[0], sorted(row[1]["chosen"].items(), key=lambda item: -item[1])
+    return name + (f" ({', '.join(f'{what} {n}' for what, n in chosen)})" if chosen else "")
 
 
-def _curve_line(name: str, row: Mapping[str, Any]) -> str:
-    groups = row["groups"]
-    cells = [_span(groups[CAPTION]["tau"]), _span(groups[SHORT]["tau"]), _share(groups[CAPTION]["acceptance"])]
-    chosen = ", ".join(f"{what} {n}" for what, n in sorted(row["chosen"].items(), key=lambda item: -item[1]))
-    label = name + (f" ({chosen})" if chosen else "")
-    return f"| {label} | {_tokens(row):.4g} | {' | '.join(cells)} |"
-
-
-def _span(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return "–"
-    low = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
-    return f"{found['value']:.2f}{low}"
-
-
-def _share(found: Mapping[str, Any] | None) -> str:
+def _share(row: Mapping[str, Any], kind: str) -> str:
+    found = row["groups"][CAPTION][kind]
     return "–" if found is None else f"{100 * found['value']:.0f} %"
 
 

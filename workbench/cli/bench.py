@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +29,8 @@ from workbench.cli.options import (
     TopP,
     parse_settings,
 )
-from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
+from workbench.engine.devices import check_gpu
 from workbench.methods import known
 from workbench.service.checks import about, check_models
 
@@ -45,6 +47,8 @@ ACCEPTANCE = "acceptance"
 """A suite of drafters instead of prompts."""
 VISION = "vision"
 """A suite of pictures: acceptance of the vision drafters, on a board of its own."""
+GPU = "gpu"
+"""A suite of targets: of the sizes that people serve, made on the GPU itself, beside transformers' own generate."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
@@ -61,7 +65,8 @@ def bench(
         str,
         typer.Option(
             help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; acceptance: drafters of forced "
-            "acceptance against Hugging Face; or vision: held-out scenes, all vision drafters."
+            "acceptance against Hugging Face; gpu: targets of 1B and 8B shape made on the GPU, and smollm2 where it is "
+            "there, against Hugging Face; or vision: held-out scenes, all vision drafters."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,
@@ -83,7 +88,7 @@ def bench(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
-    depth: Annotated[int, typer.Option(min=1, help="Draft length of the suite `acceptance`, in tokens.")] = 5,
+    depth: Annotated[int, typer.Option(min=1, help="Draft length of the suites `acceptance` and `gpu`.")] = 5,
     connect: Annotated[str | None, typer.Option(hidden=True)] = None,
     out: Annotated[
         list[Path] | None,
@@ -131,7 +136,12 @@ def bench(
     checks.folder_to_write(answers, "answers")
     if suite == VISION:
         return _vision(limit, out or [], as_json)
-    own = prompts is not None or suite == ACCEPTANCE
+    if suite == GPU:
+        refused = {"--answers": answers, "--set": settings and not method, "--data": data, "--dtype": dtype != "auto",
+                   "--target": target != DEFAULT_TARGET, "--drafter": drafter != DEFAULT_DRAFTER,
+                   "--drafter-dtype": drafter_dtype != "auto"}  # fmt: skip
+        _check_gpu(device, [name for name, given in refused.items() if given], method or ())
+    own = prompts is not None or suite in (ACCEPTANCE, GPU)
     chosen = load_prompts(prompts) if own else load_suite(suite, data)
     with about("group"):
         for name in group or ():
@@ -163,6 +173,9 @@ def bench(
         suite=suite if prompts is None else "",
         per_group=per_group,
     )
+    if suite == GPU:
+        report = _gpu(plan, configured if method else [], chosen, device, depth)
+        return _give(report, out or [], True, as_json)
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
         configured = [c for c in configured if c.promise != "simulation" and not models.why_not(c.method.needs)]
@@ -174,19 +187,61 @@ def bench(
     skipped = str(report.settings.get("llama.cpp") or "")
     if skipped.startswith("left out"):
         typer.echo(f"note: llama.cpp is {skipped}", err=True)
-    for path in out or ():
-        _write(report, path)
     if answers is not None:
         from workbench.bench.specbench import write_answers
 
         for path in write_answers(report, answers, lambda ids: models.tokenizer.decode(ids, skip_special_tokens=True)):
             typer.echo(f"wrote {path}", err=True)
-    if as_json:
-        print(report.to_json())
-    else:
-        print(report.to_markdown(by_group or suite == ACCEPTANCE))
+    _give(report, out or [], by_group or suite == ACCEPTANCE, as_json)
+
+
+def _give(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
+    """Write a report to files and print it; a run that was stopped ends with 130."""
+    for path in out:
+        _write(report, path)
+    print(report.to_json() if as_json else report.to_markdown(by_group))
     if not report.complete:
         raise typer.Exit(130)
+
+
+def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] = ()) -> None:
+    """Refuse the suite `gpu` where there is none, or with what it cannot heed, before anything takes time.
+
+    Args:
+        device: as given.
+        refused: options that were given and mean nothing to it; `--set` without methods is one.
+        methods: to measure.
+    """
+    for option in refused:
+        why = "settings are of the methods that you name" if option == "--set" else "it makes its own targets"
+        raise typer.BadParameter(f"the suite gpu does not take it: {why}", param_hint=option)
+    for name in methods:
+        if lacks := [need for need in known.get(name).needs if need not in ("drafter", "trees")]:
+            raise typer.BadParameter(
+                f"{name} needs more than a target and a draft model: {lacks[0]}", param_hint="--method"
+            )
+    with about("device"):
+        check_gpu(device, "The suite gpu")
+
+
+def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
+    """Measure targets made on the GPU, and SmolLM2 where it is on this machine or in an installed package."""
+    from workbench.bench.gpu_suite import bench_gpu
+    from workbench.engine.models import load_models, resolve_device
+    from workbench.engine.published import SMOLLM2, here, packaged_file
+
+    where = resolve_device(device)
+    _check_gpu(str(where))  # a driver without a card
+
+    def real() -> Any:
+        if here(SMOLLM2) is None and packaged_file(SMOLLM2) is None:
+            raise ModelError(f"{SMOLLM2.title} is not on this machine.", "")
+        return load_models(SMOLLM2.name, "auto", device)
+
+    with progress_bar() as progress:
+        return bench_gpu(
+            where, plan, methods=configured, real=real, real_prompts=prompts, depth=depth, progress=progress
+        )
 
 
 def _vision(limit: int, out: list[Path], as_json: bool) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +34,9 @@ def check(
     ] = MINUTES,
     report: Annotated[
         bool,
-        typer.Option(help="Check on the bundled models and write the exactness board; goes on where it was stopped."),
+        typer.Option(
+            help="Check on bundled models, heads of SmolLM2 on it; write the board; go on where it was stopped."
+        ),
     ] = False,
     fresh: Annotated[bool, typer.Option(help="With --report or --families: anew what the board has.")] = False,
     families: Annotated[
@@ -50,10 +53,12 @@ def check(
     approximate method promises no law: how far it is from it is reported. A method that refused every setting, that
     never drafted, or that was named here and cannot run, has not passed.
 
-    A large target would take longer than --minutes: then a sample of the settings is tried, and the line says so.
+    A large target would take longer than --minutes: then a sample of the settings is tried, methods whose turn comes
+    after that are left out, and lines say so.
 
     With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
-    and the evidence goes into assets/boards, method by method.
+    those whose heads were trained for SmolLM2 on it where it is here, and the evidence goes into assets/boards, method
+    by method.
     """
     if families:
         raise typer.Exit(_families(fresh, as_json))
@@ -82,13 +87,16 @@ def check(
             loaded[pair] = load(*pair, device, dtype="float64")
         return loaded[pair]
 
-    findings = []
+    findings, late = [], []
     ends = math.inf if report or not minutes else time.monotonic() + 60 * minutes
     for number, method in enumerate(chosen):
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
         fitting = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
         place = next(fitting, pairs[0])
         models, mine = models_of(place), []
+        if number and time.monotonic() > ends and not models.why_not(method.needs):
+            late.append(method.name)
+            continue
         prompts = picture_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
         left = sum(not models.why_not(other.needs) for other in chosen[number:])
         share = max(0.0, ends - time.monotonic()) / max(left, 1)
@@ -110,6 +118,7 @@ def check(
             "target": target,
             "failed": failed,
             "untested": untested,
+            "left_out": late,
             "findings": [dataclasses.asdict(f) for f in findings],
         }
         print(json.dumps(wire, ensure_ascii=False, indent=2))
@@ -117,17 +126,41 @@ def check(
         print(f"{len(findings) - failed} of {len(findings)} lines without a broken promise.")
         if untested:
             print(f"Not tested, since they cannot run here: {', '.join(untested)}.")
+        for said in _sampled(findings, late, minutes):
+            print(said)
         if report:
             print(f"The board is in {board.folder()}.")
+    untested += late
     missed = bool(untested) and (bool(names) or len(untested) == len(chosen))
     raise typer.Exit(1 if failed or missed else 0)
 
 
+def _sampled(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
+    """What was left out for lack of time, of the whole run; nothing where everything was tried."""
+    greedy = [f.figures for f in findings if f.kind == "greedy"]
+    settings, tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
+    fewer = sum("runs_left_out" in f.figures for f in findings)
+    if settings or fewer:
+        yield (
+            f"A sample, to end within about {minutes:g} minutes: {settings} of {tried} settings were left out, and "
+            f"{fewer} sampling laws had fewer runs than asked for. --minutes 0 takes them all."
+        )
+    if late:
+        yield f"Left out, since the {minutes:g} minutes were over: {', '.join(late)}."
+
+
 def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
-    """The bundled targets, each with the draft model that suits a method, in the order in which they are tried."""
-    from workbench.engine.bundle import bundled, own_drafter
+    """The bundled targets, each with the draft model that suits a method, in the order in which they are tried.
+
+    Published ones that are on this machine follow: some heads were trained for these alone.
+    """
+    from workbench.engine.bundle import bundled
+    from workbench.engine.names import own_drafter
+    from workbench.engine.published import PUBLISHED
+    from workbench.service.inventory import TO_FETCH, state
 
     names = [name for name in (DEFAULT_TARGET, VISION_TARGET) if name in bundled()]
+    names += [name for name, model in PUBLISHED.items() if state(model) != TO_FETCH]
     return [(name, own_drafter(name, method.drafter.blind) or "none") for name in names]
 
 

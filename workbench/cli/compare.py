@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,35 +135,30 @@ def write(found: Any, path: Path) -> None:
 
 def to_markdown(found: Any) -> str:
     """A comparison for people: a row a lane, then what is said of its text."""
-    from workbench.bench.machine import describe
-    from workbench.trace.speedup import Estimate
+    from workbench.bench.markdown import markdown, shown
+    from workbench.engine.machine import describe
 
     data = found.to_wire()
-    settings, plain = data["settings"], data["reference"]
-    lines = [
-        "| lane | speed-up | τ | accepted / tested | tokens/s | ms a token: draft + verify + overhead "
-        f"| text against {plain} |",
-        "|---|--:|--:|--:|--:|--:|---|",
-    ]
-    for lane in data["lanes"]:
-        f = lane["figures"]
-        costs = " + ".join(_number(f["ms_per_token"][part], 2) for part in ("draft", "verify", "overhead"))
-        rate = f["tokens_per_second"]["value"] if f["tokens_per_second"] else None
-        faster = Estimate(**f["speedup"]).sentence if f["speedup"] else "–"
-        cells = [
-            lane["name"],
-            "reference" if lane["plain"] else faster,
-            _number(f["tau"], 2),
-            _number(f["acceptance_rate"], 2),
-        ]
-        lines.append(f"| {' | '.join([*cells, _number(rate, 0), costs, lane['error'] or said(lane, data)])} |")
+    settings = data["settings"]
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "lane": lambda lane: lane["name"],
+        "speed-up": lambda lane: "reference" if lane["plain"] else _faster(lane["figures"]["speedup"]),
+        "τ": lambda lane: shown(lane["figures"]["tau"], ".2f"),
+        "accepted / tested": lambda lane: shown(lane["figures"]["acceptance_rate"], ".2f"),
+        "tokens/s": lambda lane: shown((lane["figures"]["tokens_per_second"] or {}).get("value"), ".0f"),
+        "ms a token: draft + verify + overhead": lambda lane: " + ".join(
+            shown(lane["figures"]["ms_per_token"][part], ".2f") for part in ("draft", "verify", "overhead")
+        ),
+        (text := f"text against {data['reference']}"): lambda lane: lane["error"] or said(lane, data),
+    }
     parts = [
         f"{name} {len(value) if name == 'images' else value}"
         for name, value in settings.items()
         if value not in ("", None, [], {}) and name != "greedy"
     ]
     ended = "" if data["complete"] else "Stopped before the end. "
-    return "\n".join([*lines, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
+    table = markdown(columns, data["lanes"], left=(text,))
+    return "\n".join([table, "", f"{ended}Measured on {describe(data['machine'])}; {', '.join(parts)}.", ""])
 
 
 def said(lane: dict[str, Any], data: dict[str, Any]) -> str:
@@ -184,5 +180,7 @@ def said(lane: dict[str, Any], data: dict[str, Any]) -> str:
     return f"{exact['promise']}: {exact['identical']} of {exact['runs']} identical{where}{margin}"
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def _faster(found: dict[str, Any] | None) -> str:
+    from workbench.trace.speedup import Estimate
+
+    return Estimate(**found).sentence if found else "–"

@@ -9,7 +9,8 @@ import typer
 
 from workbench.core.params import ParamSpec
 from workbench.engine import devices
-from workbench.engine.bundle import known_targets
+from workbench.engine.names import known_targets
+from workbench.engine.placed import trained_for
 from workbench.engine.published import PUBLISHED
 from workbench.methods import known
 
@@ -21,12 +22,12 @@ def methods(incomplete: str) -> Iterator[tuple[str, str]]:
 
 def targets(incomplete: str) -> Iterator[str]:
     """Bundled and published models that can be verified; folders and files are completed by the shell."""
-    return _beginning(incomplete, (*(name for name, _, _ in known_targets() if "drafter" not in name), *PUBLISHED))
+    return _beginning(incomplete, (*(name for name, _, its in known_targets() if not trained_for(its)), *PUBLISHED))
 
 
 def drafters(incomplete: str) -> Iterator[str]:
     """Bundled draft models."""
-    return _beginning(incomplete, ("auto", "none", *(name for name, _, _ in known_targets() if "drafter" in name)))
+    return _beginning(incomplete, ("auto", "none", *(name for name, _, its in known_targets() if trained_for(its))))
 
 
 def dtypes(incomplete: str) -> Iterator[str]:

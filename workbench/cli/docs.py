@@ -43,6 +43,7 @@ def docs(
     debug: Debug = False,
 ) -> None:
     """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
+    from workbench.bench import board, claimsboard  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
 
@@ -54,6 +55,7 @@ def docs(
             write_whole(source.FILE, wanted.encode())
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
+    files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)

@@ -10,10 +10,10 @@ from typing import Any
 
 Progress = Callable[[int, int, str], None]
 LANES, PRESETS, REPEATS, TOKENS = ("draft-model", "draft-tree", "prompt-lookup"), 2, 5, 64
-"""As `views/js/comparechoice.js` begins, with more repeats: the intervals are tighter than after a first look."""
+"""As `views/js/compare/choice.js` begins, with more repeats: the intervals are tighter than after a first look."""
 AXES = {"depth": (1, 2, 4, 6), "temperature": (0.0, 0.7)}
 SWEEP: dict[str, Any] = {"group": "stories", "limit": 4, "repeats": 3, "max_new_tokens": 48}
-"""As `views/js/sweepchoice.js` begins, with more prompts and repeats."""
+"""As `views/js/sweep/choice.js` begins, with more prompts and repeats."""
 
 
 def compare(target: str, say: Progress) -> dict[str, Any]:

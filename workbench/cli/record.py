@@ -6,7 +6,6 @@ The text of a recording is decided by its prompt, seed and models; its times are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,8 @@ from workbench.cli.bench import progress_bar
 from workbench.cli.examples import EXAMPLES
 from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
+from workbench.engine.bundle import VISION_TARGET
+from workbench.engine.declared import Recording
 from workbench.service.checks import about, check_models
 from workbench.trace.events import Trace
 
@@ -25,52 +26,19 @@ SEEDS = 12
 """Tries at a sampled recording."""
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
-    """What is recorded of a method: a prompt that shows its idea, and the settings.
-
-    Attributes:
-        presets: names of prompts in `workbench.service.presets`; the next one is taken where a recording does not
-            hold what the guided tour asks its learner to find.
-        params: of the method and of sampling; what is missing has its default.
-        switch: (round, method) where another method takes over, or None.
-        scene: name of a bundled picture that is described instead of a preset, or None.
-        drafter: draft model of such a run; None: the one that belongs to the target.
-    """
-
-    presets: tuple[str, ...] = ("story", "chat", "code")
-    params: Mapping[str, Any] = field(default_factory=dict)
-    switch: tuple[int, str] | None = None
-    scene: str | None = None
-    drafter: str | None = None
+SWITCH, SWITCHED = Recording(("copy ×3",)), (3, "prompt-lookup")
+"""The recording "switch", which is no method's: it begins with a draft model, and in a round another takes over."""
+QUESTION = "Describe every object, left to right."
 
 
-SAMPLED = {"temperature": 0.8}
-SCENE, QUESTION = "four-shapes", "Describe every object, left to right."
-VISION_TARGET = "vision-target"
-TAKES = {
-    **{name: Take(scene=SCENE) for name in ("vlm-text-only", "vlm-draft", "eagle-vlm", "msd", "flash")},
-    "specvlm": Take(scene=SCENE, params={"compressor": "prune", "ratio": 4}),
-    "draft-tree": Take(params={"temperature": 0.7}),
-    "early-exit": Take(params=SAMPLED),
-    "draft-tree-sampled": Take(params=SAMPLED),
-    "prompt-lookup": Take(("copy ×3",)),
-    "lookahead-trie": Take(("copy ×3",)),
-    "medusa-typical": Take(params=SAMPLED),
-    "oracle": Take(params={"acceptance": 0.8}),
-    "switch": Take(("copy ×3",), switch=(3, "prompt-lookup")),
-}
-"""Takes that differ from the default one. "switch" is no method: it begins as a draft model."""
-
-
-def shoot(name: str, take: Take, models: Any, preset: str, seed: int) -> Trace:
+def shoot(name: str, take: Recording, models: Any, preset: str, seed: int) -> Trace:
     """Run one take on its own and return its trace."""
     from workbench.engine import Engine, Request
     from workbench.methods import registry
-    from workbench.service.backend import split_params
+    from workbench.service.params import split_params
     from workbench.service.presets import presets
 
-    method = registry.get(name if take.switch is None else "draft-model")
+    method = registry.get("draft-model" if take is SWITCH else name)
     mine, sampling = split_params(method, dict(take.params))
     prompt = next(p["prompt"] for p in presets() if p["name"] == preset)
     request = Request(prompt, method.with_params(**mine), sampling, max_new_tokens=TOKENS, seed=seed)
@@ -78,13 +46,13 @@ def shoot(name: str, take: Take, models: Any, preset: str, seed: int) -> Trace:
     row = engine.submit(request)
     while not engine.idle:
         engine.step()
-        if take.switch and row.trace is not None and len(row.trace.rounds) == take.switch[0]:
-            row.change(registry.get(take.switch[1]), {})
+        if take is SWITCH and row.trace is not None and len(row.trace.rounds) == SWITCHED[0]:
+            row.change(registry.get(SWITCHED[1]), {})
     assert row.trace is not None
     return on_this_machine(row.trace)
 
 
-def record_picture(name: str, take: Take) -> Trace:
+def record_picture(name: str, take: Recording) -> Trace:
     """Describe a bundled picture, and say on which patches the words lean."""
     from workbench.client import Workbench
     from workbench.views import scenes
@@ -94,7 +62,7 @@ def record_picture(name: str, take: Take) -> Trace:
     with Workbench(target=VISION_TARGET) as wb:
         prompt = wb.chat_prompt([{"role": "user", "content": parts}])
         wb.generate(prompt, "autoregressive", images=[url], max_new_tokens=TOKENS)  # the first run of a process is slow
-        options: dict[str, Any] = {"drafter": take.drafter, "images": [url], "max_new_tokens": scenes.CAPTION_TOKENS}
+        options: dict[str, Any] = {"images": [url], "max_new_tokens": scenes.CAPTION_TOKENS}
         run = wb.start(prompt, name, params=dict(take.params), **options)
         made = run.wait()
         made.attribution = run.explain()
@@ -103,14 +71,14 @@ def record_picture(name: str, take: Take) -> Trace:
 
 def on_this_machine(trace: Trace) -> Trace:
     """The trace, with the machine's name in it."""
-    from workbench.bench.machine import machine_facts
+    from workbench.engine.machine import machine_facts
 
     facts = machine_facts()
     trace.header.hardware = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
     return trace
 
 
-def best(name: str, take: Take, models: Any, others: Mapping[str, Trace]) -> Trace:
+def best(name: str, take: Recording, models: Any, others: Mapping[str, Trace]) -> Trace:
     """The first try that holds what the guided tour asks its learner to find; without such a try, the first one."""
     if take.scene is not None:
         return record_picture(name, take)
@@ -148,7 +116,7 @@ def record(
 
     with about("only"):
         for name in only or ():
-            if name not in TAKES and name not in EXAMPLES:
+            if name != "switch" and name not in EXAMPLES:
                 known.get(name)
     check_models(target, DEFAULT_DRAFTER, "auto", "auto")
     checks.folder_to_write(out, "out")
@@ -168,10 +136,10 @@ def record(
         return
     models = load(target, DEFAULT_DRAFTER, "auto")
     made: dict[str, Trace] = {}
-    shoot("autoregressive", Take(), models, "story", 0)  # the first run of a process is slow
+    shoot("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
     for name in methods:
-        take = TAKES.get(name, Take())
-        reason = "" if take.switch or take.scene else models.why_not(registry.get(name).needs)
+        take = SWITCH if name == "switch" else registry.get(name).recording
+        reason = "" if take is SWITCH or take.scene else models.why_not(registry.get(name).needs)
         if reason:
             print(f"{name:20} left out: {reason}")
             continue

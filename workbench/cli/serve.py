@@ -11,6 +11,7 @@ import typer
 from workbench.cli import say
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Target
 from workbench.client.keys import KEY
+from workbench.engine.placed import named
 from workbench.service.checks import about, check_model, check_models, check_port, choose_method
 
 
@@ -96,5 +97,5 @@ def serve(
         if not say.is_quiet():
             usual = choose_method(pair)[0]
             url = f"{'https' if https else 'http'}://{host}:{port}/v1"
-            print(f"Serving {target} on {url}; by default with {usual}", file=sys.stderr, flush=True)
+            print(f"Serving {named(target)} on {url}; by default with {usual}", file=sys.stderr, flush=True)
         run(bench, host, port, opened, **https)

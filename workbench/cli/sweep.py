@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,10 +125,10 @@ def crew_of(
 
         return here(connected(connect, api_key))
     if ray is not None:
-        from workbench.bench.on_ray import on_ray
+        from workbench.service.on_ray import on_ray
 
         return on_ray(ray, gpus=gpus, **backend)
-    from workbench.bench.workers import processes
+    from workbench.service.workers import processes
 
     return processes(workers, **backend)
 
@@ -145,16 +147,18 @@ def write(update: Any, path: Path) -> None:
 
 def to_markdown(update: Any) -> str:
     """The grid of speed-ups and of τ, rows by the first axis, columns by the second; what failed is said below."""
+    from workbench.bench.markdown import markdown
+
     first, *more = update.sweep.axes
-    columns = more[0].values if more else ("",)
     parts = []
     for metric, title in (("speedup", "speed-up"), ("tau", "τ")):
-        head = f"| {title}: {first.name} ↓ {more[0].name + ' →' if more else ''} | {' | '.join(map(str, columns))} |"
-        lines = [head, f"|---|{'--:|' * len(columns)}"]
-        for value in first.values:
-            cells = [_cell(update.at(value, c) if more else update.at(value), metric) for c in columns]
-            lines.append(f"| {value} | {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
+        columns: dict[str, Callable[[Any], Any]] = {
+            f"{title}: {first.name} ↓ {f'{more[0].name} →' if more else ''}": str
+        }
+        for value in more[0].values if more else ("",):
+            also = (value,) if more else ()
+            columns[str(value)] = partial(lambda metric, also, own: _cell(update.at(own, *also), metric), metric, also)
+        parts.append(markdown(columns, first.values))
     failed = {r.error for r in update.results.values() if r.error}
     parts += [f"failed: {error}" for error in sorted(failed)]
     kept = f"; {update.kept} were there already" if update.kept else ""
@@ -165,8 +169,7 @@ def to_markdown(update: Any) -> str:
 
 
 def _cell(result: Any, metric: str) -> str:
+    from workbench.bench.markdown import span
+
     found = result.figures.get(metric)
-    if not found:
-        return {"failed": "failed"}.get(result.state, "–")
-    interval = "" if found["low"] is None else f" ({found['low']:.2f}–{found['high']:.2f})"
-    return f"{found['value']:.2f}{interval}, {found['n']}"
+    return f"{span(found)}, {found['n']}" if found else "failed" if result.state == "failed" else "–"

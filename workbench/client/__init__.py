@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.client.handle import RunHandle
+from workbench.client.protocol import Client
 
 if TYPE_CHECKING:
     from workbench.client.client import Workbench
 
-__all__ = ["RunHandle", "Workbench"]
+__all__ = ["Client", "RunHandle", "Workbench"]
 
 
 def __getattr__(name: str) -> Any:

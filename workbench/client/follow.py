@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from workbench.client import wire
+from workbench.client.handle import RunHandle
 
 UPDATES_PER_SECOND = 15.0
 """Of a run that is held back, so that each of its rounds comes alone."""
@@ -18,11 +19,11 @@ SIGN_OF_LIFE_S = 0.5
 """Something is said at least this often: Gradio notices that nobody listens any more only when something is said."""
 
 
-async def follow(run: Any, *, seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+async def follow(run: RunHandle, *, seen: int = 0) -> AsyncGenerator[dict[str, Any], None]:
     """What a run does, as it does it. The engine never waits for this: it is asked for what it has recorded.
 
     Args:
-        run: a `workbench.client.RunHandle`.
+        run: to be followed.
         seen: how many rounds are known already.
 
     Yields:

@@ -12,7 +12,7 @@ from workbench.trace.events import Round, Trace
 class RunHandle(Protocol):
     """One generation: follow it, steer it, end it. Thread-safe.
 
-    `workbench.service.Run` (in this process) and `workbench.client.remote.RemoteRun` both are one.
+    `workbench.service.Run` (in this process) and `workbench.client.remoterun.RemoteRun` both are one.
     """
 
     id: str
@@ -30,6 +30,16 @@ class RunHandle(Protocol):
     @property
     def trace(self) -> Trace | None:
         """What was recorded so far; None before the models are loaded. Grows while the run goes on."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """What whoever waits should know: that a model is loaded, why the run failed; empty most of the time."""
+        ...
+
+    @property
+    def explained(self) -> float | None:
+        """Share of its explanation that is done; None: none is under way, or nobody can say."""
         ...
 
     def since(self, n: int) -> dict[str, Any]:

@@ -7,20 +7,30 @@ the stream ends, and gives the run's row to somebody else.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from workbench.client import wire
-from workbench.client.keys import key_for, variables
-from workbench.core.errors import ParameterError, WorkbenchError
-from workbench.trace.events import Footer, Header, Round, Trace
+from workbench.client.answers import checked, unreachable
+from workbench.client.keys import key_for
+from workbench.client.remoterun import RemoteRun
+from workbench.client.requests import Comparing, Generation
+from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
+from workbench.service.limits import Limits
+from workbench.service.users import LOCAL
 
+if TYPE_CHECKING:
+    from workbench.bench.pairing import Pairs
+    from workbench.bench.steps import Step
+    from workbench.engine.extras import Extras
+
+BY_V1 = "Ask the app's /v1/completions for them."
 SILENCE_S = 30.0
 """A stream that is silent for so long is lost; a living server says something twice a second."""
 
@@ -52,7 +62,7 @@ class Remote:
             token = None if is_hub else False
             self._client = Client(url, token=token, verbose=False, download_files=False, headers=user)  # pyright: ignore
         except Exception as problem:
-            raise _unreachable(url, problem, has_key=key is not None) from problem
+            raise unreachable(url, problem, has_key=key is not None) from problem
         if "/stream" not in self._endpoints():
             self._client.close()
             raise WorkbenchError(f"{url} is no workbench.", "Give the address that `python app.py` prints.")
@@ -63,7 +73,7 @@ class Remote:
         """Names of what can be asked there."""
         return {endpoint.api_name for endpoint in self._client.endpoints.values()}
 
-    # -- what there is: see `workbench.client.Workbench` ---------------------------------------------------------------
+    # -- what there is: see `workbench.client.protocol.Client` ---------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         return self._call("targets")["targets"]
@@ -80,15 +90,28 @@ class Remote:
     def presets(self) -> list[dict[str, Any]]:
         return self._call("presets")["presets"]
 
-    def definitions(self) -> dict[str, Any]:
+    def definitions(self) -> dict[str, dict[str, str]]:
         return self._call("definitions")["definitions"]
 
     def device_label(self) -> str:
         return self._call("device_label")["device_label"]
 
+    def barred(self) -> dict[str, str]:
+        """What an app of ZeroGPU cannot do with a run, it says when it is asked to."""
+        return {}
+
+    offers: frozenset[str] = frozenset()
+    ready = True
+    hub_only = True
+    """A name that is not listed there is no folder of this machine."""
+
     @property
-    def limits(self) -> dict[str, Any]:
-        return self._call("limits")["limits"]
+    def limits(self) -> Limits:
+        known = {field.name for field in dataclasses.fields(Limits)}
+        return Limits(**{name: value for name, value in self._call("limits")["limits"].items() if name in known})
+
+    def let_in(self, user: str, counted: bool = True) -> None:
+        """The app counts who asks it."""
 
     def health(self) -> dict[str, Any]:
         return self._call("health")["health"]
@@ -119,25 +142,22 @@ class Remote:
         self,
         prompt: str | list[int],
         method: str = "draft-model",
-        params: dict[str, Any] | None = None,
-        target: str | None = None,
-        drafter: str | None = None,
-        max_new_tokens: int = 128,
-        seed: int = 0,
-        stop: tuple[str, ...] = (),
-        paused: bool = False,
         *,
         images: Sequence[Any] = (),
-        pace: float = 0.0,
+        user: str = LOCAL,
+        lease_s: float | None = None,
+        extras: Extras | None = None,
+        **options: Any,
     ) -> RemoteRun:
-        """Start a generation there and follow it. It ends there when this process goes away."""
+        """Start a generation there and follow it. It ends there when this process goes away, whatever its lease."""
+        if extras is not None:
+            raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had here.", BY_V1)
         pictures = [wire.data_url(image) for image in images]
-        asked = (prompt, method, params, target, drafter, max_new_tokens, seed, list(stop), paused, pictures, pace)
-        return self._follow("stream", asked)
+        return self._follow("stream", Generation.arguments(prompt=prompt, method=method, images=pictures, **options))
 
     def run(self, run_id: str) -> RemoteRun:
         """Follow a run that somebody else started. It goes on when this process goes away."""
-        return self._follow("follow", (run_id,))
+        return self._follow("follow", [run_id])
 
     def comparing(
         self,
@@ -145,29 +165,27 @@ class Remote:
         lanes: Sequence[Any],
         *,
         stopped: Callable[[], bool] = lambda: False,
-        user: str = "",
+        user: str = LOCAL,
         **settings: Any,
-    ) -> Iterator[Any]:
+    ) -> Iterator[Step]:
         """The steps of a comparison there, which ends when nobody listens. `user` is decided by the server.
 
         Ctrl-C, or `stopped`, ends it there; what was measured until then is in the last step here.
         """
-        from dataclasses import replace
-
         from workbench.bench.compare import Plan, prepare
         from workbench.bench.steps import Hearing, Step
 
         plan = Plan(**settings)
-        checked = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
-        texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in checked.prompts]
-        wanted = [measured.lane.to_wire() for measured in checked.lanes if not measured.added]
-        given = (plan.target, plan.max_new_tokens, plan.seed, plan.sampling, list(plan.stop), plan.repeats)
-        asked, heard = (texts, wanted, *given, list(plan.images)), Hearing(checked)
+        planned = prepare([prompts] if isinstance(prompts, str) else prompts, lanes, plan)
+        texts = [{"text": p.prompt, "name": p.name, "group": p.group, "chat": p.chat} for p in planned.prompts]
+        wanted = [measured.lane.to_wire() for measured in planned.lanes if not measured.added]
+        given = {name: getattr(plan, name) for name in Comparing.model_fields if hasattr(plan, name)}
+        asked, heard = Comparing.arguments(prompts=texts, lanes=wanted, **given), Hearing(planned)
         last = Step(0, 0, "")
         try:
             with contextlib.closing(self._events("comparing", asked)) as messages:  # pyright: ignore
                 for message in messages:
-                    last = heard.step(_checked(message))
+                    last = heard.step(checked(message))
                     if last.last:
                         break
                     yield last
@@ -176,8 +194,15 @@ class Remote:
         except KeyboardInterrupt:
             pass
         except httpx.HTTPError as problem:
-            raise _unreachable(self.url, problem) from problem
-        yield replace(last, text=last.text if last.last else "stopped", comparison=checked, last=True)
+            raise unreachable(self.url, problem) from problem
+        yield dataclasses.replace(last, text=last.text if last.last else "stopped", comparison=planned, last=True)
+
+    def estimate(self, request: dict[str, Any]) -> str:
+        return ""
+
+    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
+        """Not here. Raises MethodUnavailableError."""
+        raise MethodUnavailableError("A speed-up is measured pair by pair where the models are.", "Use `compare`.")
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """What decides a measurement there; None where that app is too old to say."""
@@ -195,10 +220,10 @@ class Remote:
         """
         answer: dict[str, Any] = {}
         try:
-            for message in self._events("explain", (run_id,)):
-                answer = _checked(message)
+            for message in self._events("explain", [run_id]):
+                answer = checked(message)
         except httpx.HTTPError as problem:
-            raise _unreachable(self.url, problem) from problem
+            raise unreachable(self.url, problem) from problem
         if "attribution" not in answer:
             raise WorkbenchError("That app explains runs otherwise.", "Bring it and this one to one version.")
         return answer["attribution"]
@@ -223,15 +248,15 @@ class Remote:
         try:
             answer = self._client.predict(*arguments, **named, api_name=f"/{name}")
         except Exception as problem:
-            raise _unreachable(self.url, problem) from problem
-        return _checked(answer)
+            raise unreachable(self.url, problem) from problem
+        return checked(answer)
 
-    def _follow(self, name: str, arguments: tuple[Any, ...]) -> RemoteRun:
+    def _follow(self, name: str, arguments: Sequence[Any]) -> RemoteRun:
         run = RemoteRun(self, self._events(name, arguments))
         self._runs = [other for other in self._runs if not other.ended] + [run]
         return run
 
-    def _events(self, name: str, arguments: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
+    def _events(self, name: str, arguments: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """The messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
 
         Closing the iterator closes the connection.
@@ -265,192 +290,3 @@ class Remote:
                     elif kind == "unexpected_error":
                         raise WorkbenchError(str(message.get("message")))
         self._sessions.append(session)  # used up to its end, so it can be used again
-
-
-class RemoteRun:
-    """A run in a backend elsewhere, mirrored here by a thread; a `workbench.client.RunHandle`.
-
-    Args:
-        remote: where it runs.
-        events: its messages; the first one says its id, or why there is no run.
-
-    Raises:
-        WorkbenchError: the run could not be started, or is not known there.
-    """
-
-    def __init__(self, remote: Remote, events: Iterator[dict[str, Any]]) -> None:
-        self._remote = remote
-        self._events = events
-        self._news = threading.Condition()
-        self._trace: Trace | None = None
-        self._last: dict[str, Any] = {}
-        self._left = False
-        try:
-            first = _checked(next(events))
-        except (httpx.HTTPError, StopIteration) as problem:
-            raise _unreachable(remote.url, problem) from problem
-        self.id: str = first["run"]
-        self._take(first)
-        threading.Thread(target=self._mirror, name=f"workbench-follow-{self.id[:6]}", daemon=True).start()
-
-    # -- following: see `workbench.client.RunHandle` -------------------------------------------------------------------
-
-    @property
-    def state(self) -> str:
-        return self._last["state"]
-
-    @property
-    def ended(self) -> bool:
-        return self.state in wire.ENDED
-
-    @property
-    def message(self) -> str:
-        """What the backend has to say about the run: that it loads a model, why it failed."""
-        return self._last["message"]
-
-    @property
-    def trace(self) -> Trace | None:
-        return self._trace
-
-    def since(self, n: int) -> dict[str, Any]:
-        with self._news:
-            rounds = self._rounds(n)
-            header = self._trace.header.to_wire() if self._trace is not None else None
-            return self._last | {"header": header, "rounds": [r.to_wire() for r in rounds], "seq": n + len(rounds)}
-
-    def __iter__(self) -> Iterator[Round]:
-        n = 0
-        while True:
-            with self._news:
-                while not (rounds := self._rounds(n)) and not self.ended:
-                    self._news.wait()
-            if not rounds:
-                return
-            yield from rounds
-            n += len(rounds)
-
-    def wait(self, timeout: float | None = None) -> Trace:
-        with self._news:
-            if not self._news.wait_for(lambda: self.ended, timeout):
-                raise TimeoutError(f"The run has not ended after {timeout:g} s.")
-        if self.state == "error":
-            problem = self._last.get("problem")
-            raise wire.error_from_wire(problem or {"message": self._last["footer"]["error"]})
-        if self._trace is None:
-            raise WorkbenchError("The run was cancelled before it started.")
-        return self._trace
-
-    # -- steering ------------------------------------------------------------------------------------------------
-
-    def change(
-        self,
-        method: str | None = None,
-        params: dict[str, Any] | None = None,
-        drafter: str | None = None,
-        images: Sequence[Any] = (),
-        sees: str = "both",
-        pace: float | None = None,
-    ) -> None:
-        pictures = [wire.data_url(image) for image in images]
-        self._remote._call("change", self.id, method, params, drafter, pictures, sees, pace)
-
-    def explain(self) -> dict[str, Any]:
-        found = self._remote.explained(self.id)
-        if self._trace is not None:
-            self._trace.attribution = found
-        return found
-
-    def pause(self) -> None:
-        self._remote._call("control", self.id, "pause")
-
-    def resume(self) -> None:
-        self._remote._call("control", self.id, "resume")
-
-    def step(self) -> None:
-        self._remote._call("control", self.id, "step")
-
-    def cancel(self) -> None:
-        if not self.ended:
-            self._remote._call("control", self.id, "cancel")
-
-    def _rounds(self, n: int) -> list[Round]:
-        return self._trace.rounds[n:] if self._trace is not None else []
-
-    # -- the mirror ----------------------------------------------------------------------------------------------
-
-    def _mirror(self) -> None:
-        problem: WorkbenchError | None = None
-        try:
-            for message in self._events:
-                self._take(_checked(message))
-                if self._left:
-                    break
-        except (WorkbenchError, httpx.HTTPError) as error:
-            problem = _unreachable(self._remote.url, error)
-        except BaseException as error:  # this thread's end would leave those who wait for it waiting
-            problem = WorkbenchError(f"The server's answer was not understood: {type(error).__name__}.")
-        finally:
-            with contextlib.suppress(Exception):
-                self._events.close()  # pyright: ignore[reportAttributeAccessIssue]
-        if not self.ended:
-            self._lost(problem or WorkbenchError("The connection was closed before the run ended."))
-
-    def _take(self, message: dict[str, Any]) -> None:
-        if not message:
-            return  # a sign of life
-        with self._news:
-            if message["header"] is not None:
-                header = Header.from_wire(message["header"])
-                if self._trace is None:
-                    self._trace = Trace(header)
-                self._trace.header = header  # once more when prefill has ended
-            if self._trace is not None:
-                self._trace.rounds += [Round.from_wire(r) for r in message["rounds"]]
-                if message["footer"] is not None:
-                    self._trace.footer = Footer(**message["footer"])
-            self._last = {**message, "rounds": []}
-            self._news.notify_all()
-
-    def _lost(self, problem: WorkbenchError) -> None:
-        with self._news:
-            footer = Footer(reason="error", error=str(problem))
-            if self._trace is not None:
-                footer.text = self._trace.text
-                self._trace.footer = footer
-            told = wire.error_to_wire(problem)
-            self._last |= {"state": "error", "message": str(problem), "problem": told, "footer": footer.to_wire()}
-            self._news.notify_all()
-
-    def _leave(self) -> None:
-        """Stop following; the server ends the run if it was started here."""
-        self._left = True
-
-
-def _checked(answer: Any) -> dict[str, Any]:
-    if not isinstance(answer, dict):
-        raise WorkbenchError("The server answered with something else than an object.")
-    if set(answer) == {"error"}:
-        raise wire.error_from_wire(answer["error"])
-    return answer
-
-
-def _unreachable(url: str, problem: BaseException, has_key: bool = False) -> WorkbenchError:
-    """Why a server did not answer, for people. `has_key`: it was sent one."""
-    if isinstance(problem, WorkbenchError):
-        return problem
-    if isinstance(problem, httpx.TimeoutException):
-        return WorkbenchError(f"{url} did not answer in time.", "Try again, or look at the server's log.")
-    if isinstance(problem, httpx.TransportError):
-        return WorkbenchError(
-            f"Nobody answers at {url}.", "Start the app there (`python app.py`), or check the address."
-        )
-    if isinstance(problem, httpx.HTTPStatusError):
-        return WorkbenchError(f"{url} answered with status {problem.response.status_code}.", "Check the address.")
-    if type(problem).__name__ == "AuthenticationError":  # gradio_client's
-        given = "Give --api-key, or Workbench(url, key=…)"
-        remedy = " or set ".join([given, *variables(url)[:1]]) + "."
-        return WorkbenchError(f"{url} needs a key{', and this is not it' if has_key else ''}.", remedy)
-    if type(problem).__name__ == "TooManyRequestsError":
-        return WorkbenchError(f"{url} has had too many requests, or wrong keys, from here.", "Try again in a minute.")
-    reason = " ".join(str(problem).split())[:200] or type(problem).__name__
-    return WorkbenchError(f"{url} cannot be used: {reason}", "Check the address; a private Space needs HF_TOKEN.")

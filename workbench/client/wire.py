@@ -6,21 +6,16 @@ Everything that reaches a server from outside passes through this module once, w
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import logging
 import re
-import secrets
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
 from workbench.engine.converted import is_gguf
-from workbench.engine.placed import as_typed
-from workbench.methods.choice import choose
 from workbench.trace.files import read_regular
 
 logger = logging.getLogger("workbench.wire")
@@ -31,42 +26,11 @@ ITEMS = 64
 INTEGERS = 2**63
 ENDED = ("finished", "cancelled", "error")
 """States of a run in which nothing more will come."""
-ACTIONS = ("pause", "resume", "step", "cancel")
-_SALT = secrets.token_hex(16)
 
 _KINDS = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _PATH = re.compile(r"(?<![\w/:.<])(?:~|[A-Za-z]:)?[/\\](?:[\w.@+~ -]+[/\\])+[\w.@+~-]*")
 _SECRET = re.compile(r"\b(?:hf|sk)[_-][A-Za-z0-9_-]{8,}")
-
-
-def user_key(address: str = "", *who: str | None) -> str:
-    """Who asks as an opaque key, useless outside this process: a part for the address, one for the session at it.
-
-    Only the former is known, by the connection; the latter is what the caller says. A network of IPv6 addresses counts
-    as one: whoever has one of 2^64 has all of them.
-    """
-    address = network_of(address)
-    parts = [address], [address, *map(str, who)]
-    return ".".join(hashlib.sha256(" ".join([_SALT, *part]).encode()).hexdigest()[:16] for part in parts)
-
-
-def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the first 64 bits of an IPv6 one; anything else as it stands.
-
-    Example:
-        >>> network_of("2001:db8:1:2:3:4:5:6"), network_of("::ffff:1.2.3.4"), network_of("1.2.3.4")
-        ('2001:db8:1:2::', '1.2.3.4', '1.2.3.4')
-    """
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> 64 << 64))
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -250,7 +214,9 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = False) -> str | None:
-    """The name of a model, or None. Folders and files of the server are not named over the wire, unless it lists them.
+    """The name of a model, or None. Folders and files of the server go by the names that it lists, and by no path.
+
+    Not even by one that its command line was given: who guesses that would learn where on the machine models lie.
 
     Args:
         name: of the field, for the message.
@@ -264,7 +230,7 @@ def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = Fal
     """
     if value is None or value == "":
         return None
-    given = as_typed(text(name, value))
+    given = text(name, value)
     is_id = _HUB_NAME.fullmatch(given) and ".." not in given and not is_gguf(given)
     if given in known or (is_id and (hub_only or not _is_place(given))):
         return given
@@ -277,131 +243,6 @@ def _is_place(name: str) -> bool:
         return Path(name).exists()
     except OSError:  # it is there, and may not be looked at
         return True
-
-
-def models(client: Any, target: Any, drafter: Any) -> tuple[str | None, str | None]:
-    """The names of a target and a drafter, checked.
-
-    Raises:
-        ModelError: one is not the name of a model.
-    """
-    listed = ["auto", "none", *(entry["name"] for entry in (*client.targets(), *client.drafters()))]
-    apart = getattr(client, "hub_only", False) is True
-    return model_name("target", target, listed, apart), model_name("drafter", drafter, listed, apart)
-
-
-def start_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """A request for a generation, checked: keywords of `Workbench.start`. What is missing or None has its default.
-
-    Raises:
-        WorkbenchError: something in it is wrong.
-    """
-    asked = {name: value for name, value in request.items() if value is not None}
-    target, drafter = models(client, asked.get("target"), asked.get("drafter"))
-    return {
-        "prompt": prompt(asked.get("prompt", "")),
-        "method": text("method", asked.get("method")) if "method" in asked else usual_method(client, target, drafter),
-        "params": params(asked.get("params")),
-        "target": target,
-        "drafter": drafter,
-        "max_new_tokens": whole("max_new_tokens", asked.get("max_new_tokens", 128)),
-        "seed": whole("seed", asked.get("seed", 0)),
-        "stop": stops(asked.get("stop")),
-        "paused": asked.get("paused") is True,
-    } | _only_given(images=images(asked.get("images")), pace=asked.get("pace"))
-
-
-def _only_given(**options: Any) -> dict[str, Any]:
-    """Those that were asked for: a client need not know what nobody wants of it."""
-    return {name: value for name, value in options.items() if value}
-
-
-def usual_method(client: Any, target: str | None, drafter: str | None) -> str:
-    """The method that decodes where a request names none: see `workbench.methods.choice`."""
-    reasons = {method["name"]: method["reason"] for method in client.methods(target, drafter)}
-    return choose(lambda name: reasons.get(name, f"There is no {name}."))[0]
-
-
-def compare_options(client: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """A request for a comparison, checked: keywords of `Workbench.comparing`. What is missing or None has its default.
-
-    Raises:
-        WorkbenchError: something in it is wrong.
-    """
-    asked = {name: value for name, value in request.items() if value is not None}
-    prompts, lanes = asked.get("prompts", ""), asked.get("lanes")
-    if not isinstance(prompts, list):
-        prompts = [prompts]
-    if not 0 < len(prompts) <= ITEMS:
-        raise PromptError("prompts is not a list of prompts.", f"Give 1 to {ITEMS}.")
-    if not isinstance(lanes, list) or not 0 < len(lanes) <= ITEMS:
-        raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
-    return {
-        "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(prompts)],
-        "lanes": [lane(client, each) for each in lanes],
-        "target": models(client, asked.get("target"), None)[0],
-        "max_new_tokens": whole("max_new_tokens", asked.get("max_new_tokens", 64), 1),
-        "seed": whole("seed", asked.get("seed", 0)),
-        "sampling": params(asked.get("sampling")),
-        "stop": stops(asked.get("stop")),
-        "repeats": whole("repeats", asked.get("repeats", 3), 1),
-    } | ({"images": tuple(pictures)} if (pictures := images(asked.get("images"))) else {})
-
-
-def _named_prompt(value: Any, index: int) -> Any:
-    """A text, or an object with text and perhaps name, group and chat, as a `workbench.bench.prompts.BenchPrompt`."""
-    from workbench.bench.prompts import BenchPrompt
-
-    given = value if isinstance(value, dict) else {"text": value}
-    try:
-        name, group = (
-            text(field, given.get(field) or default)
-            for field, default in (("name", f"prompt {index + 1}"), ("group", "all"))
-        )
-        return BenchPrompt(name, text("A prompt", given.get("text"), None), group, given.get("chat") is True)
-    except ParameterError as error:
-        raise PromptError(error.message, error.remedy) from None
-
-
-def lane(client: Any, value: Any) -> dict[str, Any]:
-    """A lane as plain data; its draft model is one that the server lists, or a Hub id.
-
-    Raises:
-        WorkbenchError: something in it is wrong.
-    """
-    from workbench.bench.lanes import Lane  # brings PyTorch
-
-    found = Lane.of(text("A lane", value, MESSAGE_CHARS) if isinstance(value, str) else value)
-    params(found.params)
-    return found.to_wire() | {"drafter": models(client, None, found.drafter)[1]}
-
-
-def change_options(
-    client: Any, method: Any, values: Any, drafter: Any, pictures: Any = None, sees: Any = "both", pace: Any = None
-) -> dict[str, Any]:
-    """A request for a change, checked: keywords of `Run.change`.
-
-    Raises:
-        WorkbenchError: something in it is wrong.
-    """
-    return {
-        "method": text("method", method) if method else None,
-        "params": params(values),
-        "drafter": models(client, None, drafter)[1],
-        "images": images(pictures),
-        "sees": text("sees", sees),
-    } | ({} if pace is None else {"pace": pace})
-
-
-def action(value: Any) -> str:
-    """What can be done with a run besides changing it: the name of the method of `RunHandle` that does it.
-
-    Raises:
-        ParameterError: there is no such action.
-    """
-    if value not in ACTIONS:
-        raise ParameterError("There is no such action.", f"Use one of {', '.join(ACTIONS)}.")
-    return value
 
 
 def _kind(value: Any) -> str:

@@ -105,7 +105,8 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
 
     For a chain of sampled tokens this is speculative sampling; for siblings drawn without replacement it is recursive
     rejection sampling; for deterministic siblings the law of a proposal is a point mass, and the rule becomes "draw
-    from the target and follow the draw". All parents of the tree are treated at once; the loop is over siblings.
+    from the target and follow the draw"; in a mixed tree each sibling has a law of its own, and is any of these. All
+    parents of the tree are treated at once; the loop is over siblings.
 
     Args:
         tree: siblings in the order they were drawn.
@@ -118,20 +119,25 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
     n = len(tree)
     if n == 0:
         return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
-    if tree.q is None or tree.q_of is None:
+    if tree.q is None or (tree.q_of is None and tree.law_of is None):
         return _point_rejection(tree, p, u_stop)
     parents, tokens = tree.parents, tree.tokens
     rank = _ranks(parents)
     left = p  # [N+1, V] what is left of the law
-    q = tree.q[tree.q_of.clamp_min(0)].to(p.dtype)  # [N+1, V]
+    q = _laws_at(tree, p)  # [N+1, V]
+    free = torch.ones_like(p) if tree.law_of is not None else None  # [N+1, V] 0 where an elder sibling has the token
     accept, r, q_left = p.new_zeros(n), p.new_zeros(n), p.new_zeros(n)
-    drawn_from = q
+    q_first = q[parents + 1, tokens] if tree.law_of is None else _own_chance(tree).to(p.dtype)
     index = torch.arange(n, device=p.device)
     for k in range(tree.fanout):
         slot = torch.where(rank == k, parents + 1, n + 1)  # n+1 is a dump
         child = index.new_full((n + 2,), -1).scatter_(0, slot, index)[: n + 1]  # [N+1] k-th child of each place
         has = (child >= 0).unsqueeze(1)
-        x = tokens[child.clamp_min(0)].unsqueeze(1)  # [N+1, 1]
+        child = child.clamp_min(0)
+        x = tokens[child].unsqueeze(1)  # [N+1, 1]
+        if free is not None:
+            q = _own_law(tree, child, x, free)
+            free = torch.where(has, free.scatter(1, x, 0.0), free)
         p_x = left.gather(1, x)
         if k:
             r = torch.where(rank == k, p_x.squeeze(1)[parents + 1], r)
@@ -149,8 +155,44 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
             # (products, because `torch.where` with one condition a row is several times slower)
             stays = (~has | (rest.sum(1, keepdim=True) <= 0)).to(p.dtype)
             left = rest.mul_(1 - stays).add_(left * stays)
-    inputs = {"q": drawn_from[parents + 1, tokens], "residual": r, "q_left": q_left}
+    inputs = {"q": q_first, "residual": r, "q_left": q_left}
     return Ruling(accept, pick(left, u_stop), reason=Reason((RATIO, RESIDUAL), inputs))
+
+
+def _laws_at(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
+    """The law that all children of a place were drawn from; of a mixed tree, any: each node has its own there."""
+    if tree.q_of is None:
+        return p
+    assert tree.q is not None
+    return tree.q[tree.q_of.clamp_min(0)].to(p.dtype)
+
+
+def _own_law(
+    tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
+) -> Float[Tensor, "n V"]:
+    """The law that each of these nodes of a mixed tree was drawn from, given its elder siblings.
+
+    Args:
+        tree: the draft.
+        node: indices.
+        x: their tokens.
+        free: 0 where an elder sibling has the token, else 1.
+    """
+    assert tree.q is not None
+    assert tree.law_of is not None
+    law_of = tree.law_of[node]
+    law = tree.q[law_of.clamp_min(0)].to(free.dtype)
+    if tree.without is not None:
+        law = torch.where(tree.without[node].unsqueeze(1), _normalised(law * free, law), law)
+    return torch.where((law_of < 0).unsqueeze(1), torch.zeros_like(law).scatter_(1, x, 1.0), law)
+
+
+def _own_chance(tree: DraftTree) -> Float[Tensor, " N"]:
+    """The chance of each node of a mixed tree under the law it was drawn from; 1 where it was chosen."""
+    assert tree.q is not None
+    assert tree.law_of is not None
+    chance = tree.q[tree.law_of.clamp_min(0), tree.tokens]
+    return torch.where(tree.law_of < 0, torch.ones_like(chance), chance)
 
 
 def _ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:

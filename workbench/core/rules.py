@@ -22,7 +22,7 @@ class Rule:
         name: kebab-case and permanent; traces carry it.
         title: for people.
         formula: what decides, over the symbols in `places`: a probability of acceptance, or a comparison that holds
-            (1) or does not (0). Numbers, ( ), + − · /, min, max, exp and one of = > <: `workbench/views/js/formula.js`
+            (1) or does not (0). Numbers, ( ), + − · /, min, max, exp and one of = > <: `views/js/live/formula.js`
             reads the same.
         places: symbol in the formula → where its value stands: a column of the trace's nodes ("p", "q", "token"), one
             of the rule's inputs ("residual"), a parameter of the method ("epsilon"), or "elders.p", the sum of p over

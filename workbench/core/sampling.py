@@ -84,6 +84,14 @@ def with_history(
     return torch.stack(rows)
 
 
+def sayable(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+    """A drafter's logits; all alike where processors have left it nothing: whatever it then says, the target decides.
+
+    A drafter that keeps a part of the vocabulary may have none of the few tokens that a processor allows.
+    """
+    return logits.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
+
+
 def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
     """Probabilities the next token is drawn from: temperature, then top-k, top-p and min-p, in that order.
 

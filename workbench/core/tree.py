@@ -25,6 +25,8 @@ class Sampling(str, Enum):
     """Drawn from `q`, siblings independent of each other (a chain is the case of one child)."""
     WITHOUT_REPLACEMENT = "without-replacement"
     """Drawn from `q`, siblings in the order drawn, each from what its elder siblings left over."""
+    MIXED = "mixed"
+    """Some chosen, some drawn, by one law or several: `law_of` and `without` say it node by node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,15 @@ class DraftTree:
             proposal is deterministic.
         q: float [M, V] full proposal laws, or None when every proposal is deterministic.
         q_of: int64 [N+1], row of `q` from which the children of node i−1 were drawn (entry 0: of the root); −1: none.
-        sampling: how children were chosen, one rule for the whole tree.
+        sampling: how children were chosen, one rule for the whole tree; or MIXED.
+        law_of: of a mixed tree, int64 [N]: row of `q` each node was drawn from; −1: it was chosen, a point mass, and
+            not by what was drawn beside it.
+        without: of a mixed tree, bool [N]: the node was drawn from what its elder siblings, drawn or chosen, left of
+            its law.
         depth: number of levels (an upper bound, known without asking the device).
         fanout: most children of one node (an upper bound, known without asking the device).
         source: name of the drafter that proposed the nodes (one for all, or one per node).
         score: float [N] or None, a named figure of confidence for display and shape; never used to accept.
-        probe: bool [N] or None, nodes that are computed but can never be accepted.
     """
 
     tokens: Int[Tensor, " N"]
@@ -54,9 +59,10 @@ class DraftTree:
     fanout: int = 1
     q: Float[Tensor, "M V"] | None = None
     q_of: Int[Tensor, " N_plus_1"] | None = None
+    law_of: Int[Tensor, " N"] | None = None
+    without: Bool[Tensor, " N"] | None = None
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None
-    probe: Bool[Tensor, " N"] | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import statistics
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from workbench.engine import remembered
+from workbench.engine.clock import synchronise
 from workbench.engine.models import Models
 from workbench.engine.runner import Runner, Segment
 
@@ -82,10 +84,10 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
             tokens = torch.ones(n, dtype=torch.long, device=runner.device)
             times = []
             for _ in range(repeats + 1):
-                _synchronise(runner.device)
+                synchronise(runner.device)
                 start = time.perf_counter()
                 runner.forward([Segment(slot, tokens)])
-                _synchronise(runner.device)
+                synchronise(runner.device)
                 times.append(time.perf_counter() - start)
                 runner.rewind(slot, context)
             found[n] = statistics.median(times[1:])
@@ -94,16 +96,13 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
         runner.close(slot)
 
 
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _key(models: Models) -> str:
-    drafter = models.drafter
+    """Of this machine, of the models as they are run, and of their configurations: names are those of two folders."""
+    runners = [runner for runner in (models.target, models.drafter) if runner is not None]
+    shapes = hashlib.sha256("\n".join(runner.model.config.to_json_string() for runner in runners).encode())
     parts = [
         platform.node(), platform.machine(), str(os.cpu_count()), str(torch.get_num_threads()), torch.__version__,
-        models.target_name, str(models.target.dtype), str(models.target.device),
-        str(models.drafter_name), str(drafter.dtype if drafter is not None else None),
+        models.target_name, str(models.drafter_name), *(str(runner.dtype) for runner in runners),
+        str(models.target.device), shapes.hexdigest()[:16],
     ]  # fmt: skip
     return "|".join(parts)

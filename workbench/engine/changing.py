@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import ContextError, MethodUnavailableError, PromptError, as_said
 from workbench.core.panics import no_panic
+from workbench.core.sampling import SamplingParams
+from workbench.engine.decoder import Decoder
+from workbench.engine.method import Configured, Promise
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
-from workbench.engine.pictures import tokens_of
 from workbench.engine.request import BOTH, Ask, Row, Settings, Swap
 from workbench.engine.runner import Runner
+from workbench.engine.vision.reading import tokens_of
 
 log = logging.getLogger(__name__)
 
 
-def put_in_force(row: Row, target: Runner) -> None:
+Of = Callable[[Configured], Decoder]
+"""Which decoder writes for a method."""
+
+
+def put_in_force(row: Row, decoder_of: Of) -> None:
     """Take in the changes that were asked for. One that cannot be is said, and the run goes on with what it had."""
     row.changes = []
     if asks := row.take_changes():
-        _take(row, target, asks)
+        _take(row, decoder_of, asks)
 
 
-def _take(row: Row, target: Runner, asks: Sequence[Ask]) -> None:
+def _take(row: Row, decoder_of: Of, asks: Sequence[Ask]) -> None:
     """Take in the changes of `asks` together or, where that cannot be, those that can.
 
     Raises:
@@ -33,39 +40,106 @@ def _take(row: Row, target: Runner, asks: Sequence[Ask]) -> None:
     settings, length = row.settings_after(asks), row.place.length
     try:
         with no_panic():
-            _switch(row, target, settings)
+            _change(row, decoder_of, settings)
     except Exception as error:  # a bug of a method that is not in force yet is no reason to end the run
         if row.place.length != length:  # the next round would read the text without its beginning
             raise
         if len(asks) > 1:  # only those that cannot be are to be left out
             for ask in asks:
-                _take(row, target, [ask])
+                _take(row, decoder_of, [ask])
             return
         settings.refused.append(as_said(error))
     for refused in settings.refused:
         row.say(f"A change cannot be, and the run goes on without it. {refused}")
 
 
-def _switch(row: Row, target: Runner, settings: Settings) -> None:
+def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
     """Put settings into force, whole or not at all.
+
+    Raises:
+        MethodUnavailableError: the models lack what the method needs, or it cannot do what the row asks for.
+        Exception: whatever the new parts raise. The row is then as it was.
+    """
+    configured = settings.configured
+    if reason := why_not(row, configured, settings.models, settings.sampling):
+        raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
+    was, now, then = row.configured.promise, decoder_of(row.configured), decoder_of(configured)
+    if then is now:
+        now.change(row, settings)
+    else:
+        _hand_over(row, now, then, settings)
+    if configured.promise is Promise.APPROXIMATE and was is not Promise.APPROXIMATE:
+        row.say(
+            f"From here on sampled text no longer follows the target's law: {configured.method.title} with these "
+            "settings is approximate. Choose a lossless verifier to keep it."
+        )
+        assert row.trace is not None
+        row.trace.header.promise = configured.promise.value  # of the whole text
+    row.changes += settings.changes
+    if (notice := configured.drafter.notice()) and notice not in _said(row):
+        row.say(notice)
+
+
+def why_not(row: Row, configured: Configured, models: Models, sampling: SamplingParams) -> str:
+    """Why a method cannot run for a row with these models and this sampling; "" where it can."""
+    rounds = configured.rounds
+    return models.why_not(configured.needs) or ("" if rounds is None else rounds.refusal(row, sampling))
+
+
+HELD = ("configured", "models", "sampling", "state", "policy_state", "verifier_state", "taps", "silenced", "vision")
+"""What of a row belongs to its decoder, or says how to decode."""
+
+
+def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
+    """From one decoder to another: the new one opens before the old one closes."""
+    if settings.swaps:
+        raise MethodUnavailableError("Pictures cannot be changed together with the way of decoding.", "Do one first.")
+    old = [getattr(row, name) for name in HELD]
+    row.configured, row.models, row.sampling, row.vision = settings.configured, settings.models, settings.sampling, {}
+    try:
+        with no_panic():
+            then.open(row)
+    except Exception:
+        _put(row, old)
+        raise
+    new = [getattr(row, name) for name in HELD]
+    _put(row, old)
+    close(now, row)
+    _put(row, new)
+
+
+def close(decoder: Decoder, row: Row) -> None:
+    """A decoder gives back what it holds for a row, which goes on with another one, or ends, whatever comes of it."""
+    try:
+        with no_panic():
+            decoder.close(row)
+    except Exception:
+        log.exception("%s could not give back what it held", row.configured.name)
+
+
+def _put(row: Row, held: Sequence[Any]) -> None:
+    for name, value in zip(HELD, held, strict=True):
+        setattr(row, name, value)
+
+
+def switch(row: Row, target: Runner, settings: Settings) -> None:
+    """Other parts, sampling, models or pictures for a row that goes on to draft and verify, whole or not at all.
 
     A new drafter is primed from the committed tokens before the old one gives back what it holds; the tokens and,
     pictures apart, the target's cache stay.
 
     Raises:
-        MethodUnavailableError: the models lack what the method needs.
         Exception: whatever the new parts raise. The row is then as it was.
     """
     configured, models, now = settings.configured, settings.models, row.configured
-    if reason := models.why_not(configured.method.needs):
-        raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
     policy_state = configured.policy.start() if configured.policy != now.policy else row.policy_state
+    verifier, verifier_state, taps = configured.verifier, row.verifier_state, configured.taps(models)
+    if settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models):
+        verifier_state = verifier.prime(row, models)
     if settings.swaps or configured.drafter != now.drafter or models.drafter is not row.models.drafter:
         _change_drafter(row, target, configured.drafter, models, settings.swaps)
-    row.configured, row.models, row.sampling, row.policy_state = configured, models, settings.sampling, policy_state
-    row.changes += settings.changes
-    if (notice := configured.drafter.notice()) and notice not in _said(row):
-        row.say(notice)
+    row.configured, row.models, row.sampling = configured, models, settings.sampling
+    row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
 
 
 def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, swaps: Sequence[Swap]) -> None:

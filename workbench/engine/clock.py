@@ -45,6 +45,12 @@ class Mark:
         return 0.0 if origin is None else origin.elapsed_time(self._event) / 1e3
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until a device has done all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One forward.

@@ -20,28 +20,26 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
+from workbench.engine import remembered
+from workbench.engine.bundle import SOURCE, Told
 from workbench.engine.checksums import NAME, sum_of, what_is_wrong, write_sums
 from workbench.trace.files import PART, check_regular
 
 FORMAT = 2
-"""Grows when copies are made differently: older ones are then made again."""
+"""Grows when copies are made differently: older ones are then made again, and go."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
 """Between two words of how far a copy is that another process makes."""
-SOURCE = "source.json"
-"""In each copy: of what it was made."""
-Told = Callable[[int, int], None]
-"""Called with bytes of the file that are done, and their number in all."""
 
 
 def cache_folder() -> Path:
     """Where copies are kept: `WORKBENCH_CACHE`, or a folder in the user's own cache."""
-    named = os.environ.get("WORKBENCH_CACHE")
+    if named := os.environ.get("WORKBENCH_CACHE"):
+        return Path(named).expanduser() / "models"
     try:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        return remembered.folder() / "models"
     except RuntimeError:  # a user without a home
-        base = Path(tempfile.gettempdir())
-    return (Path(named).expanduser() if named else base / "speculative-decoding-workbench") / "models"
+        return Path(tempfile.gettempdir()) / "speculative-decoding-workbench" / "models"
 
 
 def source_of(place: Path) -> dict[str, str]:
@@ -165,15 +163,28 @@ def is_whole(place: Path) -> bool:
 
 
 def _make(file: Path, place: Path, told: Told) -> None:
-    """Only called by the holder of the lock: parts that lie about belong to nobody."""
     from workbench.engine.gguf import dequantise  # brings PyTorch, which whoever only asks for a copy needs not
 
+    fill(place, lambda part: dequantise(file, part, told))
+    for number in range(1, FORMAT):  # of the same file, as it was made before
+        shutil.rmtree(place.with_name(f"{place.name.rpartition('-v')[0]}-v{number}"), ignore_errors=True)
+
+
+def fill(place: Path, write: Callable[[Path], object]) -> None:
+    """Make a copy whole or not at all, with its sums, in place of what is there.
+
+    Only called by the holder of the lock: parts that lie about belong to nobody.
+
+    Args:
+        place: the copy's folder.
+        write: puts the files into the folder that it is given.
+    """
     for left in place.parent.glob(f".{place.name}.*{PART}"):
         shutil.rmtree(left, ignore_errors=True)
     part = place.with_name(f".{place.name}.{os.getpid()}{PART}")
     part.mkdir()
     try:
-        dequantise(file, part, told)
+        write(part)
         write_sums(part, "*")
         for written in part.iterdir():
             _to_disk(written)

@@ -62,6 +62,25 @@ def check_device(device: str) -> None:
     raise ModelError(f"Device {device!r} is not available here.", remedy())
 
 
+def check_gpu(device: str, what: str) -> None:
+    """Refuse a device that is no GPU, for what is worth nothing elsewhere. What PyTorch finds, it is asked for again.
+
+    Args:
+        device: as `--device` has it, or what became of it.
+        what: needs a GPU, for the message.
+
+    Raises:
+        ModelError: with what to do.
+    """
+    kind = device.partition(":")[0]
+    if kind == "cuda" or (kind == "auto" and "cuda" in kinds()):
+        return
+    raise ModelError(
+        f"{what} needs a GPU, and {'this machine has none' if kind == 'auto' else f'{kind} is none'}.",
+        "Use cuda." if "cuda" in kinds() else "Run it where there is an NVIDIA GPU and a PyTorch built for CUDA.",
+    )
+
+
 def check_dtype(dtype: str, device: str = "auto") -> None:
     """Refuse a number format that is none, or that the device cannot compute in.
 

@@ -19,7 +19,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from workbench.core.errors import ModelError, WorkbenchError
-from workbench.engine.converted import SOURCE, Told
+from workbench.engine.bundle import SOURCE, Told
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 """Architectures that are read: decoders like Llama. Mistral's, SmolLM's and TinyLlama's files say "llama" too."""

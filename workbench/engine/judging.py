@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
+from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams, largest, law, with_history
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree
+from workbench.engine.parts import Verification
 from workbench.engine.request import Row
 
 TOP = 8
@@ -19,7 +23,14 @@ N_FIGURES = 15
 """Tensors that `figures` returns for each row."""
 
 
-def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], record: bool) -> list[Tensor]:
+def figures(
+    row: Row,
+    tree: DraftTree,
+    logits: Float[Tensor, "N_plus_1 V"],
+    hidden: Float[Tensor, "N_plus_1 D"],
+    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]],
+    record: bool,
+) -> list[Tensor]:
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
     Args:
@@ -27,6 +38,8 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
             are set.
         tree: the draft.
         logits: at the root and after each node.
+        hidden: what the LM head read there.
+        taps: residual streams there, by layer.
         record: also gather the drafter's likeliest tokens.
 
     Returns:
@@ -35,8 +48,16 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
         [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
         `q_of` [N+1] or empty.
+
+    Raises:
+        WorkbenchError: siblings were chosen in a way that the drafter does not declare.
     """
     n = len(tree)
+    if n and not row.sampling.greedy and tree.sampling not in row.drafter.siblings():
+        raise WorkbenchError(
+            f"{type(row.drafter).__name__} drafted siblings that are {tree.sampling.value}, and does not declare it.",
+            "Name it in the drafter's `siblings`: by them follows which verifiers keep the target's law.",
+        )
     row.raw = logits if row.request.extras.logprobs is not None else None
     if row.sampling.needs_history:
         logits = with_history(logits, row.sampling, _histories(row, tree, logits.device))
@@ -49,7 +70,9 @@ def figures(row: Row, tree: DraftTree, logits: Float[Tensor, "N_plus_1 V"], reco
     u_stop = None
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
-    ruling = row.verifier.rule(tree, logits, p, row.sampling, u_stop)
+    ruling = row.verifier.rule(
+        Verification(tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state)
+    )
     p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
     if tree.fanout <= 1:  # a chain: node i hangs on place i
         p_node = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)

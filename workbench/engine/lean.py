@@ -15,7 +15,7 @@ The arithmetic is that of the Hugging Face decoders named in `KINDS`, and that i
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -161,7 +161,8 @@ class LeanDecoder:
         cache: TreeCache,
         layers: Sequence[int] | None = None,
         last_only: bool = False,
-        taps: Sequence[int] | set[int] = (),
+        taps: Collection[int] = (),
+        head: bool = True,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B m D"], dict[int, Tensor]]:
         """A forward over a cache whose window is set.
 
@@ -173,6 +174,7 @@ class LeanDecoder:
             layers: indices of the layers to run; all by default.
             last_only: logits of the last position only (m = 1).
             taps: layers whose residual stream is wanted.
+            head: compute logits; without them both they and what the LM head reads are empty.
 
         Returns:
             Logits; what the LM head read; and [B, n, D] after each tapped layer.
@@ -185,6 +187,8 @@ class LeanDecoder:
             x = self.layers[number](x, rope, mask, store, number)
             if number in taps:
                 found[number] = x.view(n_rows, n, -1)
+        if not head:
+            return x.new_empty(n_rows, 0, self.table.shape[0]), x.new_empty(n_rows, 0, x.shape[1]), found
         if last_only and n > 1:
             x = x.view(n_rows, n, -1)[:, -1]
         logits, hidden = self.read(x)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench.core.errors import UnknownNameError
+from workbench.core.errors import ParameterError, UnknownNameError
 from workbench.core.params import ParamSpec, params_of
-from workbench.engine.parts import Drafter, Policy, Schedule, Verifier
+from workbench.core.soundness import why_unsound
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.decoder import OwnRounds
+from workbench.engine.parts import Drafter, Part, Policy, Verifier
+
+if TYPE_CHECKING:
+    from workbench.engine.models import Models
 
 
 class Promise(str, Enum):
@@ -50,10 +56,18 @@ class Method:
         drafter: with default parameters.
         verifier: with default parameters.
         policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
-        schedule: what runs when.
+        other_verifiers: what may judge instead of `verifier`. With any, `verifier` becomes a parameter, and the promise
+            follows from the one that is chosen: see `promises`.
+        rounds: how it writes where it does not draft and verify in turn: see `engine/decoder.py`. What its other parts
+            are for is then this part's to say.
         idea: two sentences on how it works, for the methods page; empty: what the drafter's docstring says first.
         formula: the rule it stands on, in one line of plain text.
         differs: what it does otherwise than the paper, a sentence or two each: what, why, and what it may change.
+        place: where it stands among the methods that come with the workbench, from 0.
+        claims: what its paper claims, and what measures it here.
+        suites: its rows in the suites that measure each method at settings of its own, by the suite's name ("vision").
+        recording: what the gallery shows of it.
+        head: the trained net that it drafts with, where it needs one.
     """
 
     name: str
@@ -64,38 +78,98 @@ class Method:
     drafter: Drafter
     verifier: Verifier
     policies: tuple[Policy, ...]
-    schedule: Schedule = field(default_factory=Schedule)
+    other_verifiers: tuple[Verifier, ...] = ()
+    rounds: OwnRounds | None = None
     idea: str = ""
     formula: str = ""
     differs: tuple[str, ...] = ()
+    place: int = 0
+    claims: tuple[Claim, ...] = ()
+    suites: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict, hash=False)
+    recording: Recording = field(default_factory=Recording)
+    head: Head | None = None
+
+    def __post_init__(self) -> None:
+        """Say in what it declares whose it is; a method derived from another one takes over nothing of that."""
+        whose = {declared.method for declared in (*self.claims, *(s for rows in self.suites.values() for s in rows))}
+        if whose - {"", self.name}:
+            claims, suites, recording = (), {}, Recording()
+        else:
+            claims = tuple(dataclasses.replace(c, method=self.name, needs=self.needs) for c in self.claims)
+            suites = {n: tuple(dataclasses.replace(s, method=self.name) for s in r) for n, r in self.suites.items()}
+            recording = self.recording
+        object.__setattr__(self, "claims", claims)
+        object.__setattr__(self, "suites", suites)
+        object.__setattr__(self, "recording", recording)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it takes besides the target."""
-        return self.drafter.needs
+        """What its parts take besides the target, the drafter's first; of alternatives, what the default one takes."""
+        return _needs(self.drafter, self.verifier, self.policies[0], self.rounds)
+
+    @property
+    def verifiers(self) -> tuple[Verifier, ...]:
+        """All that may judge; the first is the default."""
+        return (self.verifier, *self.other_verifiers)
+
+    @property
+    def promises(self) -> dict[str, Promise]:
+        """What it guarantees with each verifier, by the verifier's name; empty where there is one only.
+
+        With the default that is `promise`. Another one that is not exact for these drafts makes it approximate; one
+        that is makes what was approximate exact.
+        """
+        if not self.other_verifiers:
+            return {}
+        sound = Promise.EXACT if self.promise is Promise.APPROXIMATE else self.promise
+        others = {v.name: Promise.APPROXIMATE if self.unsound(v) else sound for v in self.other_verifiers}
+        return {self.verifier.name: self.promise} | others
+
+    def unsound(self, verifier: Verifier, drafter: Drafter | None = None) -> str:
+        """Why its drafts, judged by `verifier`, would not follow the target's law; "" if they do. Greedy text does.
+
+        Args:
+            verifier: one of its own.
+            drafter: its drafter with other parameters than the defaults.
+        """
+        drafter = drafter or self.drafter
+        return why_unsound(type(drafter).__name__, drafter.siblings(), type(verifier).__name__, verifier.exact_for)
 
     @property
     def params(self) -> dict[str, ParamSpec]:
-        """All parameters by name: the policy's choice first, then policies, drafter, verifier.
+        """All parameters by name: policies, drafter, verifiers; before those of alternatives, which one is chosen.
 
         Raises:
-            ValueError: two parts use one name for different parameters (a mistake in the registry).
+            ValueError: two parts use one name for different parameters, or alternatives have no names of their own (a
+                mistake in the registry).
         """
         found: dict[str, ParamSpec] = {}
-        if len(self.policies) > 1:
-            names = tuple(p.name for p in self.policies)
-            found["policy"] = ParamSpec(
-                "policy", "choice", names[0], choices=names, doc="how the draft length is decided"
-            )
-        for part in (*self.policies, self.drafter, self.verifier):
-            for name, spec in params_of(part).items():
-                users = [p.name for p in self.policies if name in params_of(p)]
-                if part in self.policies and len(users) < len(self.policies):
-                    spec = dataclasses.replace(spec, when=f"policy = {' or '.join(users)}")
-                if name in found and found[name] != spec:
-                    raise ValueError(f"{self.name}: two parts declare parameter {name!r} differently.")
-                found[name] = spec
+        for kind, parts, doc in self._parts:
+            names = tuple(part.name for part in parts)
+            if len(parts) > 1:
+                if not all(names) or len(set(names)) < len(names):
+                    raise ValueError(f"{self.name}: its alternatives for {kind} need names of their own, not {names}.")
+                found[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
+            for part in parts:
+                for name, spec in params_of(part).items():
+                    users = [p.name for p in parts if name in params_of(p)]
+                    if len(users) < len(parts):
+                        spec = dataclasses.replace(spec, when=f"{kind} = {' or '.join(users)}")
+                    if name in {kind for kind, _, _ in self._parts} or (name in found and found[name] != spec):
+                        raise ValueError(f"{self.name}: two parts declare parameter {name!r} differently.")
+                    found[name] = spec
         return found
+
+    @property
+    def _parts(self) -> tuple[tuple[str, Sequence[Part], str], ...]:
+        """Its parts by kind: the alternatives, and what choosing among them decides."""
+        rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
+        return (
+            ("policy", self.policies, "how the draft length is decided"),
+            ("drafter", (self.drafter,), ""),
+            ("verifier", self.verifiers, "what decides which drafts are kept"),
+            *rounds,
+        )
 
     def with_params(self, **values: Any) -> Configured:
         """The method with some parameters set, checked against their ranges.
@@ -109,10 +183,11 @@ class Method:
             if name not in specs:
                 raise UnknownNameError.of(f"parameter of {self.name}", name, specs)
         full = {name: spec.parse(values.get(name, spec.default)) for name, spec in specs.items()}
-        policy = next(p for p in self.policies if p.name == full.get("policy", self.policies[0].name))
-        return Configured(
-            self, _replace(self.drafter, full), _replace(self.verifier, full), _replace(policy, full), full
-        )
+        chosen = {
+            kind: _replace(next(p for p in parts if p.name == full.get(kind, parts[0].name)), full)
+            for kind, parts, _ in self._parts
+        }
+        return Configured(self, **chosen, values=full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +199,31 @@ class Configured:
     verifier: Verifier
     policy: Policy
     values: Mapping[str, Any]
+    rounds: OwnRounds | None = None
+
+    def taps(self, models: Models) -> set[int]:
+        """Indices of the target's layers whose residual streams its parts read of a verification.
+
+        Raises:
+            ParameterError: the target has no such layer.
+        """
+        found = {layer for part in (self.drafter, self.verifier, self.policy) for layer in part.taps(models)}
+        if beyond := [layer for layer in sorted(found) if not 0 <= layer < models.target.n_layers]:
+            raise ParameterError(
+                f"{self.method.title} reads layer {beyond[0]} of a target that has {models.target.n_layers}, from 0.",
+                "Choose another target, or another layer.",
+            )
+        return found
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What its parts take besides the target, the drafter's first."""
+        return _needs(self.drafter, self.verifier, self.policy, self.rounds)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether its rounds draft and verify, be it in an order of their own."""
+        return self.rounds is None or self.rounds.drafts
 
     @property
     def name(self) -> str:
@@ -132,12 +232,18 @@ class Configured:
 
     @property
     def promise(self) -> Promise:
-        """The method's promise."""
-        return self.method.promise
+        """The method's promise with the verifier that is chosen, for drafts as its drafter makes them when so set."""
+        promise = self.method.promises.get(self.values.get("verifier", ""), self.method.promise)
+        is_unsound = promise is Promise.EXACT and self.method.unsound(self.verifier, self.drafter)
+        return Promise.APPROXIMATE if is_unsound else promise
 
     def changed(self, **values: Any) -> Configured:
         """The same method with other parameters; the rest stays."""
         return self.method.with_params(**{**self.values, **values})
+
+
+def _needs(*parts: Part | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(need for part in parts if part is not None for need in part.needs))
 
 
 def _replace(part: Any, values: Mapping[str, Any]) -> Any:

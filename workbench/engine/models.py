@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,19 @@ from workbench.core.errors import (
 )
 from workbench.core.panics import no_panic
 from workbench.engine import devices
-from workbench.engine.bundle import DEFAULT_TARGET, bundled, locate, own_drafter
+from workbench.engine.bundle import DEFAULT_TARGET, bundled, config_of
 from workbench.engine.bundle import bundled_folder as bundled_folder  # where notebooks ask for it
 from workbench.engine.checksums import check_weights
 from workbench.engine.clock import Meter
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.layers import encoder_decoder
+from workbench.engine.names import locate, own_drafter
 from workbench.engine.packed import pack
-from workbench.engine.pictures import why_no_pictures
 from workbench.engine.placed import named, trained_for
 from workbench.engine.probe import admit
 from workbench.engine.runner import Runner
 from workbench.engine.trimmed import n_kept, trim
+from workbench.engine.vision.layout import why_no_pictures
 
 
 def resolve_device(device: str) -> torch.device:
@@ -274,17 +274,17 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
     """Heads on disk that were trained for a target of this name and width; those for other weights say so."""
     found: dict[str, HeadInfo] = {}
     for name, folder in bundled().items():
-        config = json.loads((folder / "config.json").read_text())
+        config = config_of(folder)
         kind = config.get("workbench_head")
         fits = trained_for(config) == target_name and config.get("hidden_size") == target.hidden_size
         if kind and fits:
-            problem = _other_weights(name, config, target_name, target)
+            problem = other_weights(name, config, target_name, target)
             if not problem or kind not in found:
                 found[kind] = HeadInfo(name, folder, config, problem)
     return found
 
 
-def _other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
+def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
     """Why a head is not for the weights of this target; empty when it is, or does not say for which it is."""
     wanted = config.get(WEIGHTS)
     if not wanted or not differ(str(wanted), fingerprint(target.model)):

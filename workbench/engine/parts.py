@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.rejection import Ruling, Verdict, walk
 from workbench.core.sampling import SamplingParams
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Grower, Growth, Step
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models
@@ -24,11 +25,14 @@ class Plan:
 
     Attributes:
         depth: most levels; 0 asks for no draft at all.
-        stop_below: stop before a token whose drafter's largest probability is below this (0 never stops).
+        stops: ask the policy behind each level whether to go on (`Policy.go_on`), which costs a synchronisation.
+        grower: how the tree grows, for drafters that give laws; None: as the drafter does by itself.
     """
 
     depth: int
-    stop_below: float = 0.0
+    _: KW_ONLY
+    stops: bool = False
+    grower: Grower | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Outcome:
         top: the target's likeliest next tokens at the root (entry 0) and after each node, accepted or not.
         planned: the plan that was drafted to.
         hidden: what the target's LM head read at the root (row 0) and at each node, accepted or not.
+        taps: index of a layer → the target's residual stream behind it at the same places, for the layers that the
+            method asked for (`Part.taps`).
     """
 
     tokens: list[int]
@@ -54,22 +60,71 @@ class Outcome:
     top: list[list[int]]
     planned: Plan
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
+    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
 
 
-class Drafter:
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a rule may read: the draft, what the target said of it, and what the verifier remembers of the row.
+
+    Row 0 of every tensor belongs to the last committed token, row i + 1 to node i.
+
+    Attributes:
+        tree: the draft.
+        logits: the target's, after penalties and processors.
+        p: the law tokens are drawn from; when greedy, the plain softmax, for reading only.
+        sampling: in force for this row.
+        u_stop: uniforms for the emitted token; None when greedy.
+        hidden: what the target's LM head read.
+        taps: index of a layer → the target's residual stream behind it, for the layers that the method asked for.
+        committed: the row's tokens, prompt included; the tree hangs on the last one. The row's own list, which grows.
+        state: what the verifier's `prime` returned for this row.
+    """
+
+    tree: DraftTree
+    logits: Float[Tensor, "N_plus_1 V"]
+    p: Float[Tensor, "N_plus_1 V"]
+    sampling: SamplingParams
+    u_stop: Float[Tensor, " N_plus_1"] | None
+    hidden: Float[Tensor, "N_plus_1 D"] | None = None
+    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    committed: Sequence[int] = ()
+    state: Any = None
+
+
+class Part:
+    """What drafters, verifiers and policies have in common."""
+
+    name: ClassVar[str] = ""
+    """Kebab-case; by it one of several is chosen."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What it takes besides the target: a "drafter"; "sight" (the drafter reads pictures); "pictures" (the target reads
+    them); the kind of a trained head ("medusa"); or "trees" (the target verifies trees, not chains alone)."""
+
+    def taps(self, models: Models) -> Collection[int]:
+        """Indices of the target's layers whose residual streams it reads of a verification; none by default."""
+        return ()
+
+
+class Drafter(Part):
     """Proposes a tree behind the committed tokens. Subclasses are frozen dataclasses of parameters.
 
     `prime` builds the state for one row from its committed tokens alone: it is called at the start and after every
     switch in mid-generation. What it returns is `row.state` until `release`.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ()
-    """What it takes besides the target: a "drafter"; "sight" (the drafter reads pictures); "pictures" (the target reads
-    them); the kind of a trained head ("medusa"); or "trees" (the target verifies trees, not chains alone)."""
     blind: ClassVar[bool] = False
     """Whether it leaves pictures out, so that a draft model trained without them suits it better."""
     reads_target: ClassVar[bool] = False
     """Whether it reads the target's own states, and so sees of a picture what the target sees."""
+
+    def siblings(self) -> frozenset[Sampling]:
+        """How siblings in its trees may be chosen, with these parameters, where the target samples. By default any way.
+
+        From it follows which verifiers keep the target's law (`Method.unsound`), so that a tree that comes otherwise is
+        refused. Trees without nodes need not be named, nor those of greedy decoding.
+        """
+        return frozenset(Sampling)
 
     def notice(self) -> str:
         """What the user of a run with these parameters has to know before it begins; "" if nothing."""
@@ -125,26 +180,42 @@ class Drafter:
         """Give back what `prime` took (a row in a draft model's cache)."""
 
 
-class Verifier:
-    """Turns the target's logits over a tree into a decision. See `workbench.core.rejection` for the form of a rule."""
+class LawDrafter(Drafter):
+    """A drafter that gives a law behind any node of a tree: how the tree grows is its plan's affair."""
 
-    def rule(
-        self,
-        tree: DraftTree,
-        logits: Float[Tensor, "N_plus_1 V"],
-        p: Float[Tensor, "N_plus_1 V"],
-        sampling: SamplingParams,
-        u_stop: Float[Tensor, " N_plus_1"] | None,
-    ) -> Ruling:
-        """Decide for every place of the tree at once, without a synchronisation.
+    @property
+    def grower(self) -> Grower:
+        """How its trees grow where the plan does not say."""
+        raise NotImplementedError
 
-        Args:
-            tree: the draft.
-            logits: the target's, after penalties and processors.
-            p: the law tokens are drawn from; when greedy, the plain softmax, for reading only.
-            sampling: in force for this row.
-            u_stop: uniforms for the emitted token; None when greedy.
-        """
+    def begin(self, row: Row) -> Growth | None:
+        """A tree without nodes; None where nothing can be drafted yet."""
+        raise NotImplementedError
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """The tree that the plan's grower makes of its laws."""
+        growth = self.begin(row)
+        if growth is None:
+            return DraftTree.empty(device=row.models.target.device)
+        return (plan.grower or self.grower).grow(growth, plan.depth)
+
+
+class Verifier(Part):
+    """Turns what the target says of a tree into a decision. See `workbench.core.rejection` for the form of a rule.
+
+    One that learns or remembers keeps a state for each row: `prime` makes it from the committed tokens, at the start
+    and after every switch in mid-generation; `observe` may write to it; a rule reads it as `Verification.state`.
+    """
+
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset()
+    """Ways of choosing siblings for which what it emits has the target's own law; none: it is approximate."""
+
+    def prime(self, row: Row, models: Models) -> Any:
+        """State for one row; None when there is none."""
+        return None
+
+    def rule(self, v: Verification) -> Ruling:
+        """Decide for every place of the tree at once, without a synchronisation."""
         raise NotImplementedError
 
     def walk(
@@ -162,25 +233,34 @@ class Verifier:
         """Whether acceptance needs uniforms."""
         return not sampling.greedy
 
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Learn from a round. `row.committed` already holds the emitted tokens, `row.verifier_state` is the state."""
 
-class Policy:
+
+class Policy(Part):
     """Decides how much to draft. Subclasses are frozen dataclasses of parameters; `start` gives their state."""
-
-    name: ClassVar[str] = ""
 
     def start(self) -> Any:
         """State for one row."""
         return None
 
-    def plan(self, row: Row, state: Any) -> Plan:
-        """For the coming round. The loop cuts it to what is left of the text."""
+    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+        """For the coming round. The loop cuts it to what is left of the text.
+
+        Args:
+            row: whose round it is.
+            state: what `start` gave for it.
+            batch: rows that share the coming verification, this one among them: what a draft costs depends on them.
+        """
+        raise NotImplementedError
+
+    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
+        """Whether the draft that grows is to have another level; asked where the plan `stops`, answered on the device.
+
+        It must not look at which tokens were drawn last: `step` knows the laws before the draw alone, so that a stop
+        does not bias what is kept.
+        """
         raise NotImplementedError
 
     def observe(self, row: Row, state: Any, outcome: Outcome) -> None:
         """Learn from a round."""
-
-
-class Schedule:
-    """Decides what runs when. `Sequential` is the only one so far: draft, then verify."""
-
-    name: ClassVar[str] = "sequential"

@@ -16,7 +16,6 @@ from workbench.engine.converted import is_gguf
 from workbench.engine.published import PUBLISHED
 
 _PLACES: dict[str, Path] = {}
-_TYPED: dict[str, str] = {}
 _LOCK = threading.Lock()
 
 
@@ -49,7 +48,6 @@ def named(model: str) -> str:
         name = found or _free(place)
         if name not in known:  # nobody types where the bundled ones lie; a stranger's guess must not be confirmed
             _PLACES[name] = place
-            _TYPED[model] = name
     return name
 
 
@@ -61,11 +59,6 @@ def _free(place: Path) -> str:
         number += 1
         name = f"{stem}-{number}{suffix}"
     return name
-
-
-def as_typed(model: str) -> str:
-    """The name of a model that was named before, from its path as it was typed then. Looks at no file."""
-    return _TYPED.get(model, model)
 
 
 def path_of(model: str) -> Path:

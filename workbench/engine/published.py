@@ -76,11 +76,6 @@ SMOLLM2 = Published(
 PUBLISHED = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
 """Seconds to wait for the Hub's answer where there is something else to be taken."""
-FILES: dict[str, Any] = {
-    "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
-    "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
-}
-"""Files of a Hub model that are needed. Pickles and code are never fetched."""
 Told = converted.Told
 
 
@@ -205,18 +200,20 @@ def nowhere(model: Published, why: str) -> ModelError:
 
 
 def download(model: Published) -> Path:
-    """Fetch it from the Hub, if that may be asked and answers soon.
+    """Fetch it from the Hub, if that may be asked and answers soon; a bar in the terminal tells how far it is.
 
     Raises:
         ModelError: it cannot.
     """
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import HfApi, constants
+
+    from workbench.engine.downloads import fetched  # brings the Hub's library, which other names need not wait for
 
     if constants.HF_HUB_OFFLINE:
         raise ModelError("The Hugging Face Hub may not be asked (HF_HUB_OFFLINE).")
     try:
         HfApi().model_info(model.hub_id, timeout=SOON_S)
-        return Path(snapshot_download(model.hub_id, **FILES))
+        return Path(fetched(model.hub_id))
     except Exception as error:  # the HTTP library's own errors, timeouts, a full disk
         raise ModelError(f"The Hugging Face Hub did not give it ({type(error).__name__}).") from error
 

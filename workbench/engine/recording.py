@@ -10,24 +10,25 @@ from workbench.core.rejection import Reason, Verdict
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, children_of, depths_of
 from workbench.engine.parts import Verifier
-from workbench.engine.pictures import vision_news
+from workbench.engine.request import SAMPLING_NAMES, Row
+from workbench.engine.selfcheck import warnings_for
+from workbench.engine.vision.showing import vision_news
 from workbench.trace.events import (
     ACCEPTED,
     BONUS,
     CORRECTED,
     DISCARDED,
     REJECTED,
-    Change,
     Emitted,
     Nodes,
     Phase,
+    Placed,
     Round,
     Top,
 )
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
-    from workbench.engine.request import Row
     from workbench.engine.timing import Timing
 
 
@@ -68,22 +69,23 @@ class Judged:
         return any(value != value for value in self.entropy)
 
 
+def params_of(row: Row) -> dict[str, object]:
+    """Parameters and sampling in force."""
+    return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
+
+
 def record_round(
     row: Row,
     judged: Judged,
     kept: int,
     spans_text: list[tuple[str, int, int]],
-    changes: list[Change],
     timing: Timing,
-    params: dict[str, Any],
     token_text: TokenText,
     full: bool,
     t_round: float,
 ) -> Round:
     """Plain data of one round. `kept` tokens were emitted; what follows them on the path counts as discarded."""
     assert row.trace is not None
-    assert row.origin is not None
-    assert row.origin_s is not None
     verdict, n = judged.verdict, len(judged.tokens)
     path = list(verdict.path[:kept])
     bonus_emitted = kept > len(verdict.path)
@@ -127,43 +129,14 @@ def record_round(
         else:
             p = judged.p_stop[path[-1] + 1 if path else 0]
             emitted.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
-    now = time.perf_counter()
-    still_s = row.pace.still_s  # a run that is held back or paused is where it would have been
-    origin = row.origin.seconds + still_s
-    seconds = now - t_round
-    origin_s = row.origin_s + still_s
-    begin = t_round - origin_s
-    drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
-    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
     record = Round(
-        index=len(row.trace.rounds),
-        method=row.configured.name,
-        params=params,
+        **_of_any_round(row, timing, t_round),
         nodes=nodes,
         path=path,
         bonus=verdict.bonus if bonus_emitted else None,
         bonus_kind=kind if bonus_emitted else None,
         emitted=emitted,
         entropy=judged.entropy if full else [],
-        phases=[
-            *_draft_phases(timing, origin),
-            Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
-            Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
-            Phase("commit", timing.commit.seconds - origin, now - origin_s),
-        ],
-        started_s=begin,
-        seconds=seconds,
-        draft_s=drafted.seconds,
-        verify_s=verified.seconds,
-        overhead_s=overhead_s,
-        waited_s=timing.waited_s if timing.rows > 1 else 0.0,
-        shared={"rows": timing.rows, **parts} if timing.rows > 1 else {},
-        draft_forwards=drafted.forwards,
-        target_forwards=verified.forwards,
-        changes=changes,
-        signals=dict(row.signals),
-        notes=list(row.notes),
-        vision={} if row.images is None else vision_news(row),
     )
     if full:
         record.top_p = [
@@ -172,6 +145,68 @@ def record_round(
         ]
         record.top_q = _top_q(judged, token_text)
     return record
+
+
+def record_placed(
+    row: Row, emitted: list[Emitted], placed: list[Placed], revoked: list[int], timing: Timing, t_round: float
+) -> Round:
+    """Plain data of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
+    told = _of_any_round(row, timing, t_round)
+    told["revoked"] += revoked
+    told["phases"] = [phase for phase in told["phases"] if phase.name != "draft"]
+    return Round(**told, nodes=Nodes(), path=[], bonus=None, bonus_kind=None, emitted=emitted, placed=placed)
+
+
+def keep_round(row: Row, record: Round) -> None:
+    """The round is over: it goes into the trace, and to whoever follows."""
+    assert row.trace is not None
+    row.trace.rounds.append(record)
+    row.revoked, row.beside = [], []
+    row.pace.emitted(len(record.emitted))
+    for warning in warnings_for(row, row.models):
+        if warning not in row.trace.footer.warnings:
+            row.trace.footer.warnings.append(warning)
+            record.notes.append(warning)
+    if row.request.on_round is not None:
+        row.request.on_round(record)
+
+
+def _of_any_round(row: Row, timing: Timing, t_round: float) -> dict[str, Any]:
+    """What every round says: settings in force, and what its time went to."""
+    assert row.trace is not None
+    assert row.origin is not None
+    assert row.origin_s is not None
+    now = time.perf_counter()
+    still_s = row.pace.still_s  # a run that is held back or paused is where it would have been
+    origin, origin_s, seconds = row.origin.seconds + still_s, row.origin_s + still_s, now - t_round
+    drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
+    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
+    return {
+        "index": len(row.trace.rounds),
+        "method": row.configured.name,
+        "params": params_of(row),
+        "phases": [
+            *_draft_phases(timing, origin),
+            Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
+            Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
+            Phase("commit", timing.commit.seconds - origin, now - origin_s),
+            *(Phase(name, start.seconds - origin, end.seconds - origin, lane) for name, start, end, lane in row.beside),
+        ],
+        "started_s": t_round - origin_s,
+        "seconds": seconds,
+        "draft_s": drafted.seconds,
+        "verify_s": verified.seconds,
+        "overhead_s": overhead_s,
+        "waited_s": timing.waited_s if timing.rows > 1 else 0.0,
+        "shared": {"rows": timing.rows, **parts} if timing.rows > 1 else {},
+        "draft_forwards": drafted.forwards,
+        "target_forwards": verified.forwards,
+        "changes": row.changes,
+        "signals": dict(row.signals),
+        "notes": list(row.notes),
+        "vision": {} if row.images is None else vision_news(row),
+        "revoked": [*row.revoked],
+    }
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:

@@ -12,23 +12,26 @@ from workbench.trace.files import write_whole
 
 
 def folder() -> Path:
-    """Where they are kept."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "speculative-decoding-workbench"
+    """Where they are kept: the workbench's folder in the user's own cache.
+
+    Raises:
+        RuntimeError: a user without a home.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "speculative-decoding-workbench"
 
 
 def read(name: str) -> dict[str, Any]:
-    """A file's facts by their key; none where there is no file, or one that is damaged."""
+    """A file's facts by their key; none where there is no file, or one that is damaged, or no home."""
     try:
         found = json.loads((folder() / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Replace a file, whole or not at all. A read-only home is no reason to fail."""
-    path = folder() / name
-    with suppress(OSError):
+    """Replace a file, whole or not at all. No home, or one that is read-only, is no reason to fail."""
+    with suppress(OSError, RuntimeError):
+        path = folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(facts, indent=1).encode())

@@ -54,7 +54,7 @@ class Request:
         stop_when: asked after every token with all tokens so far, prompt included; true ends the text there.
         images: what a processor returned for prompt and pictures (`input_ids`, `pixel_values`, …), for vision-language
             targets; `prompt` is then for drafters that read the pictures by a processor of their own.
-        pictures: the pictures themselves, RGB, for the trace and for such drafters; see `pictures.read`.
+        pictures: the pictures themselves, RGB, for the trace and for such drafters; see `vision.reading.read`.
         on_round: called in the engine's thread after every round; must return at once.
         paused: start paused, after prefill.
         pace: tokens a second at which rounds are held back so that people can follow; 0: they are not. See `Pace`.
@@ -106,12 +106,14 @@ class Row:
         self.slot: Slot | None = None
         self.images = request.images  # what the target has read
         self.pictures = request.pictures  # what the drafter is shown
-        self.vision: dict[str, Any] = {}  # what the drafter says of what it sees; see `pictures.see`
+        self.vision: dict[str, Any] = {}  # what the drafter says of what it sees; see `vision.showing.see`
         self.vision_said: dict[str, Any] = {}  # what of it is in the trace already
         self.swapped: list[Swap] = []  # pictures that the trace does not know yet
         self.state: Any = None
         self.silenced = ""  # why the drafter in force drafts nothing more; "" while it does
+        self.verifier_state: Any = None
         self.policy_state: Any = None
+        self.taps: set[int] = set()  # layers of the target whose streams the method in force reads
         self.plan = Plan(0)
         self.status = QUEUED
         self.primed = False
@@ -121,6 +123,8 @@ class Row:
         self.signals: dict[str, float] = {}
         self.notes: list[str] = []
         self.changes: list[Change] = []
+        self.revoked: list[int] = []  # positions taken back since the last round that was recorded
+        self.beside: list[tuple[str, Mark, Mark, str]] = []  # what ran beside the round: phase, start, end, lane
         self.uniform: list[float] | None = None
         self.reason: Reason | None = None
         self.raw: Tensor | None = None  # the target's own logits of the round, where log-probabilities are wanted
@@ -335,10 +339,13 @@ class Settings:
 
 
 def _valid(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that the method allows; a parameter of one name may have another range elsewhere."""
+    """The values that the method allows; a parameter of one name may have another range elsewhere.
+
+    Which policy and verifier decide is the new method's to say: its promise is not weakened unasked.
+    """
     kept = {}
     for name, spec in method.params.items():
-        if name in values and name != "policy":
+        if name in values and name not in ("policy", "verifier"):
             with contextlib.suppress(ParameterError):
                 kept[name] = spec.parse(values[name])
     return kept

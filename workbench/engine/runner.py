@@ -7,7 +7,7 @@ targets and draft models alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from workbench.engine.layers import (
 )
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.masks import MaskKinds, MaskMaker
-from workbench.engine.pictures import Pictured, layout, watched, why_no_pictures
+from workbench.engine.vision.layout import Pictured, layout, watched, why_no_pictures
 
 SCRATCH = 192
 """Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
@@ -119,7 +119,7 @@ class Runner:
         self.masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device, self.cache.capacity)
         self.clock, self.meter = Clock(self.device), Meter()
         self.slots: list[Slot] = []
-        self.tap_layers: set[int] = set()
+        self._asked: Collection[int] = ()
         self._views: dict[tuple[int, ...], PreTrainedModel] = {}
         self._hidden: Tensor | None = None
         self._taps: dict[int, Tensor] = {}
@@ -160,7 +160,7 @@ class Runner:
 
     def _tap(self, index: int) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if index in self.tap_layers:
+            if index in self._asked:
                 self._taps[index] = output[0] if isinstance(output, tuple) else output
 
         return hook
@@ -230,7 +230,7 @@ class Runner:
         Args:
             slot: an empty row.
             inputs: what the model's processor returns for one prompt, `input_ids` [1, n] among it.
-            counts: vision tokens of each picture, where the tensors do not say it; see `pictures.layout`.
+            counts: vision tokens of each picture, where the tensors do not say it; see `vision.layout`.
 
         Raises:
             ContextError: it does not fit the context.
@@ -244,7 +244,7 @@ class Runner:
         inputs = {k: v.to(self.device, self.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
         self.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
         begun, start = time.perf_counter(), self.clock.mark()
-        with watched(self, self._first_layer) as seen:
+        with watched(self.model, self._first_layer) as seen:
             logits = self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=2).logits
         self.meter.add(start, self.clock.mark(), [slot.owner])
         if self._multi_rope and self.model.model.rope_deltas is not None:
@@ -278,7 +278,24 @@ class Runner:
             )
         self._goes_on = True
 
-    def forward(self, batch: Sequence[Segment], last_only: bool = False, layers: Sequence[int] | None = None) -> Output:
+    def exit_states(self, batch: Sequence[Segment], exit_layer: int) -> Float[Tensor, "B n D"]:
+        """The residual stream of new tokens behind the first layers, which are run; no logits are computed.
+
+        Args:
+            batch: as for `forward`.
+            exit_layer: how many layers.
+        """
+        last = exit_layer - 1
+        return self.forward(batch, layers=range(exit_layer), head=False, taps={last}).taps[last]
+
+    def forward(
+        self,
+        batch: Sequence[Segment],
+        last_only: bool = False,
+        layers: Sequence[int] | None = None,
+        head: bool = True,
+        taps: Collection[int] = (),
+    ) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
 
         Args:
@@ -286,13 +303,15 @@ class Runner:
                 are not asked for run along as padding.
             last_only: compute logits for the last position only (all segments must then have one length).
             layers: indices of the layers to run; all by default.
+            head: compute logits; without them only taps are worth reading.
+            taps: indices of the layers whose residual stream is wanted.
 
         Raises:
             ModelError: a segment is a tree, and the model verifies chains only (see `probe.admit`).
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
             with torch.inference_mode():
-                return self.forward(batch, last_only, layers)
+                return self.forward(batch, last_only, layers, head, taps)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Take a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
@@ -309,11 +328,11 @@ class Runner:
                 rows[segment.slot.index - lo] = segment
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
         mask, positions = self._geometry(rows, lo, n)
-        self._taps = {}
+        self._taps, self._asked = {}, taps
         start = self.clock.mark()
         if self._lean is not None and isinstance(mask, Tensor):
             logits, self._hidden, self._taps = self._lean(
-                ids, mask, positions, self.cache, layers, last_only, self.tap_layers
+                ids, mask, positions, self.cache, layers, last_only, taps, head
             )
         else:
             model = self.model if layers is None else self._view(tuple(layers))
@@ -323,8 +342,9 @@ class Runner:
                 position_ids=positions,
                 past_key_values=self.cache,
                 use_cache=True,
-                logits_to_keep=1 if last_only else 0,
+                logits_to_keep=1 if last_only or not head else 0,
             ).logits
+        self._asked = ()  # whoever calls the model itself taps nothing
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:
             segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)

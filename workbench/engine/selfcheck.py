@@ -20,7 +20,7 @@ TOO_LOW = 0.02
 def warnings_for(row: Row, models: Models) -> list[str]:
     """Sentences for the run's status; the same sentence is shown once."""
     assert row.trace is not None
-    if row.configured.name == "autoregressive":
+    if row.configured.name == "autoregressive" or not row.configured.drafts:
         return []
     found = []
     rounds = row.trace.rounds

@@ -39,8 +39,7 @@ class TrimmedLinear(nn.Linear):
         if self.__dict__.get("_seen") != seen:
             self._rows, self._seen = product_with(self, self.kept), seen
         said = self._rows(x.reshape(-1, self.in_features))
-        every = said.new_full((said.shape[0], self.out_features), -torch.inf)
-        return every.index_copy_(1, self.kept, said).view(*x.shape[:-1], self.out_features)
+        return spread(said, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies are not copied: a deep copy or a pickle makes its own."""
@@ -51,6 +50,11 @@ def product_with(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor],
     """The product with some rows of an LM head, [T, D] → [T, K], laid out for few rows at a time."""
     rows = head.get_parameter("weight").detach()[kept.to(head.get_parameter("weight").device)]
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
+
+
+def spread(said: Float[Tensor, "T K"], kept: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
+    """Logits of all tokens from those of the kept ones: the others' are −∞."""
+    return said.new_full((said.shape[0], size), -torch.inf).index_copy_(1, kept, said)
 
 
 class SharedHead:
@@ -80,6 +84,14 @@ class SharedHead:
         if self._product is None:
             return self._head.forward(x)  # without the hooks that watch the target
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+    def whole(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
+        """Logits of all of the target's tokens; −∞ for those not kept."""
+        said = self(x)
+        if self.kept is None:
+            return said
+        size = self._head.get_parameter("weight").shape[0]
+        return spread(said.flatten(0, -2), self.kept, size).view(*x.shape[:-1], size)
 
     def tokens(self, places: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Token ids of places among the logits."""

@@ -31,7 +31,7 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from workbench.core.errors import ModelError, ParameterError, WorkbenchError
+from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.method import Configured
@@ -100,6 +100,12 @@ def speculative(
         speculative('prompt-lookup', depth=4)
     """
     configured = registry.get(method).with_params(**params)
+    if not configured.drafts:
+        raise MethodUnavailableError(
+            f"{configured.method.title} cannot run in generate, which asks processors and criteria about one token "
+            "behind the other: it writes in rounds of its own.",
+            "Choose a method that drafts, or run it in the workbench.",
+        )
     return Speculative(configured, params, assistant, seed, tokenizer, record)
 
 

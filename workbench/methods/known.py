@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import ParamSpec, params_of, split_values
+from workbench.engine.declared import NEEDS
+from workbench.methods import GROUP, OWN_METHODS
 
 if TYPE_CHECKING:
     from workbench.engine.method import Method
 
 FILE = Path(__file__).with_name("catalogue.json")
-OWN_METHODS = "WORKBENCH_METHODS"
-"""Variable of the environment: files (or names of modules) with methods of one's own, set apart as in PATH."""
-GROUP = "workbench.methods"
-"""Entry-point group through which other packages add methods."""
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated knob; "
     "*simulation*: uses knowledge that no real drafter has."
@@ -40,19 +38,11 @@ _REGISTRY = "workbench.methods.registry"
 _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
-_NEEDS = {
-    "drafter": "a draft model with the target's vocabulary",
-    "sight": "a draft model that reads pictures",
-    "pictures": "a target that reads pictures",
-    "trees": "a target that verifies trees",
-}
-
-
 def needed(needs: Sequence[str]) -> str:
-    """What a method takes, in words: `Drafter.needs` has the names, any other is a kind of trained head."""
+    """What a method takes, in words: `Part.needs` has the names, any other is a kind of trained head."""
     if not needs:
         return "nothing but the target"
-    return ", ".join(_NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
+    return ", ".join(NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +53,7 @@ class Known:
         name: registry name.
         title: for people.
         promise: value of `workbench.engine.method.Promise`.
+        promises: the same for each verifier it may be given, by name; empty where there is one only.
         teaches: one sentence for the learner.
         source: title, authors, year, url, where.
         needs: what it takes besides the target.
@@ -77,6 +68,7 @@ class Known:
     name: str
     title: str
     promise: str
+    promises: Mapping[str, str]
     teaches: str
     source: dict[str, Any]
     needs: tuple[str, ...]
@@ -95,8 +87,9 @@ class Known:
         drafter = method.drafter
         idea = method.idea or (inspect.getdoc(drafter) or "").split("\n\n")[0].replace("\n", " ")
         return cls(
-            method.name, method.title, method.promise.value, method.teaches, source, method.needs,
-            drafter.reads_target, drafter.blind, idea, method.formula, method.differs, method.params,
+            method.name, method.title, method.promise.value, {v: p.value for v, p in method.promises.items()},
+            method.teaches, source, method.needs, drafter.reads_target, drafter.blind, idea, method.formula,
+            method.differs, method.params,
         )  # fmt: skip
 
     @classmethod
@@ -212,7 +205,7 @@ def fingerprint() -> str:
 
 def _declarations(path: Path) -> Iterator[str]:
     source = path.read_text(encoding="utf-8")
-    if path.name.startswith("catalogue"):
+    if path.parent.name == "catalogue":
         yield source
         return
     lines = source.splitlines()

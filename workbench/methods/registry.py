@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil
 import sys
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -15,55 +17,90 @@ from types import ModuleType
 from typing import Any
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.engine.method import Method
-from workbench.methods.known import GROUP, OWN_METHODS
+from workbench.engine.declared import Head
+from workbench.engine.method import Method, Promise
+from workbench.methods import GROUP, OWN_METHODS, catalogue
 
 _methods: dict[str, Method] = {}
 _places: dict[str, str] = {}
 _of_file: dict[str, list[str]] = {}
+_LOADING = threading.RLock()
+_begun = False
 
 
 def register(entry: Method, replace: bool = False) -> Method:
-    """Add a method.
+    """Add a method. A module's `METHOD` is added without it, when the registry finds the module.
 
     Args:
         entry: the method.
         replace: take the place of a method of that name: for a notebook's cell, which is run again and again.
 
     Raises:
-        ValueError: the name is taken; the message names both places.
+        ValueError: the name is taken, and the message names both places; or it promises what does not follow from its
+            parts.
     """
     frame = sys._getframe(1)  # inspect.stack() reads every file on the way: 0.1 s a method
-    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return _register(entry, f"{frame.f_code.co_filename}:{frame.f_lineno}", replace)
+
+
+def _register(entry: Method, place: str, replace: bool = False) -> Method:
     if entry.name in _methods and not replace:
         raise ValueError(f"Method {entry.name!r} is registered twice: {_places[entry.name]} and {place}.")
+    for other in () if replace else _methods.values():
+        if (mine := entry.head) and (its := other.head) and mine.kind == its.kind and mine.net is not its.net:
+            raise ValueError(f"{entry.name} and {other.name} have two nets for heads of one kind, {mine.kind!r}.")
     _ = entry.params  # a clash of parameter names fails at import
+    judges = {Promise.EXACT: entry.verifiers[:1], Promise.SIMULATION: entry.verifiers}.get(entry.promise, ())
+    for reason in filter(None, map(entry.unsound, judges)):
+        raise ValueError(f"Method {entry.name!r} promises to be {entry.promise.value}, and cannot be. {reason}")
     _methods[entry.name], _places[entry.name] = entry, place
     return entry
 
 
-@cache
 def _load_catalogue() -> tuple[str, ...]:
-    """Names of the methods that come with the workbench."""
-    before = set(_methods)
-    import workbench.methods.catalogue
-    import workbench.methods.catalogue_vision  # noqa: F401
-
-    return tuple(name for name in _methods if name not in before)
+    """Names of the methods that come with the workbench; of several threads that ask first one loads them."""
+    with _LOADING:
+        return _catalogue()
 
 
 @cache
+def _catalogue() -> tuple[str, ...]:
+    names = [found.name for found in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}.")]
+    modules = sorted(map(importlib.import_module, names), key=lambda module: module.METHOD.place)
+    return tuple(_register(module.METHOD, str(module.__file__)).name for module in modules)
+
+
+def _take(found: Any, place: str) -> None:
+    """Register a method, or the `METHOD` of a module, unless that was done already."""
+    entry = found if isinstance(found, Method) else getattr(found, "METHOD", None)
+    if isinstance(entry, Method) and _methods.get(entry.name) is not entry:
+        _register(entry, place)
+
+
 def _load() -> None:
+    """Everything, once; a file that asks for a method while it is loaded finds those that came before it."""
+    global _begun
+    with _LOADING:
+        if not _begun:
+            _begun = True
+            try:
+                _load_all()
+            except BaseException:
+                _begun = False  # a file that can be mended; those before it replace their own
+                raise
+
+
+def _load_all() -> None:
     _load_catalogue()
     for point in entry_points(group=GROUP):
-        point.load()
+        _take(point.load(), point.value)
     for place in os.environ.get(OWN_METHODS, "").split(os.pathsep):
         if place.strip():
             load(place.strip())
 
 
 def load(place: str | Path) -> list[str]:
-    """Run a file, or import a module, that registers methods; a file that is loaded again replaces its own.
+    """Run a file, or import a module, that has a `METHOD` or registers methods; a file loaded again replaces its own.
 
     All of it or nothing: where it fails, the methods are those that were there before. A module runs once in a
     process, however often it is named.
@@ -93,7 +130,7 @@ def load(place: str | Path) -> list[str]:
         if is_file:
             _run(Path(source))
         else:
-            importlib.import_module(source)
+            _take(importlib.import_module(source), source)
     except BaseException as error:
         for held, was in zip(state, kept, strict=True):
             held.clear()
@@ -117,6 +154,7 @@ def _run(file: Path) -> None:
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
     spec.loader.exec_module(module)
+    _take(module, str(file))
 
 
 def _module_name(file: Path) -> str:
@@ -153,6 +191,15 @@ def methods() -> Iterator[Method]:
     """All methods, in the order of the catalogue."""
     _load()
     yield from _methods.values()
+
+
+def heads() -> dict[str, Head]:
+    """The trained heads that methods draft with, by their kinds; the first method of a kind says how it is trained."""
+    found: dict[str, Head] = {}
+    for method in methods():
+        if method.head is not None:
+            found.setdefault(method.head.kind, method.head)
+    return found
 
 
 def of_catalogue() -> Iterator[Method]:

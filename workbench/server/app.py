@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 import workbench
+from workbench.client import Client
 from workbench.server.door import Door
 from workbench.server.guard import Guard
 from workbench.server.reference import page
@@ -17,7 +18,7 @@ from workbench.server.routes import router
 from workbench.server.turns import LargeRequests, counter
 
 
-def make(client: Any, door: Door | None = None) -> FastAPI:
+def make(client: Client, door: Door | None = None) -> FastAPI:
     """The ASGI application over a `Workbench`, behind a door; by default one that this machine finds open."""
     app = FastAPI(
         title="Speculative Decoding Workbench",
@@ -46,7 +47,7 @@ def make(client: Any, door: Door | None = None) -> FastAPI:
     return app
 
 
-def serve(client: Any, host: str, port: int, door: Door | None = None, **https: Any) -> None:
+def serve(client: Client, host: str, port: int, door: Door | None = None, **https: Any) -> None:
     """Serve until interrupted. `https`: see `workbench.server.tls.certificate`."""
     import uvicorn
 

@@ -6,10 +6,14 @@ A field that is not honoured is never ignored, unless it says nothing about the 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
 
 from workbench.client import wire
+from workbench.client.requests import named
 from workbench.core.errors import ParameterError
+from workbench.methods import known
 
 if TYPE_CHECKING:
     from workbench.engine.extras import Extras
@@ -20,14 +24,9 @@ CHOICES = 16
 """Answers of one request, all prompts together; each is a run."""
 IDS = 64
 BIASED = 1024
+SAMPLING = {name: spec.default for name, spec in known.sampling().items()} | {"temperature": 1.0}
+"""Parameters of sampling, which are fields here, with what they are where they are not given; 1 is OpenAI's own."""
 
-HONOURED = {
-    "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "temperature",
-    "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs",
-    "prompt_logprobs", "min_tokens", "stop_token_ids", "ignore_eos", "truncate_prompt_tokens", "speculation",
-}  # fmt: skip
-OF_COMPLETIONS = {"prompt", "echo"}
-OF_CHATS = {"messages", "top_logprobs"}
 SILENT = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "parallel_tool_calls", "request_id", "cache_salt",
@@ -89,13 +88,151 @@ def wrong(name: str, message: str, remedy: str) -> ParameterError:
     return problem
 
 
+def number(name: str, value: Any, least: float, most: float = wire.INTEGERS - 1, whole: bool = False) -> float:
+    """A number in a range.
+
+    Raises:
+        ParameterError: something else.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most or (whole and value != int(value)):
+        kind = "whole number" if whole else "number"
+        upto = f" to {most:g}" if most < wire.INTEGERS - 1 else ""
+        raise wrong(name, f"{name} is not a {kind} from {least:g}{upto}.", "Give one, or leave it out.")
+    return int(value) if whole else value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or false.
+
+    Raises:
+        ParameterError: neither.
+    """
+    if not isinstance(value, bool):
+        raise wrong(name, f"{name} is not true or false.", "Use one of them.")
+    return value
+
+
+def _ids(name: str, ids: Any) -> tuple[int, ...]:
+    if not isinstance(ids, list) or len(ids) > IDS or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
+        raise wrong(name, f"{name} is not a list of up to {IDS} token ids.", "Give one.")
+    return tuple(ids)
+
+
+def _bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    problem = wrong(
+        name, f"{name} is not an object of up to {BIASED} token ids and numbers from -100 to 100.",
+        'For example: {"50": -100}.',
+    )  # fmt: skip
+    if not isinstance(value, dict) or len(value) > BIASED:
+        raise problem
+    for token, bias in value.items():
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not token.isdecimal() or len(token) > 9 or not is_number or not -100 <= bias <= 100:
+            raise problem
+    return tuple((int(token), float(bias)) for token, bias in value.items())
+
+
+def _object(name: str, value: Any, names: tuple[str, ...], remedy: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not set(value) <= set(names):
+        raise wrong(name, f"{name} is not understood.", remedy)
+    return value
+
+
+def _tops(name: str, value: Any) -> int | None:
+    """How many of the likeliest tokens a completion tells; true is none of them, besides the token itself."""
+    if isinstance(value, bool):
+        return 0 if value else None
+    return int(number(name, value, 0, TOP, whole=True))
+
+
+SPECULATION = ("method", "params", "drafter")
+Flag = Annotated[bool, named(flag)]
+Top = Annotated[int | None, named(number, 0, TOP, True)]
+Penalty = Annotated[float, named(number, -2, 2)]
+
+
+class Fields(BaseModel):
+    """What both kinds of requests may hold besides `SAMPLING`. What is no fact of OpenAI's, a `Generation` checks."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: Any = None
+    stream: Flag = False
+    stream_options: Annotated[
+        dict[str, Any],
+        named(_object, ("include_usage", "include_obfuscation"), 'For example: {"include_usage": true}.'),
+    ] = {}
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    seed: Any = None
+    stop: Any = None
+    n: Annotated[int, named(number, 1, CHOICES, True)] = 1
+    speculation: Annotated[
+        dict[str, Any], named(_object, SPECULATION, "It is an object with method, params and drafter.")
+    ] = {}
+    min_tokens: Annotated[int, named(number, 0, wire.INTEGERS - 1, True)] = 0
+    stop_token_ids: Annotated[tuple[int, ...], named(_ids)] = ()
+    ignore_eos: Flag = False
+    logit_bias: Annotated[tuple[tuple[int, float], ...], named(_bias)] = ()
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    prompt_logprobs: Top = None
+    truncate_prompt_tokens: Annotated[int | None, named(number, 1, wire.INTEGERS - 1, True)] = None
+
+    def tops(self) -> tuple[int | None, int | None]:
+        """How many of the likeliest tokens are told at each place of the answer, and of the prompt; None: none is."""
+        raise NotImplementedError
+
+    def extras(self) -> Extras:
+        """What is asked of a run beyond its sampling.
+
+        Raises:
+            ParameterError: a field needs another one.
+        """
+        from workbench.engine.extras import Extras  # brings PyTorch
+
+        n_top, n_prompt = self.tops()
+        return Extras(
+            self.min_tokens, self.stop_token_ids, self.ignore_eos, self.logit_bias, self.presence_penalty,
+            self.frequency_penalty, n_top, n_prompt, self.truncate_prompt_tokens,
+        )  # fmt: skip
+
+
+class Completion(Fields):
+    """A request for completions."""
+
+    prompt: Any = ""
+    echo: Flag = False
+    logprobs: Annotated[int | None, named(_tops)] = None
+
+    def tops(self) -> tuple[int | None, int | None]:
+        """A prompt that is repeated is told like the answer."""
+        return self.logprobs, self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
+
+
+class Chat(Fields):
+    """A request for chat completions."""
+
+    messages: Any = None
+    logprobs: Flag = False
+    top_logprobs: Top = None
+    echo: ClassVar[bool] = False
+
+    def tops(self) -> tuple[int | None, int | None]:
+        """The likeliest tokens of an answer have a field of their own."""
+        if self.top_logprobs and not self.logprobs:
+            raise wrong("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
+        return self.top_logprobs or 0 if self.logprobs else None, self.prompt_logprobs
+
+
 def check_names(asked: dict[str, Any], chat: bool) -> None:
     """Refuse fields that nobody knows, and those that would be ignored.
 
     Raises:
         ParameterError: with the nearest known name, or the reason.
     """
-    honoured = HONOURED | (OF_CHATS if chat else OF_COMPLETIONS)
+    honoured = {*(Chat if chat else Completion).model_fields, *SAMPLING}
     for name, value in asked.items():
         if name in honoured or name in SILENT:
             continue
@@ -108,90 +245,11 @@ def check_names(asked: dict[str, Any], chat: bool) -> None:
             raise wrong(name, f"{name} is not supported: {reason}.", "Leave it out.")
 
 
-def extras(asked: dict[str, Any], chat: bool) -> Extras:
-    """What is asked of a run beyond its sampling.
+def read(asked: dict[str, Any], chat: bool) -> Completion | Chat:
+    """The fields of a request; what is null is as if it were not there.
 
     Raises:
         ParameterError: a value that cannot be.
     """
-    from workbench.engine.extras import Extras  # brings PyTorch
-
-    n_top = asked.get("logprobs")
-    if chat:
-        tops = number(asked, "top_logprobs", 0, TOP, whole=True)
-        n_top = int(tops or 0) if flag(asked, "logprobs") else None
-        if tops and n_top is None:
-            raise wrong("top_logprobs", "top_logprobs needs logprobs.", 'Send "logprobs": true as well.')
-    elif isinstance(n_top, bool):
-        n_top = 0 if n_top else None
-    else:
-        n_top = number(asked, "logprobs", 0, TOP, whole=True)
-    prompt_top = number(asked, "prompt_logprobs", 0, TOP, whole=True)
-    if not chat and flag(asked, "echo") and n_top is not None and prompt_top is None:
-        prompt_top = n_top
-    return Extras(
-        min_tokens=int(number(asked, "min_tokens", 0, wire.INTEGERS - 1, whole=True) or 0),
-        stop_tokens=_ids(asked),
-        ignore_eos=flag(asked, "ignore_eos"),
-        logit_bias=_bias(asked),
-        presence_penalty=number(asked, "presence_penalty", -2, 2) or 0.0,
-        frequency_penalty=number(asked, "frequency_penalty", -2, 2) or 0.0,
-        logprobs=None if n_top is None else int(n_top),
-        prompt_logprobs=None if prompt_top is None else int(prompt_top),
-        truncate_prompt=_optional(number(asked, "truncate_prompt_tokens", 1, wire.INTEGERS - 1, whole=True)),
-    )
-
-
-def number(asked: dict[str, Any], name: str, least: float, most: float, whole: bool = False) -> float | None:
-    """A number in a range, or None where it is not given.
-
-    Raises:
-        ParameterError: something else.
-    """
-    value = asked.get(name)
-    if value is None:
-        return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most or (whole and value != int(value)):
-        kind = "whole number" if whole else "number"
-        upto = f" to {most:g}" if most < wire.INTEGERS - 1 else ""
-        raise wrong(name, f"{name} is not a {kind} from {least:g}{upto}.", "Give one, or leave it out.")
-    return value
-
-
-def flag(asked: dict[str, Any], name: str) -> bool:
-    """True or false; false where it is not given.
-
-    Raises:
-        ParameterError: neither.
-    """
-    value = asked.get(name, False)
-    if not isinstance(value, bool):
-        raise wrong(name, f"{name} is not true or false.", "Use one of them.")
-    return value
-
-
-def _optional(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _ids(asked: dict[str, Any]) -> tuple[int, ...]:
-    ids = asked.get("stop_token_ids", [])
-    if not isinstance(ids, list) or len(ids) > IDS or not all(type(i) is int and 0 <= i < 2**31 for i in ids):
-        raise wrong("stop_token_ids", f"stop_token_ids is not a list of up to {IDS} token ids.", "Give one.")
-    return tuple(ids)
-
-
-def _bias(asked: dict[str, Any]) -> tuple[tuple[int, float], ...]:
-    problem = wrong(
-        "logit_bias", f"logit_bias is not an object of up to {BIASED} token ids and numbers from -100 to 100.",
-        'For example: {"50": -100}.',
-    )  # fmt: skip
-    value = asked.get("logit_bias", {})
-    if not isinstance(value, dict) or len(value) > BIASED:
-        raise problem
-    for token, bias in value.items():
-        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
-        if not token.isdecimal() or len(token) > 9 or not is_number or not -100 <= bias <= 100:
-            raise problem
-    return tuple((int(token), float(bias)) for token, bias in value.items())
+    given = {name: value for name, value in asked.items() if value is not None}
+    return (Chat if chat else Completion).model_validate(given)

@@ -16,11 +16,11 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from workbench.client import wire
 from workbench.core.errors import CapacityError
 from workbench.server.origins import FORM, READS, refused
 from workbench.service.limits import Limits
 from workbench.service.meter import Meter
+from workbench.service.users import user_key
 
 SHORT = 16
 """A key of fewer characters could be found by trying."""
@@ -99,7 +99,7 @@ class Keys:
         if known and self.is_long:
             return True, None
         try:
-            self.wrong.let_in(wire.user_key((scope.get("client") or ("",))[0]), counted=not known)
+            self.wrong.let_in(user_key((scope.get("client") or ("",))[0]), counted=not known)
         except CapacityError as late:
             said = "Too many wrong keys came from your address."
             return False, CapacityError(said, late.remedy, late.retry_after_s)
@@ -122,7 +122,7 @@ class Keys:
         given = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0]
         known, late = self._try(request.scope, given.strip().encode())
         if not known:
-            return self._form(f"{late.message} {late.remedy}" if late else "That is not the key.", late)
+            return _form(f"{late.message} {late.remedy}" if late else "That is not the key.", late)
         last = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
         answer = RedirectResponse(f"./{last}{query}", 303)  # to itself, under whatever path a proxy has it
@@ -144,7 +144,7 @@ class Keys:
 
     def _ask(self, request: Request) -> Response:
         if request.method in READS and "text/html" in request.headers.get("accept", ""):
-            return self._form("")
+            return _form("")
         return refused(
             request.scope,
             401,
@@ -153,14 +153,6 @@ class Keys:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-
-    # Whose pages may show the form in a frame `Origins` says, which is in front of this.
-    def _form(self, problem: str, late: CapacityError | None = None) -> Response:
-        page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
-        policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
-        headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}
-        headers |= _later(late) if late else {}
-        return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 429 if late else 401, headers)
 
 
 def _given(scope: Any) -> tuple[bytes, bytes]:
@@ -177,6 +169,15 @@ def _wait(scope: Any, late: CapacityError) -> Response:
 
 def _later(late: CapacityError) -> dict[str, str]:
     return {"retry-after": str(late.retry_after_s)}
+
+
+def _form(problem: str, late: CapacityError | None = None) -> Response:
+    """The page that asks for the key. Whose pages may show it in a frame `Origins` says, which is in front of this."""
+    page = Path(__file__).with_name("key.html").read_text(encoding="utf-8")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
+    headers = {"content-security-policy": policy, "cache-control": "no-store", "referrer-policy": "same-origin"}
+    headers |= _later(late) if late else {}
+    return HTMLResponse(page.replace("%PROBLEM%", escape(problem)), 429 if late else 401, headers)
 
 
 def _kind(request: Request) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.client import wire
+from workbench.client import Client, wire
+from workbench.client.requests import Generation
 from workbench.core.errors import (
     CapacityError,
     ModelError,
@@ -21,7 +22,6 @@ from workbench.core.errors import (
     TokenizerMismatchError,
     WorkbenchError,
 )
-from workbench.engine.placed import as_typed
 from workbench.server import fields, logprobs
 from workbench.server.guard import TooLargeError
 from workbench.trace.events import Trace
@@ -29,7 +29,6 @@ from workbench.trace.metrics import summary
 
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 256
 """New tokens where nothing is said. 16 is OpenAI's own."""
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 FIGURES = ("rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "target_forwards",
            "draft_forwards", "tokens_per_second", "prefill_seconds", "draft_seconds", "verify_seconds",
            "overhead_share")  # fmt: skip
@@ -62,7 +61,7 @@ class Wanted:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-def understand(client: Any, body: Any, chat: bool) -> Wanted:
+def understand(client: Client, body: Any, chat: bool) -> Wanted:
     """Check a request.
 
     Args:
@@ -77,53 +76,41 @@ def understand(client: Any, body: Any, chat: bool) -> Wanted:
         raise ParameterError("The request is not an object.", "Send a JSON object.")
     asked = {name: value for name, value in body.items() if value is not None}
     fields.check_names(asked, chat)
-    wishes, stream = fields.extras(asked, chat), fields.flag(asked, "stream")
-    if stream and "prompt_logprobs" in asked:
+    found = fields.read(asked, chat)
+    wishes = found.extras()
+    if found.stream and found.prompt_logprobs is not None:
         raise fields.wrong("prompt_logprobs", "prompt_logprobs are not streamed.", "Leave stream out.")
-    usage = asked.get("stream_options", {})
-    if not isinstance(usage, dict) or not set(usage) <= {"include_usage", "include_obfuscation"}:
-        raise fields.wrong(
-            "stream_options", "stream_options is not understood.", 'For example: {"include_usage": true}.'
-        )
-    speculation = asked.get("speculation", {})
-    if not isinstance(speculation, dict) or not set(speculation) <= {"method", "params", "drafter"}:
-        raise fields.wrong(
-            "speculation", "speculation is not understood.", "It is an object with method, params and drafter."
-        )
-    model = asked.get("model")
-    sampling = {name: asked.get(name, default) for name, default in SAMPLING.items()}
-    given = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"
-    prompts = [None] if chat else _prompts(asked.get("prompt", ""))
-    options = wire.start_options(client, {
-        "method": speculation.get("method"),
-        "params": wire.params(speculation.get("params")) | sampling,
-        "target": model,
-        "drafter": speculation.get("drafter"),
-        "max_new_tokens": asked.get(given, CHAT_TOKENS if chat else COMPLETION_TOKENS),
-        "seed": asked.get("seed", secrets.randbelow(2**31)),
-        "stop": asked.get("stop"),
+    told = fields.flag("include_usage", found.stream_options.get("include_usage", False))
+    sampling = {name: asked.get(name, default) for name, default in fields.SAMPLING.items()}
+    usual = CHAT_TOKENS if chat else COMPLETION_TOKENS
+    n_new = next((n for n in (found.max_completion_tokens, found.max_tokens) if n is not None), usual)
+    options = Generation.options(client, found.speculation | {
+        "params": wire.params(found.speculation.get("params")) | sampling,
+        "target": found.model,
+        "max_new_tokens": n_new,
+        "seed": secrets.randbelow(2**31) if found.seed is None else found.seed,
+        "stop": found.stop,
     })  # fmt: skip
-    if chat:
-        messages = wire.messages(asked.get("messages"))
+    prompts = _prompts(found.prompt) if isinstance(found, fields.Completion) else [None]
+    if isinstance(found, fields.Chat):
+        messages = wire.messages(found.messages)
         prompts = [client.chat_prompt(messages, options["target"])]
         if pictures := wire.images_of(messages):
             options["images"] = pictures
             for name in ("prompt_logprobs", "truncate_prompt_tokens"):
                 if name in asked:
                     raise fields.wrong(name, f"{name} is not to be had of a prompt with pictures.", "Leave it out.")
-    n = int(fields.number(asked, "n", 1, fields.CHOICES, whole=True) or 1)
-    if n * len(prompts) > fields.CHOICES:
-        raise fields.wrong("n", f"{n * len(prompts)} answers are too many.", f"Ask for {fields.CHOICES} at most.")
+    n = found.n * len(prompts)
+    if n > fields.CHOICES:
+        raise fields.wrong("n", f"{n} answers are too many.", f"Ask for {fields.CHOICES} at most.")
     if wishes != type(wishes)():
         options["extras"] = wishes
     starts = [
         options | {"prompt": wire.prompt(prompt), "seed": (options["seed"] + i) % wire.INTEGERS}
         for prompt in prompts
-        for i in range(n)
+        for i in range(found.n)
     ]
-    echo = not chat and fields.flag(asked, "echo")
-    name, told = as_typed(str(model or "")), fields.flag(usage, "include_usage")
-    return Wanted(starts, options["stop"], name, chat, stream, told, echo)
+    return Wanted(starts, options["stop"], str(found.model or ""), chat, found.stream, told, found.echo)
 
 
 def _prompts(value: Any) -> list[Any]:

@@ -13,13 +13,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.requests import ClientDisconnect
 
 import workbench
-from workbench.client import wire
+from workbench.client import Client
 from workbench.core.errors import CapacityError, ModelError, OverdueError, ParameterError, WorkbenchError
-from workbench.engine.placed import as_typed
 from workbench.server import openai
 from workbench.server.guard import BODY_BYTES, TooLargeError
 from workbench.server.keys import STRANGER
 from workbench.server.turns import BODY_S, READ, counter
+from workbench.service.users import user_key
 from workbench.trace.events import STOPPED, Trace
 
 POLL_S = 0.01
@@ -30,13 +30,14 @@ CLIENT_LEFT = 499
 """Status for the log, where nobody reads the answer any more (nginx's number)."""
 
 
-def router(client: Any) -> APIRouter:
+def router(client: Client) -> APIRouter:
     """The routes over a `workbench.client.Workbench` (or anything with the same methods)."""
     routes = APIRouter()
 
     def doing() -> dict[str, Any]:
-        made = getattr(client, "ready", True)
-        return (client.health() if made else {"status": "starting", "models": 0}) | {"version": workbench.__version__}
+        return (client.health() if client.ready else {"status": "starting", "models": 0}) | {
+            "version": workbench.__version__
+        }
 
     @routes.get("/health")
     def health(request: Request) -> Response:
@@ -69,7 +70,7 @@ def router(client: Any) -> APIRouter:
 
         def find() -> dict[str, Any]:
             for entry in client.targets():
-                if entry["name"] == as_typed(name):
+                if entry["name"] == name:
                     return _model(entry)
             raise ModelError("There is no such model.", "Ask for the list of models.")
 
@@ -110,7 +111,7 @@ def _refused(problem: BaseException) -> Response:
     return JSONResponse(body, status, None if later is None else {"retry-after": str(later)})
 
 
-async def _complete(client: Any, request: Request, chat: bool) -> Response:
+async def _complete(client: Client, request: Request, chat: bool) -> Response:
     user, let_in = user_of(request), counter(client)
     try:
         let_in(user, False)  # each run counts itself
@@ -162,7 +163,7 @@ class Stream(StreamingResponse):
             _cancel(self.runs)
 
 
-def _begin(client: Any, body: Any, chat: bool, user: str) -> tuple[openai.Wanted, list[Any]]:
+def _begin(client: Client, body: Any, chat: bool, user: str) -> tuple[openai.Wanted, list[Any]]:
     wanted = openai.understand(client, body, chat)
     runs: list[Any] = []
     try:
@@ -286,4 +287,4 @@ def _no_constant(name: str) -> Any:
 def user_of(request: Request) -> str:
     """Who asks, as an opaque key: address, and the key a client signs its requests with, where it has one."""
     address = request.client.host if request.client else ""
-    return wire.user_key(address, request.headers.get("authorization"))
+    return user_key(address, request.headers.get("authorization"))

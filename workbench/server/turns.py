@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from workbench.client import wire
+from workbench.client import Client
 from workbench.core.errors import CapacityError
 from workbench.server.guard import LateError, declared, is_call
 from workbench.service.caller import LEFT
 from workbench.service.fairqueue import FairQueue
-from workbench.service.limits import address_of
+from workbench.service.users import address_of, user_key
 
 LARGE_BYTES = 64 << 10
 PLACES, WAITING = 2, 8
@@ -66,7 +66,7 @@ class LargeRequests:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        user, call = wire.user_key((scope.get("client") or ("",))[0]), is_call(scope)
+        user, call = user_key((scope.get("client") or ("",))[0]), is_call(scope)
         async with contextlib.AsyncExitStack() as place:
             if is_large(scope):
                 self.let_in(user, call)
@@ -172,12 +172,12 @@ def is_large(scope: Any) -> bool:
     return scope["method"] == "POST" and (declared(scope) > LARGE_BYTES or b"content-length" not in names)
 
 
-def counter(client: Any) -> LetIn:
+def counter(client: Client) -> LetIn:
     """What counts the requests of a client's users; see `workbench.client.Workbench.let_in`."""
 
     def let_in(user: str, counted: bool) -> None:
-        if getattr(client, "ready", True):  # while it is in the making, asking it would hold up everybody
-            getattr(client, "let_in", lambda *_: None)(user, counted)
+        if client.ready:  # while it is in the making, asking it would hold up everybody
+            client.let_in(user, counted)
 
     return let_in
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
 from workbench.engine.published import PUBLISHED
 from workbench.service.inventory import TO_FETCH, state
 from workbench.service.names import Pair
@@ -84,10 +84,24 @@ class Background:
         except WorkbenchError as error:  # whoever asks for these models is told by their own run
             self._problems[pair[0]] = error.message
 
+    def refuse(self, name: str) -> None:
+        """Refuse a model that strangers may have once it is here: asking makes it come no sooner.
+
+        Raises:
+            ModelError: it is on its way, or could not be had.
+        """
+        coming, problem = name in self._now, self._problems.get(name)
+        if name in PUBLISHED and (coming or problem) and state(PUBLISHED[name]) == TO_FETCH:
+            raise ModelError(
+                f"{name} is on its way." if coming else f"{name} is not here: {problem}",
+                "Wait until the list of targets says that it is ready." if coming else "Take another target.",
+            )
+
     def tell(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
         """Targets as `Backend.targets` lists them, where a published one says beside its name how far it is.
 
-        `loading` is true of those on their way: whoever shows the list may ask again.
+        `loading` is true of those on their way: whoever shows the list may ask again. One that would have to be
+        fetched and could not be is not `available`, for a `reason`.
         """
         return [self._told(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
 
@@ -97,6 +111,8 @@ class Background:
         problem = self._problems.get(name, "")
         now = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
         title = f"{target['title']}: {now}" if now else target["title"]
-        more = {"title": title, "loading": progress is not None}
+        more: dict[str, Any] = {"title": title, "loading": progress is not None}
+        if now == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:
+            more |= {"available": False, "reason": problem}
         detail = target["detail"] if is_loaded else progress.short if progress else problem or target["detail"]
         return target | more | {"detail": detail}

@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from workbench.engine.bundle import bundled, folder_of, known_targets, own_drafter
+from workbench.engine.bundle import bundled, config_of
+from workbench.engine.names import folder_of, known_targets, own_drafter
 from workbench.engine.placed import path_of, trained_for
 from workbench.engine.published import PUBLISHED
 from workbench.methods.known import Known
@@ -30,7 +31,7 @@ def targets(others: Sequence[str]) -> list[dict[str, Any]]:
     """
     found = []
     for name, folder, config in known_targets():
-        if "drafter" in name:
+        if trained_for(config):
             continue
         found.append(
             {"name": name, "title": name, "kind": "bundled", "detail": _detail(folder, config)}
@@ -82,7 +83,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
     """Why needs cannot be met, from files alone, for models that are not loaded yet."""
     heads = set()
     for folder in bundled().values():
-        config = json.loads((folder / "config.json").read_text())
+        config = config_of(folder)
         if config.get("workbench_head") and trained_for(config) == target:
             heads.add(config["workbench_head"])
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError, TokenizerMismatchError, WorkbenchError
 from workbench.engine import converted, published
-from workbench.engine.bundle import locate
 from workbench.engine.devices import check_device, check_dtype
+from workbench.engine.names import locate
 from workbench.engine.placed import path_of
 from workbench.methods import known
 from workbench.methods.choice import choose

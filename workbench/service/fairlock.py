@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 from workbench.core.errors import CapacityError
 from workbench.service.fairqueue import FairQueue
-from workbench.service.limits import LOCAL, SOON_S, address_of
+from workbench.service.limits import SOON_S
+from workbench.service.users import LOCAL, address_of
 
 WAITING = 4
 """Of one address, that wait."""
@@ -34,7 +35,7 @@ class FairLock:
         """Hold the lock once it is the user's turn.
 
         Args:
-            user: see `workbench.service.limits.address_of`.
+            user: see `workbench.service.users.address_of`.
             check: asked while waiting; what it raises ends the wait.
 
         Raises:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from workbench.service.limits import address_of
+from workbench.service.users import address_of
 
 T = TypeVar("T")
 

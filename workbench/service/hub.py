@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi, ModelInfo, constants, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
-from tqdm import tqdm
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine import converted, published
-from workbench.engine.bundle import locate
+from workbench.engine.downloads import FILES, fetched
+from workbench.engine.names import locate
 from workbench.engine.placed import path_of
-from workbench.engine.published import FILES, SOON_S
+from workbench.engine.published import SOON_S
 from workbench.service.names import check_name, offer
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 
@@ -73,7 +72,7 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         )
     progress.stage(DOWNLOADING, sum(files.values()))
     try:
-        return snapshot_download(name, etag_timeout=PATIENCE_S, tqdm_class=_bar(progress), **FILES)
+        return fetched(name, progress.reach, etag_timeout=PATIENCE_S)
     except WorkbenchError:
         raise
     except Exception as error:  # the HTTP library's own errors and timeouts, a full disk
@@ -126,20 +125,3 @@ def _copying(progress: Progress) -> Callable[[int, int], None]:
         progress.reach(done)
 
     return told
-
-
-def _bar(progress: Progress) -> Any:
-    """A progress bar for the Hub's library that tells `progress` instead of the terminal."""
-
-    class Bar(tqdm):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.counts_bytes = kwargs.get("unit") == "B"  # others count files
-            kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "disable": True})
-
-        def update(self, n: float | None = 1) -> None:
-            self.n += n or 0
-            if self.counts_bytes:
-                progress.reach(int(self.n))
-
-    return Bar

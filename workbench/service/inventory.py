@@ -47,8 +47,9 @@ def _entry(name: str, kind: str, role: str, folder: Path | None, licence: str, *
 def _bundled() -> Iterator[dict[str, Any]]:
     for name, folder in bundled().items():
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        role = f"heads of {config.get('target')}" if "workbench_head" in config else "target"
-        yield _entry(name, "bundled", "drafter" if "drafter" in name else role, folder, OWN_LICENCE)
+        made_for = config.get("target")
+        role = f"heads of {made_for}" if "workbench_head" in config else "drafter" if made_for else "target"
+        yield _entry(name, "bundled", role, folder, OWN_LICENCE)
 
 
 def _published(model: Published) -> dict[str, Any]:

@@ -6,18 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.core.errors import CapacityError, ParameterError, PromptError
+from workbench.service.users import LOCAL, address_of
 
-LOCAL = "local"
-"""The user of a private backend, who has no limit of runs."""
 SOON_S = 1
 """Seconds after which to ask again for a place: any run may end at any time."""
 STOPS, STOP_CHARS = 16, 256
 """Stop strings in one request, and characters in each."""
-
-
-def address_of(user: str) -> str:
-    """The part of a user's key that stands for the address: what they say of themselves is behind the dot."""
-    return user.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +110,7 @@ class Limits:
         """Refuse one run more than allowed.
 
         Args:
-            user: key as `workbench.client.wire.user_key` makes it; see `address_of`.
+            user: key as `workbench.service.users.user_key` makes it; see `address_of`.
             active: the users of all runs that run or wait.
 
         Raises:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workbench.core.errors import CapacityError
-from workbench.service.limits import LOCAL, Limits, address_of
+from workbench.service.limits import Limits
+from workbench.service.users import LOCAL, address_of
 
 MINUTE_S = 60.0
 MANY = 4096

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.core.errors import ModelError
-from workbench.engine.bundle import bundled, own_drafter
+from workbench.engine.bundle import bundled
 from workbench.engine.converted import is_gguf
-from workbench.engine.placed import HubId, as_typed, named, path_of
+from workbench.engine.names import own_drafter
+from workbench.engine.placed import HubId, named, path_of
 from workbench.engine.published import PUBLISHED, here
 
 Pair = tuple[str, str | None]
@@ -23,7 +24,8 @@ class Names:
         allow: names that may be used besides the bundled and published ones and these two; None: any name, folder, GGUF
             file or Hub id.
         folders: whether other names than the default ones may be those of folders and files of this machine; False
-            where strangers say them: those are of the Hub then, and nobody learns what lies here.
+            where strangers say them: those are of the Hub then, and nobody learns what lies here, nor by which path the
+            target and what is allowed were named.
 
     Attributes:
         target: the name of the default target; folders go by their names, see `workbench.engine.placed`.
@@ -34,7 +36,13 @@ class Names:
         self.folders = folders
         self.target, self.drafter = named(target), drafter and named(drafter)
         self.allowed = tuple(map(named, allow or ()))
-        self._allow = None if allow is None else {*allow, target, drafter, *self.allowed, self.target, self.drafter}
+        typed = {*(allow or ()), target, drafter} if folders else set()  # paths, which strangers must not guess
+        self._allow = None if allow is None else {*typed, *self.allowed, self.target, self.drafter}
+
+    @property
+    def restricted(self) -> bool:
+        """Whether only certain models may be used."""
+        return self._allow is not None
 
     def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
         """The models that are meant.
@@ -63,7 +71,7 @@ class Names:
             ModelError: this is no name of a model, or one that may not be used here.
         """
         own = {*bundled(), *PUBLISHED, *self.allowed, self.target, self.drafter}
-        if not self.folders and isinstance(said, str) and as_typed(said) not in own:
+        if not self.folders and isinstance(said, str) and said not in own:
             said = HubId(said)
         self._check(said)
         return named(said)

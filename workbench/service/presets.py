@@ -37,7 +37,7 @@ _FOR_SMOLLM2 = {
     "Then write the same function again with type hints and a docstring.",
     "table to JSON": "Turn this table into a JSON array of objects:\n\n"
     "name | age | city\nMia | 34 | Paris\nTom | 29 | Oslo\nEva | 41 | Rome",
-    "quoting": "Summarise this text in one sentence, then quote its first sentence word for word:\n\n"
+    "quoting": "What is this text about? Answer in one sentence and quote the words that show it.\n\n"
     "The old lighthouse at Saltmarsh Point has been dark since the harbour moved north. Each spring a group of "
     "neighbours paints its door, oils the hinges and winds the clock that no ship will ever read again. They say that "
     "a light is kept by those who remember it.",

@@ -19,10 +19,11 @@ from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Row
 from workbench.service import memory
 from workbench.service.book import Book
 from workbench.service.desk import Desk
-from workbench.service.limits import LOCAL, Limits
+from workbench.service.limits import Limits
 from workbench.service.run import Run
 from workbench.service.shelf import Shelf
 from workbench.service.turns import Turns
+from workbench.service.users import LOCAL
 
 log = logging.getLogger("workbench.service")
 

@@ -10,148 +10,35 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import math
-import os
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
-from workbench.bench.compare import Comparison, finish, measure
-from workbench.bench.conditions import conditions
-from workbench.bench.lanes import Lane
-from workbench.bench.steps import Step
-from workbench.core.errors import (
-    CapacityError,
-    MethodUnavailableError,
-    ModelError,
-    PromptError,
-    WorkbenchError,
-)
-from workbench.core.params import params_of
-from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.bundle import DEFAULT_TARGET, known_targets, locate, own_drafter
-from workbench.engine.models import (
-    find_heads,
-    load_model,
-    load_processor,
-    load_tokenizer,
-    resolve_device,
-    resolve_dtype,
-    same_vocabulary,
-)
-from workbench.engine.pictures import read
+from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, WorkbenchError
+from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.names import is_drafter, known_targets
 from workbench.engine.placed import named
-from workbench.engine.probe import admit
-from workbench.engine.request import CANCELLED, ENDED, ERROR, QUEUED, RUNNING
-from workbench.methods import registry
-from workbench.methods.known import Known
+from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING
 from workbench.service import catalogue
-from workbench.service.book import Book
+from workbench.service.base import Asked, BaseBackend
 from workbench.service.chat import chat_ids
-from workbench.service.limits import LOCAL, Limits
+from workbench.service.costs import Costs
+from workbench.service.lent import Lent
+from workbench.service.limits import Limits
 from workbench.service.logs import wordless
-from workbench.service.params import check_request, split_params
-from workbench.service.pictures import decode_all
-from workbench.service.presets import presets
+from workbench.service.names import Pair
 from workbench.service.run import Run
-from workbench.service.telemetry import Telemetry
-from workbench.trace.events import Footer, Header, Round, Trace
-from workbench.trace.metrics import DEFINITIONS
+from workbench.service.zerorun import REASON, ZeroRun
 
 log = logging.getLogger("workbench.service")
 
-REASON = "On ZeroGPU a GPU is lent for one whole generation: step through the recorded rounds instead."
-PACE_S = 0.05
-"""Rounds of so many seconds travel together."""
-START_S = 8.0
-"""Assumed seconds for a process to start and to get the models onto its GPU. Not measured on ZeroGPU."""
-PER_TOKEN_S = 0.03
-"""Assumed seconds a token before any run was measured: one verification of a model of a few billion parameters."""
-MARGIN = 1.5
-LONGEST_S = 120
-"""What one run may ask for. A visitor who is not signed in has so much in a day."""
-
-Pair = tuple[str, str | None]
 GPU = Callable[..., Any]
 """`spaces.GPU`: a decorator with a `duration`, which may be a function of the call's arguments."""
 
 
-class Costs:
-    """What runs took on the GPU, by target and method: the measured part of an estimate."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], deque[float]] = {}
-
-    def learn(self, target: str, method: str, tokens: int, seconds: float) -> None:
-        """A run wrote so many tokens in so many seconds."""
-        if tokens:
-            self._seen.setdefault((target, method), deque(maxlen=20)).append(seconds / tokens)
-
-    def seconds(self, target: str, method: str, tokens: int) -> int:
-        """What a run should ask for, from the slowest run seen of its kind."""
-        slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
-        return math.ceil(START_S + MARGIN * slowest * tokens)
-
-    def tokens(self, target: str, method: str, seconds: float) -> int:
-        """How many tokens fit into so many seconds."""
-        slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
-        return max(1, int((seconds - START_S) / (MARGIN * slowest)))
-
-    def basis(self, target: str, method: str) -> str:
-        """Where the figure comes from, in words."""
-        n = len(self._seen.get((target, method), ()))
-        return f"from {n} run{'s' if n > 1 else ''} of this method" if n else "an assumption: no run measured yet"
-
-
-class ZeroRun(Run):
-    """A run whose rounds arrive from another process."""
-
-    def change(self, *asked: Any, **named: Any) -> None:
-        """Not here. Raises MethodUnavailableError."""
-        self._host.change(self, None, None, None)
-
-    def pause(self) -> None:
-        """Not here. Raises MethodUnavailableError."""
-        raise MethodUnavailableError("The run cannot be paused.", REASON)
-
-    def resume(self) -> None:
-        """Not here. Raises MethodUnavailableError."""
-        self.pause()
-
-    def step(self) -> None:
-        """Not here. Raises MethodUnavailableError."""
-        self.pause()
-
-    def hear(self, message: dict[str, Any]) -> list[Round]:
-        """Take in what the other process says; returns the new rounds. The first message must hold the header."""
-        rounds = [Round.from_wire(wire) for wire in message.get("rounds", ())]
-        with self._news:
-            if self.ended:
-                return []
-            if "header" in message:
-                header = Header.from_wire(message["header"])
-                if self._trace is None:
-                    self._trace, self._state, self._message = Trace(header), RUNNING, ""
-                    self.started_at = time.monotonic()
-                self._trace.header = header
-            assert self._trace is not None
-            self._trace.rounds.extend(rounds)
-            if "footer" in message:
-                self._trace.footer = Footer(**message["footer"])
-            self._news.notify_all()
-        return rounds
-
-    def waits(self, message: str) -> None:
-        """It waits for a GPU."""
-        self._state, self._message = QUEUED, message
-
-
-class ZeroClient:
+class ZeroClient(BaseBackend):
     """The calls of `workbench.client.Workbench` over ZeroGPU. Make it in the main thread before the app is launched.
 
     Args:
@@ -167,6 +54,7 @@ class ZeroClient:
         ModelError: no target could be loaded.
     """
 
+    offers = frozenset({"estimate"})
     hub_only = True
     """No name is looked for anywhere: what can be used is loaded."""
 
@@ -179,78 +67,30 @@ class ZeroClient:
         dtype: str = "auto",
         limits: Limits | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        super().__init__(limits)
         self.costs = Costs()
-        self._device = resolve_device(device)
-        self._dtype = resolve_dtype(dtype, self._device)
-        self._isolated = isolated
+        self._lent = Lent(isolated, device, dtype)
         self._turn = contextlib.nullcontext() if isolated else threading.Lock()
-        self._book, self._born = Book(self.limits), time.monotonic()
-        self._telemetry = Telemetry(self.health)
-        self._loaded: dict[str, tuple[Any, Any]] = {}
-        self._processors: dict[str, Any] = {}
-        self._problems: dict[str, str] = {}
-        self._engines: dict[tuple[int, Pair], Engine] = {}
         for name in dict.fromkeys([*(name for name, _, _ in known_targets()), *map(named, names)]):
-            self._load(name)
-        if not self._loaded:
-            raise ModelError("No model could be loaded.", " ".join(self._problems.values()))
-        self._gpu = gpu(duration=self._duration)(self._generation)
-
-    def _load(self, name: str) -> None:
-        try:
-            model = load_model(name, self._device, self._dtype)
-            self._processors[name] = load_processor(name, model)
-            self._loaded[name] = model, load_tokenizer(name)
-        except WorkbenchError as error:
-            log.warning("not loaded: %s", error)
-            self._problems[name] = str(error)
+            self._lent.load(name)
+        if not self._lent.loaded:
+            raise ModelError("No model could be loaded.", " ".join(self._lent.problems.values()))
+        self._gpu = gpu(duration=self._duration)(self._lent.generation)
 
     # -- what there is -------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         """Targets: name, title, kind, detail."""
-        listed = catalogue.targets([name for name in self._loaded if "drafter" not in name])
-        return [entry for entry in listed if entry["name"] in self._loaded]
+        listed = catalogue.targets([name for name in self._lent.loaded if not is_drafter(name)])
+        return [entry for entry in listed if entry["name"] in self._lent.loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Draft models: name, title, available, reason, detail, pictures; the one that belongs to the target first."""
-        target = self._pair(target, "none")[0]
-        found, details = [], {entry["name"]: entry["detail"] for entry in catalogue.drafters(target)}
-        for name, (_, tokenizer) in self._loaded.items():
-            if name != target:
-                same = same_vocabulary(self._loaded[target][1], tokenizer)
-                reason = "" if same else f"{name} and {target} do not share a vocabulary."
-                found.append(
-                    {"name": name, "title": name, "available": same, "reason": reason, "detail": details.get(name, "")}
-                    | {"pictures": self._processors[name] is not None}
-                )
-        return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
-
-    def let_in(self, user: str, counted: bool = True) -> None:
-        """Count a request that is no run; see `workbench.service.backend.Backend.let_in`."""
-        self._book.meter.let_in(user, counted=counted)
-
-    def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Methods, with whether each can run with these models and why not."""
-        reason = catalogue.static_reasons(*self._pair(target, drafter))
-        return [catalogue.describe(Known.of(method), reason(method.needs)) for method in registry.methods()]
-
-    def sampling_params(self) -> list[dict[str, Any]]:
-        """Parameters of sampling, shared by all methods."""
-        return [spec.to_wire() for spec in params_of(SamplingParams()).values()]
-
-    def presets(self) -> list[dict[str, Any]]:
-        """Prompts to start with."""
-        return presets([target["name"] for target in self.targets()])
-
-    def definitions(self) -> dict[str, dict[str, str]]:
-        """What each figure means, by name."""
-        return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
+        return self._lent.drafters(self._pair(target, "none")[0])
 
     def device_label(self) -> str:
         """Device and dtype, for people."""
-        return f"ZeroGPU · {str(self._dtype).removeprefix('torch.')}"
+        return f"ZeroGPU · {self._lent.kind}"
 
     def barred(self) -> dict[str, str]:
         """What cannot be done with a run here, and why."""
@@ -281,107 +121,59 @@ class ZeroClient:
 
     def loaded(self) -> list[dict[str, Any]]:
         """What is in memory."""
-        return [
-            {"name": name, "role": "drafter" if "drafter" in name else "target", "device": "cuda", "runs": 0,
-             "bytes": sum(p.numel() * p.element_size() for p in model.parameters()), "idle_s": 0.0,
-             "dtype": str(self._dtype).removeprefix("torch.")}
-            for name, (model, _) in self._loaded.items()
-        ]  # fmt: skip
+        return self._lent.sizes()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         """Token ids of a conversation in the target's chat format."""
-        return chat_ids(self._loaded[self._pair(target, "none")[0]][1], messages, self.limits)
-
-    def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        target = target or next(iter({DEFAULT_TARGET} & self._loaded.keys()), next(iter(self._loaded)))
-        if drafter in (None, "", "auto"):
-            own = own_drafter(target, blind)
-            drafter = own if own in self._loaded else "none"
-        for name in (target, drafter):
-            if name != "none" and name not in self._loaded:
-                raise ModelError("This model is not loaded here.", f"Use one of: {', '.join(self._loaded)}.")
-        return target, None if drafter == "none" else drafter
+        return chat_ids(self._lent.loaded[self._pair(target, "none")[0]][1], messages, self.limits)
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        prompt: str | list[int],
-        method: str = "draft-model",
-        params: dict[str, Any] | None = None,
-        target: str | None = None,
-        drafter: str | None = None,
-        max_new_tokens: int = 128,
-        seed: int = 0,
-        stop: Sequence[str] = (),
-        paused: bool = False,
-        *,
-        images: Sequence[Any] = (),
-        pace: float = 0.0,
-        user: str = LOCAL,
-        lease_s: float | None = None,
-        alone: bool = False,
-        extras: Any = None,
-    ) -> ZeroRun:
-        """Start a generation and return at once; see `workbench.service.backend.Backend.start`.
+    def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
+        return self._lent.pair(target, drafter, blind)
 
-        Every generation has a GPU of its own; `alone` says only that it is one of many that are timed.
+    def _kinds(self) -> dict[str, Any]:
+        return {"device": "cpu", "dtype": self._lent.kind, "drafter_dtype": self._lent.kind}
 
-        Raises:
-            WorkbenchError: the request is wrong, or asks for more GPU time than one run may.
-        """
-        try:
-            if paused:
-                raise MethodUnavailableError("The run cannot start paused.", REASON)
-            if pace:
-                raise MethodUnavailableError("The run cannot be held back.", REASON)
-            if extras is not None:
-                raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had.", REASON)
-            job = self._checked(prompt, method, params or {}, target, drafter, max_new_tokens, seed, stop, images)
-            run = ZeroRun(self, user, method, lease_s)
-            run.alone = alone
-            self._book.add(run, max_new_tokens)
-            if not job["pictures"]:  # what pictures add to a prompt is known from the run's header
-                self._book.charge(run, len(job["prompt"]))
-        except WorkbenchError as error:
-            self._telemetry.error(error)
-            raise
+    def _reads_pictures(self, target: str) -> bool:
+        return self._lent.processors[target] is not None
+
+    def _start(self, asked: Asked) -> ZeroRun:
+        """Every generation has a GPU of its own; `alone` says only that it is one of many that are timed."""
+        if asked.paused:
+            raise MethodUnavailableError("The run cannot start paused.", REASON)
+        if asked.pace:
+            raise MethodUnavailableError("The run cannot be held back.", REASON)
+        if asked.extras is not None:
+            raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had.", REASON)
+        job = self._job(asked)
+        run = ZeroRun(self, asked.user, job["method"], asked.lease_s)
+        run.alone = asked.alone
+        self._book.add(run, asked.max_new_tokens)
+        if not asked.pictures:  # what pictures add to a prompt is known from the run's header
+            self._book.charge(run, len(job["prompt"]))
         run.waits("waiting for a GPU")
         context = contextvars.copy_context()  # carries the visitor's request, whose quota is used
         threading.Thread(target=context.run, args=(self._follow, run, job), daemon=True).start()
         return run
 
-    def _checked(
-        self,
-        prompt: Any,
-        method: str,
-        params: Any,
-        target: Any,
-        drafter: Any,
-        n: int,
-        seed: Any,
-        stop: Any,
-        images: Sequence[Any],
-    ) -> dict[str, Any]:
-        """The request as plain data, checked as far as that goes without a GPU."""
-        chosen = check_request(self.limits, prompt, method, params, n, seed, stop)[0].method
-        pair, pictures = self._pair(target, drafter, chosen.drafter.blind), decode_all(images)
-        if pictures and self._processors[pair[0]] is None:
-            raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")
-        reason = catalogue.static_reasons(*pair)(chosen.needs)
+    def _job(self, asked: Asked) -> dict[str, Any]:
+        """The request as plain data.
+
+        Raises:
+            WorkbenchError: its method cannot run, or it asks for more GPU time than one run may.
+        """
+        chosen, (target, drafter), prompt = asked.configured.method, asked.pair, asked.prompt
+        reason = self._reason(asked.pair)(chosen.needs)
         if reason:
             raise MethodUnavailableError(f"{chosen.title} cannot run: {reason}", "See the list of methods.")
-        if isinstance(prompt, str) and not pictures:
-            prompt = self._loaded[pair[0]][1].encode(prompt)
+        if isinstance(prompt, str) and not asked.pictures:
+            prompt = self._lent.loaded[target][1].encode(prompt)
         self.limits.check_prompt_tokens(len(prompt))
-        seconds = self.costs.seconds(pair[0], method, n)
-        if seconds > LONGEST_S:
-            raise CapacityError(
-                f"This run asks for {seconds} s of GPU; one run may ask for {LONGEST_S} s.",
-                f"Use at most {self.costs.tokens(pair[0], method, LONGEST_S)} new tokens.",
-            )
-        return {"prompt": prompt, "method": method, "params": params, "target": pair[0], "drafter": pair[1],
-                "max_new_tokens": n, "seed": seed, "stop": tuple(stop), "pictures": pictures}  # fmt: skip
+        self.costs.check(target, chosen.name, asked.max_new_tokens)
+        return {"prompt": prompt, "method": chosen.name, "params": asked.params, "target": target, "drafter": drafter,
+                "max_new_tokens": asked.max_new_tokens, "seed": asked.seed, "stop": asked.stop,
+                "pictures": asked.pictures}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
         """In a thread of this process: pass on what the GPU's process says. Closing the stream ends the run there."""
@@ -418,110 +210,18 @@ class ZeroClient:
             failed = trace.footer.reason == "error"
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
-    def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
-        """Start a generation and wait for its end."""
-        return self.start(prompt, method, **options).wait()
-
-    def compare(
-        self,
-        prompts: str | Sequence[Any],
-        lanes: Sequence[Any],
-        *,
-        progress: Callable[[Step], None] | None = None,
-        **settings: Any,
-    ) -> Comparison:
-        """Compare lanes and wait for the end; see `workbench.client.Workbench.compare`."""
-        return finish(self.comparing(prompts, lanes, **settings), progress)
-
-    def comparing(self, prompts: str | Sequence[Any], lanes: Sequence[Any], **options: Any) -> Iterator[Step]:
-        """Compare lanes, each with a GPU of its own; see `workbench.bench.compare.measure`."""
-        self.let_in(options.get("user", LOCAL))
-        return measure(self, prompts, lanes, **options)
+    def pairing(self, *asked: Any, **named: Any) -> Any:
+        """Not here. Raises MethodUnavailableError."""
+        raise MethodUnavailableError("A speed-up is not measured pair by pair here: it takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         """What decides a measurement on the GPUs of ZeroGPU, which count as one machine."""
-        found = Lane.of(lane)
-        pair = self._pair(target, found.drafter, found.configured.drafter.blind)
-        kind = str(self._dtype).removeprefix("torch.")
-        known = conditions(found, *pair, device="cpu", dtype=kind, drafter_dtype=kind)
+        known = super().conditions(lane, target)
         return known and {**known, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
-
-    def forget(self, run: Run) -> None:
-        """Give an ended run's memory back at once."""
-        if run.ended:
-            self._book.remove(run)
-
-    def run(self, run_id: str) -> Run:
-        """A run by its id. Raises UnknownNameError when it is not known here."""
-        return self._book.get(run_id)
-
-    # -- in the GPU's process ------------------------------------------------------------------------------------
 
     def _duration(self, job: dict[str, Any]) -> int:
         """Seconds of GPU a generation asks for."""
         return self.costs.seconds(job["target"], job["method"], job["max_new_tokens"])
-
-    def _generation(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """One whole generation. Threads of the app do not exist here, and what is changed here the app never sees.
-
-        Yields:
-            plain dicts: the header first, rounds as they come, the footer last; or an error.
-        """
-        begun = time.perf_counter()
-        if self._isolated:
-            torch.set_num_threads(1)  # the threads of the app's OpenMP pool did not survive the fork
-        try:
-            engine = self._engine((job["target"], job["drafter"]))
-            chosen = registry.get(job["method"])
-            mine, sampling = split_params(chosen, job["params"])
-            prompt, inputs = job["prompt"], None
-            if job["pictures"]:
-                prompt, inputs = read(engine.models, prompt, job["pictures"])
-            row = engine.submit(
-                Request(prompt, chosen.with_params(**mine), sampling, job["max_new_tokens"], job["seed"], job["stop"],
-                        images=inputs, pictures=job["pictures"])
-            )  # fmt: skip
-        except WorkbenchError as error:
-            yield {"error": (error.message, error.remedy)}
-            return
-        trace = row.trace
-        assert trace is not None
-        try:
-            yield {"header": trace.header.to_wire()}
-            sent, last, rules = 0, time.perf_counter(), 0
-            while row.status not in ENDED:
-                engine.step()
-                if time.perf_counter() - last >= PACE_S and len(trace.rounds) > sent:
-                    header = {} if rules == len(trace.header.rules) else {"header": trace.header.to_wire()}
-                    yield {**header, "rounds": [record.to_wire() for record in trace.rounds[sent:]]}
-                    sent, last, rules = len(trace.rounds), time.perf_counter(), len(trace.header.rules)
-            yield {
-                "header": trace.header.to_wire(),  # now with the time of prefill
-                "rounds": [record.to_wire() for record in trace.rounds[sent:]],
-                "footer": trace.footer.to_wire(),
-                "busy_s": time.perf_counter() - begun,
-            }
-        finally:
-            if row.status not in ENDED:
-                row.cancel()
-                engine.step()
-
-    def _engine(self, pair: Pair) -> Engine:
-        """This process's engine for a pair of models: a process may serve several runs, one after the other."""
-        key = (os.getpid(), pair)
-        if key not in self._engines:
-            target, drafter = pair
-            model, tokenizer = self._loaded[target]
-            models = Models(Runner(model), tokenizer, target, processor=self._processors[target])
-            admit(models.target, target, locate(target))
-            models.heads = find_heads(target, models.target)
-            if drafter is not None:
-                models.drafter = Runner(self._loaded[drafter][0], models.target.context)
-                admit(models.drafter, drafter, locate(drafter))
-                models.drafter_name, models.drafter_problem = drafter, ""
-                models.drafter_processor = self._processors[drafter]
-            self._engines[key] = Engine(models, max_rows=1)
-        return self._engines[key]
 
     # -- what a run asks of its host -----------------------------------------------------------------------------
 
@@ -566,13 +266,9 @@ class ZeroClient:
             "runs": {state: states[state] for state in (QUEUED, RUNNING)},
             "queue": states[QUEUED],
             "rows": states[RUNNING],
-            "models": len(self._loaded),
+            "models": len(self._lent.loaded),
             "memory": {"traces": self._book.trace_bytes},
         }
-
-    def metrics_text(self) -> str:
-        """All figures in Prometheus' text format."""
-        return self._telemetry.text()
 
     def close(self) -> None:
         """Cancel all runs."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.bench import board
 from workbench.engine.method import Method
+from workbench.engine.parts import Verifier
 from workbench.methods import registry
 from workbench.methods.known import PROMISES, needed
 from workbench.trace.metrics import DEFINITIONS
@@ -78,7 +79,7 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         _row(["Needs", needed(method.needs)]),
         _row(["From", ", ".join(filter(None, [_paper(method), source.title, source.where]))]),
         _row(["Drafter", _class(method.drafter)]),
-        _row(["Verifier", _class(method.verifier)]),
+        _row(["Verifier", "; or ".join(_judge(method, verifier) for verifier in method.verifiers)]),
         "",
         *(
             ["## What differs from the paper", "", *(f"- {words}" for words in method.differs), ""]
@@ -113,6 +114,12 @@ def _evidence(row: dict[str, Any]) -> str:
         parts.append(f"{greedy['equal']} of {greedy['tried']} greedy texts equal to plain decoding's in float64")
     parts += [f"sampling: χ² {board.law_words(law)}" for law in row["laws"]]
     return "; ".join(parts)
+
+
+def _judge(method: Method, verifier: Verifier) -> str:
+    """A verifier, and what is promised with it where there are several."""
+    promised = f" (`verifier={verifier.name}`: {method.promises[verifier.name].value})" if method.promises else ""
+    return _class(verifier) + promised
 
 
 def _class(part: Any) -> str:

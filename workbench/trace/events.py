@@ -7,16 +7,17 @@ export is computed from these and from nothing else.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.rules import Rule
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text. 3: why
 each node was accepted or not (`Header.rules`, `Nodes.rule`, `Nodes.inputs`), unsaid in older traces; typical acceptance
-wrote its score into `Nodes.accept` before."""
+wrote its score into `Nodes.accept` before. 4: tokens at explicit places, which may be taken back (`Round.placed`,
+`Round.revoked`); none in older traces."""
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 """Status of a drafted node. Discarded: drafted, never tested, because the path ended before it or
@@ -119,6 +120,23 @@ class Emitted:
 
 
 @dataclass(slots=True)
+class Placed:
+    """A token set at a place of the text that is not final there: a later round may take it back.
+
+    Attributes:
+        token: id.
+        text: its own text, for display only.
+        position: absolute position in the sequence, behind the final text; gaps between places are masked.
+        p: the target's probability of it when it was set.
+    """
+
+    token: int
+    text: str
+    position: int
+    p: float
+
+
+@dataclass(slots=True)
 class Phase:
     """A stretch of wall-clock time on a named lane. Seconds since the start of the generation, pauses not counted."""
 
@@ -178,7 +196,11 @@ def pictures_of(vision: Mapping[str, Any]) -> list[Any]:
 
 @dataclass(slots=True)
 class Round:
-    """One draft–verify round.
+    """One draft–verify round; or one of a decoder that writes otherwise, with an empty tree.
+
+    Such a decoder may set tokens at any places behind the final text, and take back those of earlier rounds: `standing`
+    says what stands there after a round. What can change no more is `emitted`, as in every round; the text is made of
+    that alone.
 
     Attributes:
         index: number of the round, from 0.
@@ -214,6 +236,8 @@ class Round:
             `gate` (name → weight, or None), and `pictures` (`Picture`s as plain JSON) when they were changed in
             mid-run, with `sees` ("both" or "drafter") for whom; where they were changed for both and then again for
             the drafter, `target_pictures` are those that the target sees.
+        revoked: positions whose tokens of earlier rounds are taken back, before anything is set.
+        placed: tokens set behind the final text, in any order; they stand until they are taken back or emitted.
     """
 
     index: int
@@ -241,6 +265,8 @@ class Round:
     vision: dict[str, Any] = field(default_factory=dict)
     waited_s: float = 0.0
     shared: dict[str, float] = field(default_factory=dict)
+    revoked: list[int] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Without a draft there is no bonus: traces of earlier versions called plain decoding that."""
@@ -254,7 +280,7 @@ class Round:
         """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""
         wire = _fields(self)
         wire["nodes"] = _fields(self.nodes)
-        for name in ("emitted", "top_p", "phases", "changes"):
+        for name in ("emitted", "top_p", "phases", "changes", "placed"):
             wire[name] = [_fields(item) for item in wire[name]]
         wire["top_q"] = [None if top is None else _fields(top) for top in self.top_q]
         return wire
@@ -269,7 +295,26 @@ class Round:
         data["top_q"] = [Top(**t) if t else None for t in data.get("top_q", [])]
         data["phases"] = [Phase(**p) for p in data.get("phases", [])]
         data["changes"] = [Change(**c) for c in data.get("changes", [])]
+        data["placed"] = [Placed(**p) for p in data.get("placed", [])]
         return cls(**data)
+
+
+def standing(rounds: Iterable[Round]) -> list[Placed]:
+    """What stands behind the final text after `rounds`, the first of a trace: set, not taken back, not emitted.
+
+    Example:
+        >>> standing([])
+        []
+    """
+    found: dict[int, Placed] = {}
+    for r in rounds:
+        for position in r.revoked:
+            found.pop(position, None)
+        for placed in r.placed:
+            found[placed.position] = placed
+        for emitted in r.emitted if found else ():
+            found.pop(emitted.position, None)
+    return [found[position] for position in sorted(found)]
 
 
 @dataclass(slots=True)

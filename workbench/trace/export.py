@@ -1,12 +1,10 @@
-"""A trace as a file: JSON Lines, Parquet, Chrome-trace JSON; the first two are read back.
+"""A trace as a file: JSON Lines or Parquet, and back. The page makes other kinds, `views/js/shared/exports.js`.
 
 - JSON Lines: one object a line, each with its kind under `event`: the header, the rounds, the footer, and the
   attribution where somebody asked for it.
 - Parquet: one table with a row a round; nodes, places, tokens and phases are lists of structs in it, header and footer
   stand in the file's metadata. One nested table rather than several files in an archive, because it is what
   `polars.read_parquet(file)` and `pandas.read_parquet(file)` open as it is: `.explode("nodes").unnest("nodes")`.
-- Chrome trace: for Perfetto and chrome://tracing. Phases lie on their lanes, rounds above them; counters and settings
-  that changed are marked. Times are in µs from the start of prefill.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import polars as pl
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import no_panic
-from workbench.trace import frames, metrics
+from workbench.trace import frames
 from workbench.trace.events import (
     ACCEPTED,
     BONUS,
@@ -39,14 +37,11 @@ from workbench.trace.kinds import misfit
 
 MAX_BYTES = 64 * 2**20
 """Largest trace file that is read."""
-WINDOW = 8
-"""Rounds of the windowed acceptance, as in the Live view."""
 
 INCOMPLETE = "The file ends before its footer: the run is incomplete, rounds are missing at its end."
 """Warning of a trace whose file was cut at the end of a line."""
 
 _METADATA = "workbench.run"
-_PID = 1
 _REMEDY = "Give a file that the workbench exported as JSON Lines or Parquet."
 
 
@@ -231,66 +226,3 @@ def _is_picture(picture: Any) -> bool:
         return False
     numbers = [picture.get(name) for name in ("width", "height", "rows", "cols", "start", "end")]
     return all(type(n) is int and n >= 0 for n in numbers)
-
-
-def chrome_trace(trace: Trace) -> dict[str, Any]:
-    """Chrome-trace JSON, "JSON object format". `workbench/views/js/exports.js` makes the same in the browser."""
-    zero = trace.header.prefill_s
-
-    def us(seconds: float) -> float:
-        return 1e6 * (seconds + zero)
-
-    lanes = list(dict.fromkeys(["rounds", "device", *(p.lane for r in trace.rounds for p in r.phases)]))
-    events: list[dict[str, Any]] = [_meta("process_name", 0, f"{trace.header.method} on {trace.header.target}")]
-    events += [_meta("thread_name", tid, lane) for tid, lane in enumerate(lanes)]
-    if zero > 0:
-        events.append(_span("prefill", lanes.index("device"), 0, 1e6 * zero, {}))
-    counts: list[tuple[int, int, int]] = []  # accepted, tested, emitted
-    for r in trace.rounds:
-        end = us(r.started_s + r.seconds)
-        events.append(_span(f"round {r.index + 1}", 0, us(r.started_s), 1e6 * r.seconds, _round_args(r)))
-        for p in r.phases:
-            events.append(_span(p.name, lanes.index(p.lane), us(p.start_s), 1e6 * (p.end_s - p.start_s), {}))
-        for c in r.changes:
-            args = {"before": c.before, "after": c.after}
-            events.append(
-                {"name": f"change {c.name}", "ph": "i", "s": "p", "pid": _PID, "tid": 0, "ts": us(r.started_s),
-                 "args": args}
-            )  # fmt: skip
-        counts.append((metrics.accepted([r]), metrics.tested([r]), len(r.emitted)))
-        events.append(_counter("tokens", end, {"emitted": sum(c[2] for c in counts)}))
-        if sum(c[1] for c in counts[-WINDOW:]):
-            rates = {f"last {WINDOW} rounds": _rate(counts[-WINDOW:]), "cumulative": _rate(counts)}
-            events.append(_counter("acceptance", end, rates))
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {"source": "simulation" if trace.header.simulation else "recorded", **trace.header.to_wire()},
-    }
-
-
-def _round_args(r: Round) -> dict[str, Any]:
-    return {
-        "method": r.method,
-        "drafted": metrics.drafted([r]),
-        "tested": metrics.tested([r]),
-        "accepted": metrics.accepted([r]),
-        "emitted": metrics.emitted([r]),
-        "text": "".join(e.text for e in r.emitted),
-    }
-
-
-def _meta(name: str, tid: int, value: str) -> dict[str, Any]:
-    return {"name": name, "ph": "M", "pid": _PID, "tid": tid, "ts": 0, "args": {"name": value}}
-
-
-def _rate(counts: list[tuple[int, int, int]]) -> float:
-    return sum(c[0] for c in counts) / sum(c[1] for c in counts)
-
-
-def _counter(name: str, ts: float, values: dict[str, float]) -> dict[str, Any]:
-    return {"name": name, "ph": "C", "pid": _PID, "tid": 0, "ts": ts, "args": values}
-
-
-def _span(name: str, tid: int, ts: float, dur: float, args: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "ph": "X", "pid": _PID, "tid": tid, "ts": ts, "dur": dur, "args": args}

@@ -12,7 +12,19 @@ from typing import Any
 
 import polars as pl
 
-from workbench.trace.events import SCHEMA_VERSION, Change, Emitted, Footer, Header, Nodes, Phase, Round, Top, Trace
+from workbench.trace.events import (
+    SCHEMA_VERSION,
+    Change,
+    Emitted,
+    Footer,
+    Header,
+    Nodes,
+    Phase,
+    Placed,
+    Round,
+    Top,
+    Trace,
+)
 
 Schema = dict[str, Any]  # column → polars type
 
@@ -36,10 +48,10 @@ ROUNDS: Schema = {
     "shared": pl.String, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
     "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
     "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
-    "vision": pl.String,
+    "vision": pl.String, "revoked": pl.String, "placed": pl.String,
 }  # fmt: skip
-"""One row a round. `params`, `changes`, `signals`, `shared`, `vision` are JSON; the `n_` columns count what
-`places` holds."""
+"""One row a round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed` are JSON; the `n_` columns
+count what `places` holds."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
@@ -65,7 +77,7 @@ PHASES: Schema = {
 }  # fmt: skip
 """One row a stretch of wall-clock time, in seconds since the end of prefill."""
 
-LATER = ("vision", "rule", "inputs", "waited_s", "shared")
+LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed")
 """Columns that older schemas lack."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
@@ -170,6 +182,8 @@ def _round_row(r: Round) -> dict[str, Any]:
         "signals": json.dumps(r.signals),
         "vision": json.dumps(r.vision),
         "shared": json.dumps(r.shared),
+        "revoked": json.dumps(r.revoked),
+        "placed": json.dumps([_slots(p) for p in r.placed]),
         "n_top_p": len(r.top_p),
         "n_top_q": len(r.top_q),
         "n_entropy": len(r.entropy),
@@ -228,6 +242,8 @@ def _round(
         signals=json.loads(row["signals"]),
         vision=json.loads(row["vision"] or "{}"),
         shared=json.loads(row["shared"] or "{}"),
+        revoked=json.loads(row["revoked"] or "[]"),
+        placed=[Placed(**p) for p in json.loads(row["placed"] or "[]")],
         waited_s=row["waited_s"] or 0.0,
         **{name: row[name] for name in ROUNDS if name in _PLAIN},
     )
@@ -238,4 +254,13 @@ def _read_top(place: dict[str, Any], law: str) -> Top | None:
     return None if tokens is None else Top(tokens, place[f"{law}_text"], place[f"{law}_prob"])
 
 
-_PLAIN = set(Round.__dataclass_fields__) - {"params", "changes", "signals", "vision", "shared", "waited_s"}
+_PLAIN = set(Round.__dataclass_fields__) - {
+    "params",
+    "changes",
+    "signals",
+    "vision",
+    "shared",
+    "waited_s",
+    "revoked",
+    "placed",
+}

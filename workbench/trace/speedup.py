@@ -10,7 +10,7 @@ prompts on a prompt counts as one observation, however often it was repeated. Wi
 said of others: the interval then covers the scatter of repeats, and its words say "this prompt only". (Why not a
 bootstrap: its percentiles over three prompts cover the truth in three of four cases, not in 95 of 100.)
 
-`workbench/views/js/speedup.js` is the same for the browser; a fixture holds both to the same numbers.
+`workbench/views/js/shared/speedup.js` is the same for the browser; a fixture holds both to the same numbers.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ processes may keep runs in one store at once.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import io
@@ -19,9 +20,12 @@ import operator
 import os
 import re
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,9 +79,21 @@ _KINDS = (".parquet", ".jsonl")
 
 def default_folder() -> Path:
     """Where runs are kept by default: `WORKBENCH_RUNS`, or a folder among the user's own data."""
-    named = os.environ.get("WORKBENCH_RUNS")
-    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return Path(named) if named else base / "speculative-decoding-workbench" / "runs"
+    if named := os.environ.get("WORKBENCH_RUNS"):
+        return Path(named)
+    try:
+        base = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    except RuntimeError:  # a user without a home: as long as this process lasts
+        base = _without_home()
+    return base / "speculative-decoding-workbench" / "runs"
+
+
+@cache
+def _without_home() -> Path:
+    """A temporary folder that nobody else may look into, and that goes with the process."""
+    place = Path(tempfile.mkdtemp(prefix="workbench-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 @dataclass(slots=True)

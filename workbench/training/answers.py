@@ -23,18 +23,21 @@ import torch
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
+from workbench.engine.markers import ASSISTANT, USER
 from workbench.engine.models import load_models
 from workbench.engine.request import ENDED, Row
 from workbench.methods import registry
 from workbench.training.clock import RunClock
 from workbench.training.corpus import DEFAULT_DATA, row_held_out
-from workbench.training.generators import ASSISTANT, TASKS, USER
+from workbench.training.generators import TASKS
 from workbench.training.loop import Report
 from workbench.training.sources import SOURCES
 
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """Of the prompts in turn."""
 EDITING = ("copy", "repeat", "replace", "quote", "summary", "json", "extract", "code")
+ALIKE = 192
+"""Prompts among which those of one length are answered together."""
 HELD_EVERY = 50
 """One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
 REPORT_S = 60.0
@@ -152,13 +155,19 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
 def _askable(
     prompts: Sequence[tuple[str, str]], done: set[int], tokenizer: Any, longest: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """(number, token ids in the chat format) of the prompts that are still to be answered and not too long."""
-    for i, (_, said) in enumerate(prompts):
-        if i not in done:
-            chat = [{"role": "user", "content": said}]
-            ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-            if len(ids) <= longest:
-                yield i, [int(token) for token in ids]
+    """(number, token ids in the chat format) of the prompts that are still to be answered and not too long.
+
+    A few rows' worth at a time come in order of length: rows of one length waste no attention on each other's padding.
+    """
+
+    def asked(said: str) -> list[int]:
+        chat = [{"role": "user", "content": said}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        return [int(token) for token in ids]
+
+    left = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if i not in done)
+    while some := list(islice(left, ALIKE)):
+        yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbench.engine.markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
-from workbench.training.generators import ASSISTANT, TASKS, USER
+from workbench.training.generators import TASKS
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_model, build_optimizers, drafter_config, half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer
@@ -212,7 +213,7 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
         drafter.eval()
         result.held["acceptance"] = greedy_acceptance(target, drafter, *held)
         drafter.train()
-        save_model(drafter, tokenizer, options.out, {})
+        save_model(drafter, tokenizer, options.out, {"target": options.target.name})
         return f"drafter: greedy acceptance on held-out stories {result.held['acceptance']:.3f}"
 
     clock = RunClock(options.minutes, options.steps)

@@ -7,26 +7,23 @@ t + 1 + k, where the target itself predicts t + 1.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
-from workbench.engine.checksums import write_sums
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.trace.files import replacing, write_whole
+from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.clock import RunClock
 from workbench.training.distill import load_target
+from workbench.training.heads.artefact import save_net
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, half_precision
 from workbench.training.windows import Windows, held_windows
-
-RANKS = 10
 
 
 @dataclass
@@ -72,38 +69,18 @@ class MedusaOptions:
     checkpoint_seconds: float = 120.0
 
 
-class MedusaHeads(nn.Module):
-    """One residual block per head; each starts as the identity."""
+def keep_heads(heads: MedusaHeads, out: Path, accuracy: list[list[float]], **of: Any) -> str:
+    """Write heads with what their drafter reads of them; returns a line that says how good they are.
 
-    def __init__(self, hidden: int, count: int) -> None:
-        super().__init__()
-        blocks = [nn.Linear(hidden, hidden) for _ in range(count)]
-        self.heads = nn.ModuleList(blocks)
-        for head in blocks:
-            nn.init.zeros_(head.weight)
-            nn.init.zeros_(head.bias)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map features [N, d] to the features of every head, [H, N, d]."""
-        return torch.stack([features + F.silu(head(features)) for head in self.heads])
-
-
-def save_heads(heads: MedusaHeads, out: Path, config: dict[str, object]) -> None:
-    """Write `model.safetensors` (float16, `heads.{i}.weight`, `heads.{i}.bias`) and `config.json`."""
-    out.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in heads.state_dict().items()}
-    with replacing(out / "model.safetensors") as part:
-        save_file(state, part, metadata={"format": "pt"})
-    write_sums(out)
-    write_whole(out / "config.json", (json.dumps(config, indent=2) + "\n").encode())
-
-
-def load_heads(folder: Path) -> tuple[MedusaHeads, dict[str, object]]:
-    """Load heads written by `save_heads`, in float32, with their configuration."""
-    config = json.loads((folder / "config.json").read_text())
-    heads = MedusaHeads(config["hidden_size"], config["n_heads"])
-    heads.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()})
-    return heads.eval(), config
+    Args:
+        heads: The heads.
+        out: Their folder.
+        accuracy: How often the r-th best token of each head is right, [K, 10].
+        of: What they were trained for: name, fingerprint and number of tokens of the target.
+    """
+    heads.accuracy = tuple(map(tuple, accuracy))
+    save_net(heads, out, **of)
+    return "medusa: held-out top-1 accuracy " + " ".join(f"{row[0]:.3f}" for row in accuracy)
 
 
 def head_accuracy(heads: MedusaHeads, target: LlamaForCausalLM, windows: Tensor) -> list[list[float]]:
@@ -160,17 +137,8 @@ def train_medusa(options: MedusaOptions, report: Report) -> RunResult:
     def on_checkpoint(result: RunResult) -> str:
         accuracy = head_accuracy(heads, target, held)
         result.held = {f"accuracy {k + 1}": row[0] for k, row in enumerate(accuracy)}
-        config = {
-            "workbench_head": "medusa",
-            "hidden_size": target.config.hidden_size,
-            "vocab_size": target.config.vocab_size,
-            "n_heads": options.heads,
-            "target": "text-target",
-            WEIGHTS: fingerprint(target),
-            "head_accuracy": accuracy,
-        }
-        save_heads(heads, options.out, config)
-        return "medusa: held-out top-1 accuracy " + " ".join(f"{row[0]:.3f}" for row in accuracy)
+        of = {"target": "text-target", "vocab_size": target.config.vocab_size, WEIGHTS: fingerprint(target)}
+        return keep_heads(heads, options.out, accuracy, **of)
 
     clock = RunClock(options.minutes, options.steps)
     loop = LoopOptions("medusa", clock, options.checkpoint, options.resume, options.checkpoint_seconds)

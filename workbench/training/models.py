@@ -11,9 +11,9 @@ from torch import nn
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from workbench.engine.checksums import write_sums
+from workbench.engine.markers import END
 from workbench.engine.packed import has_bfloat16
 from workbench.trace.files import PART
-from workbench.training.generators import END
 from workbench.training.muon import FloatMuon
 from workbench.training.tokenizer import CONTEXT, PAD, token_id
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from workbench.engine.markers import ASSISTANT, END, USER
 from workbench.training.clock import RunClock
-from workbench.training.generators import ASSISTANT, END, USER
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import (
     EARLY_EXIT_LAYERS,

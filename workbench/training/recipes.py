@@ -18,13 +18,14 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from workbench.bench.machine import machine_facts
+from workbench.engine.machine import machine_facts
 from workbench.trace.files import write_whole
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
+from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_family
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
@@ -208,9 +209,15 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "chat-heads",
-            "a one-layer feature drafter, or Medusa heads, for a chat model, on its readings",
+            "EAGLE's layer, Kangaroo's exit adapter or Medusa's heads for a chat model, on its readings",
             ChatHeadOptions,
             _chat_heads,
+        ),
+        Recipe(
+            "chat-evaluate",
+            "acceptance of a chat model's drafters by position, on policy, and their cards",
+            ChatEvaluateOptions,
+            evaluate_family,
         ),
         Recipe(
             "target",

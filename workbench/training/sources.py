@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.training.generators import ASSISTANT, END, USER
+from workbench.engine.markers import ASSISTANT, END, USER
 
 Row = dict[str, Any]
 MAX_CHARS = 1900  # a prompt and its answer should fit one window of 512 tokens

@@ -8,11 +8,11 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from workbench.training.generators import ASSISTANT, END, USER
+from workbench.engine.markers import ASSISTANT, END, IMAGE, USER
 
 VOCAB_SIZE = 4096
 CONTEXT = 1024
-PAD, IMAGE = "<|pad|>", "<|image|>"
+PAD = "<|pad|>"
 RESERVED = tuple(f"<|reserved_{i}|>" for i in range(11))
 SPECIAL = (END, PAD, USER, ASSISTANT, IMAGE, *RESERVED)
 

@@ -14,6 +14,8 @@ from workbench.ui.quiet import Quiet
 if TYPE_CHECKING:
     import gradio as gr
 
+    from workbench.client import Client
+
 __all__ = ["LAUNCH", "Later", "build"]
 
 LAUNCH: dict[str, Any] = {
@@ -30,7 +32,7 @@ costs nothing. Gradio keeps a copy of the settings of all components for each se
 nothing in them ever changes: it forgets the oldest of a hundred, and makes that of a page that comes back anew."""
 
 
-def build(client: Any, keeps: bool = False) -> gr.Blocks:
+def build(client: Client, keeps: bool = False) -> gr.Blocks:
     """The whole page.
 
     Args:

@@ -6,7 +6,8 @@ import base64
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any
 
-from workbench.client import wire
+from workbench.client import Client, wire
+from workbench.client.requests import Comparing
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.ui.files import PLOTLY
 from workbench.ui.hosting import add_view
@@ -17,7 +18,7 @@ from workbench.views import recorded, scenes
 FILES = ("csv", "parquet")
 
 
-def add(client: Any) -> None:
+def add(client: Client) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     view = CompareView(client)
     add_view("compare", view.answers(), decode=view.decode, tab="compare", elem_id="wb-compare")
@@ -26,7 +27,7 @@ def add(client: Any) -> None:
 class CompareView:
     """What the view asks, as plain functions over the client."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
         self._session = Session(client)
         self._jobs: Jobs[Any] = Jobs()
@@ -73,7 +74,7 @@ class CompareView:
         """Compare, and say how far it is: `step` of a message is a `workbench.bench.compare.Step` as plain data."""
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
-            options = wire.compare_options(self.client, request)
+            options = Comparing.options(self.client, request)
             steps = self.client.comparing(**options, user=user, stopped=stopped)
             return self._messages(job, steps)
 

@@ -1,29 +1,35 @@
-"""The pages' own files, under names: `/workbench/js/live.js`. No address tells where on this machine they are."""
+"""The pages' own files, under names: `/workbench/js/live/page.js`. No address tells where on this machine they are.
+
+A page asks for them below a version, `/workbench/0123456789ab/js/…`, which their imports of each other inherit: a
+browser never mixes what it kept of two versions.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import FileResponse, PlainTextResponse
+from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from workbench.views import modules
+from workbench.views import replay as recording
 
 PLACE = "/workbench/"
 PLOTLY = "plotly.min.js"
-KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/plain"}
-"""A browser runs no module that comes as anything else, and what a system takes a file for differs. The replay's
-template is read by the page's export, and is no page of this server."""
+KINDS = {".js": "text/javascript", ".css": "text/css"}
+"""A browser runs no module that comes as anything else, and what a system takes a file for differs."""
+_VERSION = re.compile(r"^[0-9a-f]{12}/")
 
 
 @cache
 def files() -> dict[str, Path]:
-    """All of them by name: modules, stylesheets, a replay's template, and Plotly, loaded when a view plots."""
+    """All of them by name: modules, stylesheets, and Plotly, loaded when a view plots."""
     found = {module(name): modules.module_path(name) for name in modules.module_names()}
     found |= {path.name: path for path in modules.all_stylesheets()}
-    found[f"js/{modules.REPLAY.name}"] = modules.REPLAY
     spec = find_spec("plotly")
     assert spec is not None
     assert spec.origin is not None
@@ -33,6 +39,24 @@ def files() -> dict[str, Path]:
 def module(name: str) -> str:
     """The name of a module's file."""
     return f"js/{name}.js"
+
+
+def replay(view: str) -> str:
+    """The name of what an HTML replay of a view is made of, which the page's export asks for."""
+    return f"replay/{view}.json"
+
+
+REPLAYS = {replay(view): view for view in ("live", "vision")}
+
+
+version = cache(modules.fingerprint)
+"""That of the files which this process serves."""
+
+
+@cache
+def replay_sources(view: str) -> bytes:
+    """What replays of a view are made of."""
+    return json.dumps(recording.sources(view)).encode()
 
 
 class Files:
@@ -46,7 +70,16 @@ class Files:
         inside = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not inside.startswith(PLACE):
             return await self.app(scope, receive, send)
-        file = files().get(inside.removeprefix(PLACE))
+        name, asked = inside.removeprefix(PLACE), None
+        if found := _VERSION.match(name):
+            name, asked = name[found.end() :], found[0][:-1]
+        if asked not in (None, version()):  # modules of two versions do not fit together
+            return await PlainTextResponse("The workbench has another version now: reload the page.", 404)(
+                scope, receive, send
+            )
+        if view := REPLAYS.get(name):
+            return await Response(replay_sources(view), media_type="application/json")(scope, receive, send)
+        file = files().get(name)
         if file is None:
             return await PlainTextResponse("There is no such file.", 404)(scope, receive, send)
         return await FileResponse(file, media_type=KINDS[file.suffix])(scope, receive, send)

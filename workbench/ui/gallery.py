@@ -6,13 +6,13 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.ui.kept import Kept, drafted_by
+from workbench.ui.kept import KeptRuns, drafted_by
 from workbench.ui.pages import add_page
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, client: Any, kept: Kept) -> None:
-    """Add the page to the app. `client` is not asked for anything."""
+def add(demo: gr.Blocks, kept: KeptRuns) -> None:
+    """Add the page to the app."""
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:
         return [drafted_by(entry) for entry in recorded.index()]

@@ -6,7 +6,7 @@
   const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
   if (tab && asked() !== tab) await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods)?\/?$/, "");
-  const at = (path) => `${base}/workbench/${path}?v=${props.version}`;
+  const at = (path) => `${base}/workbench/${props.version}/${path}`;
   const face = (family, file, weight) =>
     `@font-face{font-family:"${family}";font-weight:${weight};font-display:swap;src:url("${base}/static/fonts/${file}.woff2")}`;
   if (!document.getElementById("wb-palette")) {
@@ -20,21 +20,20 @@
   const styled = props.stylesheets.map(at).filter((href) => !document.querySelector(`link[href="${href}"]`)).map((href) => new Promise((done) => {
     document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href, onload: done, onerror: done }));
   }));
-  const names = Object.keys(props.modules);
-  const loaded = await Promise.all(names.map((name) => import(at(props.modules[name]))));
-  const modules = Object.fromEntries(names.map((name, i) => [name, loaded[i]]));
+  for (const href of props.modules.map(at).filter((to) => !document.querySelector(`link[href="${to}"]`))) document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href }));
+  const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // a view comes after all it imports
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
   const ears = (window.workbenchEars ??= []), tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
   // Whole paths: the page has a base, on which a query alone would be looked up.
-  const where = (query) => (tab ? modules.address.write(modules.address.home(location.pathname), full(query)) : `${location.pathname}${query ? `?${query}` : ""}`);
-  await modules[props.first].mount(root, {
-    modules,
+  const where = (query) => (tab ? address.write(address.home(location.pathname), full(query)) : `${location.pathname}${query ? `?${query}` : ""}`);
+  await view.mount(root, {
     host: {
       base,
       call: (name, payload) => server[name](payload),
+      sources: async () => (await fetch(at(props.replay))).json(),
       decode: (request) => trigger("decode", request),
       listen: (hear) => {
         ears.push(hear);
@@ -45,7 +44,7 @@
       go: tab ? (to) => tabs().go(to) : undefined,
       isOpen: () => !tab || tabs().open === tab,
       address: {
-        read: () => (tab ? modules.address.read(location) : location.search),
+        read: () => (tab ? address.read(location) : location.search),
         write: (query) => (tab ? tabs().write(tab, where(query)) : history.replaceState(history.state, "", where(query))),
         url: (query) => `${location.origin}${where(query)}`,
       },

@@ -10,12 +10,11 @@ from typing import Any
 import gradio as gr
 import orjson
 
-from workbench import views
 from workbench.client import wire
 from workbench.core.panics import no_panic
 from workbench.ui import files
 from workbench.ui.api import is_users, user_key
-from workbench.views import modules
+from workbench.views import css_variables, modules
 
 Answer = Callable[[dict[str, Any]], Any]
 """Answers one request of the browser; an error reaches it in words."""
@@ -32,8 +31,8 @@ def add_view(
     """Put a view where one stands in the app's `gr.Blocks`. In a tab, nothing of it is loaded before it is opened.
 
     Args:
-        module: the ES module that draws it, through its `mount(el, {modules, host})`. It gets the modules that all
-            views share and those named after it; `views/<module>.css`, if there is one, is loaded too.
+        module: the view, one of `modules.ENTRIES`: its module draws it, through its `mount(el, {host})`.
+            `views/<module>.css`, if there is one, is loaded too.
         answers: what the module may call by name: `await host.call("name", request)`.
         decode: what `host.decode(request)` starts; its messages reach all that called `host.listen(hear)`.
         tab: id of the tab the view is in; None: a page of its own.
@@ -45,11 +44,11 @@ def add_view(
         server_functions=[safely(answer) for answer in answers],
         apply_default_css=False,
         elem_id=elem_id or None,
-        palette=views.css_variables(),
+        palette=css_variables(),
         stylesheets=[path.name for path in modules.stylesheets(module)],
-        modules={name: files.module(name) for name in views.module_names(module)},
+        modules=[files.module(name) for name in modules.needed(modules.ENTRIES[module])],
+        replay=files.replay("vision" if module == "vision" else modules.FIRST_MODULE),
         version=modules.fingerprint(),
-        first=module,
         tab=tab,
     )
     if decode is not None:

@@ -32,7 +32,7 @@ def drafted_by(entry: dict[str, Any]) -> dict[str, Any]:
     return entry if needed else entry | {"drafter": None}
 
 
-class Kept:
+class KeptRuns:
     """The calls of the pages about kept runs. Runs that are kept are shared with `workbench runs`.
 
     Args:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+from workbench.client import Client
 
 
 class Later:
@@ -24,6 +26,11 @@ class Later:
             raise
         finally:
             self._done.set()
+
+    @property
+    def client(self) -> Client:
+        """This, as what it stands for."""
+        return cast(Client, self)
 
     @property
     def ready(self) -> bool:

@@ -10,8 +10,8 @@ from workbench.ui.pages import add_page
 from workbench.views import lessons, recorded
 
 
-def add(demo: gr.Blocks, client: Any) -> None:
-    """Add the page to the app. `client` is not asked for anything."""
+def add(demo: gr.Blocks) -> None:
+    """Add the page to the app."""
 
     def steps(request: dict[str, Any]) -> list[dict[str, Any]]:
         return tour()

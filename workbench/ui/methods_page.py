@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from workbench.client import Client
 from workbench.methods import known
 from workbench.service.catalogue import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
@@ -13,7 +14,7 @@ from workbench.ui.pages import add_page
 from workbench.views import recorded
 
 
-def add(demo: gr.Blocks, client: Any) -> None:
+def add(demo: gr.Blocks, client: Client) -> None:
     """Add the page to the app. `client` says which method can run with which models."""
 
     def methods(request: dict[str, Any]) -> dict[str, Any]:
@@ -26,9 +27,9 @@ def add(demo: gr.Blocks, client: Any) -> None:
         return recorded.load(str(request.get("name")))
 
     def boards(request: dict[str, Any]) -> dict[str, Any]:
-        from workbench.bench import board  # imports PyTorch: not before somebody looks
+        from workbench.bench import board, claimsboard  # import PyTorch: not before somebody looks
 
-        return {"exactness": board.exactness(), "claims": board.claims_board()}
+        return {"exactness": board.exactness(), "claims": claimsboard.rows()}
 
     add_page(demo, "Methods", "methodcards", [methods, matrix, recording, boards])
 
@@ -46,7 +47,7 @@ def definitions() -> list[dict[str, str]]:
     return [{"name": name, "title": title, "meaning": meaning} for name, (title, meaning) in DEFINITIONS.items()]
 
 
-def compatibility(client: Any) -> dict[str, Any]:
+def compatibility(client: Client) -> dict[str, Any]:
     """Methods by pairs of target and draft model: `columns` of pairs, `rows` with a reason each (empty: it runs)."""
     columns, cells = [], {}
     for target in client.targets():

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
+from workbench.client import Client
 from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, vision
 from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import add_view
-from workbench.ui.kept import Kept
+from workbench.ui.kept import KeptRuns
 from workbench.ui.session import Session
 
 TITLE = "Speculative Decoding Workbench"
 
 
-def build(client: Any, keeps: bool = False) -> gr.Blocks:
+def build(client: Client, keeps: bool = False) -> gr.Blocks:
     """The page over `client`. Nothing is loaded or started before the browser asks."""
-    kept = Kept(keeps)
+    kept = KeptRuns(keeps)
     with Discreet(title=TITLE, fill_width=True, analytics_enabled=False) as demo:
         # The views draw their own header with the way from tab to tab, which presses Gradio's buttons: see tabs.js.
         with gr.Tabs(selected="live", overflow_behavior="wrap", elem_id="wb-views"):
@@ -35,8 +35,8 @@ def build(client: Any, keeps: bool = False) -> gr.Blocks:
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
         gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs)
         api.add(client)
-    gallery.add(demo, client, kept)
-    learn.add(demo, client)
+    gallery.add(demo, kept)
+    learn.add(demo)
     methods_page.add(demo, client)
     return demo
 

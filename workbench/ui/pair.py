@@ -8,13 +8,13 @@ from workbench.client import wire
 from workbench.trace.events import Trace
 from workbench.trace.metrics import DEFINITIONS, summary
 from workbench.ui.hosting import add_view
-from workbench.ui.kept import Kept
+from workbench.ui.kept import KeptRuns
 
 FIGURES = ("tokens", "rounds", "tau", "acceptance_rate", "draft_utilisation", "tokens_per_second", "overhead_share")
 """Figures of `workbench.trace.metrics` that are set beside each other."""
 
 
-def add(kept: Kept) -> None:
+def add(kept: KeptRuns) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
 
     def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def add(kept: Kept) -> None:
     add_view("tworuns", [run], tab="pair", elem_id="wb-pair")
 
 
-def whole(kept: Kept, request: dict[str, Any]) -> dict[str, Any]:
+def whole(kept: KeptRuns, request: dict[str, Any]) -> dict[str, Any]:
     """A run by its name, with its figures and what they mean.
 
     Raises:

@@ -11,17 +11,17 @@ import base64
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from workbench.client import wire
+from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
+from workbench.client.requests import Changing, Control, Generation, OfRun
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
-from workbench.engine.placed import as_typed
 from workbench.methods.choice import choose
 from workbench.service.caller import watch
 from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
-from workbench.ui.kept import Kept
+from workbench.ui.kept import KeptRuns
 
 BASELINE = "autoregressive"
 DEFAULT_TOKENS = 128
@@ -42,10 +42,10 @@ class Session:
         grace_s: see `GRACE_S`.
     """
 
-    def __init__(self, client: Any, kept: Kept | None = None, grace_s: float = GRACE_S) -> None:
+    def __init__(self, client: Client, kept: KeptRuns | None = None, grace_s: float = GRACE_S) -> None:
         self.client = client
         self.grace_s = grace_s
-        self.kept = kept or Kept()
+        self.kept = kept or KeptRuns()
         self._pairs: Jobs[Any] = Jobs()
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -70,12 +70,12 @@ class Session:
         that was asked for is not judged by models that nobody has.
         """
         targets = self._targets()
-        target, problem = as_typed(str(request.get("target") or "")) or _first(targets), None
+        target, problem = str(request.get("target") or "") or _first(targets), None
         if target is not None and not any(t["name"] == target and t.get("available", True) for t in targets):
             problem = _no_target(target, targets, self.kept.allowed)
             target = _first(targets)
         drafters = self.client.drafters(target)
-        drafter = as_typed(str(request.get("drafter") or ""))
+        drafter = str(request.get("drafter") or "")
         if not any(d["name"] == drafter and d.get("available", True) for d in drafters):
             drafter = _first(drafters)
         methods = self.client.methods(target, drafter)
@@ -90,10 +90,10 @@ class Session:
             "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},
             "baseline": BASELINE,
             "schema": SCHEMA_VERSION,
-            "barred": self.client.barred() if hasattr(self.client, "barred") else {},
+            "barred": self.client.barred(),
             "keeps": self.kept.allowed,
-            "estimates": hasattr(self.client, "estimate"),
-            "pairs": hasattr(self.client, "pairing"),
+            "estimates": "estimate" in self.client.offers,
+            "pairs": "pairing" in self.client.offers,
             "problem": problem,
             "chosen": {
                 "target": target,
@@ -109,13 +109,13 @@ class Session:
 
     def control(self, request: dict[str, Any]) -> dict[str, Any]:
         """Pause, resume, step or cancel a run."""
-        getattr(self._run(request), wire.action(request.get("action")))()
+        getattr(self._run(request), Control.options(self.client, request)["action"])()
         return {}
 
     def change(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Another method, drafter or other parameters from the next round on, or another pace."""
-        wanted = [request.get(name) for name in ("method", "params", "drafter")]
-        self._run(request).change(**wire.change_options(self.client, *wanted, pace=request.get("pace")))
+        """Another method, drafter, other parameters or pictures from the next round on, or another pace."""
+        options = Changing.options(self.client, request)
+        self._run({"run": options.pop("run")}).change(**options)
         return {}
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Session:
 
     def estimate(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a run is expected to cost, in words; empty where nobody can say."""
-        return {"text": str(self.client.estimate(request))}
+        return {"text": self.client.estimate(request)}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
         """Start a run, or go on following one, and yield what is new, at the display's pace.
@@ -166,7 +166,7 @@ class Session:
         A run that was started here ends some seconds after nobody follows it any more: see `GRACE_S`.
 
         Args:
-            request: what the page holds: `wire.start_options`, `prompt_tokens` in place of a prompt, and `channel`,
+            request: what the page holds: a `requests.Generation`, `prompt_tokens` in place of a prompt, and `channel`,
                 the name the page gave the run. Or, after a reload: `channel`, the id of a run to `follow`, and `from`,
                 how many rounds the page has. Or, with `pairs`: what to measure in the background, pair by pair; each
                 message has `pairs`, a `workbench.bench.pairing.Pairs` as plain data, and the first one its `job`.
@@ -203,7 +203,7 @@ class Session:
         self._pairs.stop(request.get("job"))
         return {}
 
-    def _begin(self, request: dict[str, Any], user: str) -> Any:
+    def _begin(self, request: dict[str, Any], user: str) -> RunHandle:
         if request.get("follow") is not None:
             return self._run({"run": request["follow"]})
         return self.client.start(**self._options(request), user=user, lease_s=self.grace_s)
@@ -211,7 +211,7 @@ class Session:
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keywords of `Workbench.start`."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        return self._formatted(wire.start_options(self.client, asked))
+        return self._formatted(Generation.options(self.client, asked))
 
     def _formatted(self, options: dict[str, Any]) -> dict[str, Any]:
         """A message in the target's own chat format, its words alone where it has none.
@@ -231,8 +231,8 @@ class Session:
             prompt = message
         return options | {"prompt": prompt}
 
-    def _run(self, request: dict[str, Any]) -> Any:
-        return self.client.run(wire.text("run", request.get("run")))
+    def _run(self, request: dict[str, Any]) -> RunHandle:
+        return self.client.run(OfRun.options(self.client, request)["run"])
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from workbench.client import Client
     from workbench.server.door import Door
 
 from workbench.service.limits import Limits
@@ -108,7 +109,7 @@ def client(
     limits: Mapping[str, Any] | None = None,
     others: bool = False,
     behind: str = "auto",
-) -> Any:
+) -> Client:
     """The client for a place, with its models loaded (ZeroGPU) or on their way. Imports PyTorch.
 
     Args:
@@ -140,11 +141,13 @@ def client(
     from workbench.service import background
 
     _write_logs(place, others)
+    names = background.named(behind, fetches=place.mode is not Mode.LOCAL)
+    allowed = None if place.allow_models is None else (*place.allow_models, *names)  # it comes whether asked for or not
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(place, limits),
-        allow_models=place.allow_models, folders=False,
+        allow_models=allowed, folders=False,
     )  # fmt: skip
-    workbench.preload(background.named(behind, fetches=place.mode is not Mode.LOCAL))
+    workbench.preload(names)
     return workbench
 
 
@@ -158,7 +161,7 @@ def _write_logs(place: Place, others: bool) -> None:
         write_plain_logs()
 
 
-def launch_options(client: Any, door: Door | None = None, public: bool = False) -> dict[str, Any]:
+def launch_options(client: Client, door: Door | None = None, public: bool = False) -> dict[str, Any]:
     """How the app is launched: `LAUNCH`, no uploads, the HTTP API on the same port, and all of it behind a door.
 
     The API's routes are given when Gradio's app is made, so that they come before Gradio's own; the guard stands in

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.client import wire
+from workbench.client import Client, wire
+from workbench.client.requests import Models, lane
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.server.door import is_user
 from workbench.ui import space
@@ -32,7 +33,7 @@ FOLDERS = 64
 """Sweeps that are kept in a folder, so that they go on after the app was ended; the oldest are deleted."""
 
 
-def add(client: Any) -> None:
+def add(client: Client) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     view = SweepView(client)
     add_view("sweep", view.answers(), decode=view.decode, tab="sweep", elem_id="wb-sweep")
@@ -73,7 +74,7 @@ class Job:
 class SweepView:
     """What the view asks, as plain functions over the client."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
         self._session = Session(client)
         self._jobs: Jobs[Job] = Jobs()
@@ -181,7 +182,7 @@ class SweepView:
         if not isinstance(axes, list) or not all(isinstance(axis, dict) for axis in axes):
             raise ParameterError("The axes are not a list.", 'As in [{"name": "depth", "values": [1, 2]}].')
         given = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
-        target, drafter = wire.models(self.client, request.get("target"), request.get("drafter"))
+        models = Models.options(self.client, request)
         group = wire.names("group", request["group"]) if request.get("group") else ()
         least = {"limit": 1, "max_new_tokens": 1, "seed": 0, "repeats": 1}
         numbers = {name: wire.whole(name, request[name], low) for name, low in least.items() if name in request}
@@ -189,8 +190,7 @@ class SweepView:
             given,
             method=wire.text("method", request.get("method", "draft-model")),
             params=wire.params(request.get("params")),
-            target=target,
-            drafter=drafter,
+            **models,
             group=group,
             **numbers,
         )
@@ -208,11 +208,9 @@ class SweepView:
         if not isinstance(values, list) or not 0 < len(values) <= CELLS:
             raise ParameterError(f"The values of {str(name)[:40]} are not a list.", f"Give 1 to {CELLS}.")
         if name == "method":
-            return [str(Lane.of(wire.lane(self.client, value))) for value in values]
-        if name == "target":
-            return [wire.models(self.client, value, None)[0] for value in values]
-        if name == "drafter":
-            return [wire.models(self.client, None, value)[1] for value in values]
+            return [str(Lane.of(lane(self.client, value))) for value in values]
+        if name in Models.model_fields:
+            return [Models.options(self.client, {name: value})[name] for value in values]
         return list(wire.params({f"value {i}": value for i, value in enumerate(values)}).values())
 
     def _messages(
@@ -247,21 +245,23 @@ def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
 
 
 def lines_of(place: Any) -> list[dict[str, Any]]:
-    """A line for each set of conditions that a folder was measured under; none where it cannot be read."""
+    """A line for each set of conditions that a folder was measured under; none where it cannot be read.
+
+    What runs along an axis is no setting of the whole sweep: it is empty there.
+    """
     from workbench.bench.sweep import opened
 
     try:
         found = opened(place)
     except WorkbenchError:
         return []
-    return [
-        {
-            "id": f"{place.folder.name}/{i}", "title": " × ".join(axis.name for axis in update.sweep.axes),
-            "method": update.sweep.method, "target": update.sweep.target, "done": update.done, "total": update.total,
-            **update.where,
-        }
-        for i, update in enumerate(found)
-    ]  # fmt: skip
+    lines = []
+    for i, update in enumerate(found):
+        axes = [axis.name for axis in update.sweep.axes]
+        fixed = {name: "" if name in axes else getattr(update.sweep, name) for name in ("method", "target")}
+        line = {"id": f"{place.folder.name}/{i}", "title": " × ".join(axes), "done": update.done, "total": update.total}
+        lines.append(line | fixed | update.where)
+    return lines
 
 
 def scrubbed(update: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 // Runs once in a hidden component beside the tabs: the address says which one is open. The views' own header takes the
 // place of Gradio's row of tabs, which is only pressed from here.
 (() => {
+  /** @returns {HTMLElement | null} */
   const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
   const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // two runs have an address of their own
   const name = document.title, kept = {}, home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too
@@ -41,7 +42,7 @@
   begin();
   // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then opened.
   const api = () => {
-    const button = document.querySelector("footer .show-api");
+    const button = /** @type {HTMLElement | null} */ (document.querySelector("footer .show-api"));
     if (!button) return setTimeout(api, 200);
     button.click();
     setTimeout(() => button.click(), 200);

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.client import wire
+from workbench.client import Client, wire
+from workbench.client.requests import Generation
 from workbench.ui.hosting import add_view
-from workbench.ui.kept import Kept
+from workbench.ui.kept import KeptRuns
 from workbench.ui.session import Session
 from workbench.views import scenes
 
@@ -14,7 +15,7 @@ DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 """What the tab begins with: the first of them that can run."""
 
 
-def add(client: Any, kept: Kept) -> None:
+def add(client: Client, kept: KeptRuns) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     session = VisionSession(client, kept)
     add_view("vision", session.answers(), decode=session.decode, tab="vision", elem_id="wb-vision")
@@ -49,12 +50,11 @@ class VisionSession(Session):
 
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
         """Another picture from the next round on, for target and drafter or for the drafter alone."""
-        sees = wire.text("sees", request.get("sees"))
-        self._run(request).change(images=wire.images(request.get("images")), sees=sees)
-        return {}
+        wire.text("sees", request.get("sees"))  # a page that forgets it would show the target the drafter's picture
+        return self.change({name: request.get(name) for name in ("run", "images", "sees")})
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
-        options = wire.start_options(self.client, request)
+        options = Generation.options(self.client, request)
         parts = [{"type": "image"}, {"type": "text", "text": options["prompt"]}]
         # As token ids: what looks like a marker in a question stays text.
         ids = self.client.chat_prompt([{"role": "user", "content": parts}], options["target"])
@@ -66,4 +66,4 @@ class VisionSession(Session):
 
     def explaining(self, request: dict[str, Any]) -> dict[str, Any]:
         """How far that is: the share that is done, or None where nobody can say."""
-        return {"done": getattr(self._run(request), "explained", None)}
+        return {"done": self._run(request).explained}

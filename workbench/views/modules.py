@@ -1,8 +1,11 @@
-"""Where the live drawings are: one ES module per view, hosted by URL (Gradio) or as text (a notebook)."""
+"""Where the live drawings are: ES modules that import each other, hosted by URL (Gradio) or as text (a notebook)."""
 
 from __future__ import annotations
 
 import hashlib
+import posixpath
+import re
+from functools import cache
 from pathlib import Path
 
 JS = Path(__file__).parent / "js"
@@ -12,19 +15,28 @@ REPLAY = JS / "replay.html"
 """What an HTML replay is put into, on the page and in Python."""
 
 FIRST_MODULE = "live"
-"""The module that puts the others together; it receives them and imports none."""
-OTHER_VIEWS = ("gallery", "learn", "tworuns", "methodcards", "compare", "vision", "sweep", "widget")
-"""Views with modules of their own: those whose name begins with the view's. The other views do not load them."""
+"""The view that a page begins with."""
+ENTRIES = {
+    "live": "live/page",
+    "vision": "vision/page",
+    "compare": "compare/page",
+    "tworuns": "compare/tworuns",
+    "sweep": "sweep/page",
+    "learn": "learn/page",
+    "gallery": "learn/gallery",
+    "methodcards": "learn/methods",
+}
+"""What draws each view: a module with `mount(el, {host, …})`. What else it needs it imports."""
+
+_IMPORT = re.compile(r'^import (\* as \w+|\{[^}]*\}) from "(\.[^"]+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?function\*? (\w+)|const (\w+) =|class (\w+))", re.MULTILINE)
+_OTHER = re.compile(r"^(import|export)\b.*", re.MULTILINE)
 
 
-def module_names(view: str | None = None) -> list[str]:
-    """Names of the modules of a view, tests left out; of all views without one."""
-    names = sorted(path.stem for path in JS.glob("*.js") if not path.name.endswith(".test.js"))
-    return names if view is None else [name for name in names if _owner(name) in (None, view)]
-
-
-def _owner(name: str) -> str | None:
-    return next((view for view in OTHER_VIEWS if name.startswith(view)), None)
+def module_names() -> list[str]:
+    """All modules, tests left out, as paths below `js/`: `live/tree`."""
+    found = (path.relative_to(JS).as_posix() for path in JS.rglob("*.js") if not path.name.endswith(".test.js"))
+    return sorted(name.removesuffix(".js") for name in found)
 
 
 def module_path(name: str) -> Path:
@@ -33,8 +45,70 @@ def module_path(name: str) -> Path:
 
 
 def module_text(name: str) -> str:
-    """The source of a module, for hosts that take text."""
+    """The source of a module."""
     return module_path(name).read_text(encoding="utf-8")
+
+
+def imported(name: str) -> list[str]:
+    """What a module imports itself."""
+    return [_named(name, found[2]) for found in _IMPORT.finditer(module_text(name))]
+
+
+def _named(importer: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))
+
+
+@cache
+def needed(entry: str) -> tuple[str, ...]:
+    """A module and all that it rests on, each after what it imports.
+
+    Raises:
+        ValueError: modules import each other in a circle.
+    """
+    found, above = dict[str, None](), list[str]()
+
+    def visit(name: str) -> None:
+        if name in above:
+            raise ValueError(f"a circle of imports: {' > '.join([*above[above.index(name) :], name])}")
+        if name in found:
+            return
+        above.append(name)
+        for other in imported(name):
+            visit(other)
+        found[above.pop()] = None
+
+    visit(entry)
+    return tuple(found)
+
+
+@cache
+def inlined(entry: str) -> str:
+    """A module and all that it rests on as one text, for hosts that take nothing else: a notebook, a file.
+
+    Each module becomes a function's scope, in the order of `needed`, and an import a constant.
+
+    Raises:
+        ValueError: a circle, or an import or export of another form than those that are rewritten.
+    """
+    names = needed(entry)
+    scopes = {name: f"$$_{re.sub(r'[^A-Za-z0-9]', '_', name)}" for name in names}
+    parts = [f"const {scopes[name]} = {_scope(name, scopes)};" for name in names]
+    return "\n".join([*parts, *(f"export const {it} = {scopes[entry]}.{it};" for it in _exported(entry)), ""])
+
+
+def _exported(name: str) -> list[str]:
+    return [next(filter(None, found.groups())) for found in _EXPORT.finditer(module_text(name))]
+
+
+def _scope(name: str, scopes: dict[str, str]) -> str:
+    def constant(found: re.Match[str]) -> str:
+        left = found[1].removeprefix("* as ").replace(" as ", ": ")
+        return f"const {left} = {scopes[_named(name, found[2])]};"
+
+    text = _EXPORT.sub("", _IMPORT.sub(constant, module_text(name)))
+    if left := _OTHER.search(text):
+        raise ValueError(f"{name}: this cannot be inlined: {left[0]}")
+    return f"(() => {{\n{text}\nreturn {{ {', '.join(_exported(name))} }};\n}})()"
 
 
 def stylesheets(view: str = FIRST_MODULE) -> list[Path]:
@@ -52,6 +126,7 @@ def all_stylesheets() -> list[Path]:
 def fingerprint() -> str:
     """Changes whenever a module, a stylesheet or the palette does: keeps a browser from mixing two versions."""
     digest = hashlib.sha256()
-    for path in [*sorted(JS.glob("*.js")), *all_stylesheets(), STYLESHEET.with_name("palette.json")]:
+    scripts = [path for path in sorted(JS.rglob("*.js")) if not path.name.endswith(".test.js")]
+    for path in [*scripts, *sorted(JS.rglob("*.html")), *all_stylesheets(), STYLESHEET.with_name("palette.json")]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -1,6 +1,6 @@
 """A recorded run as one HTML file that opens from disk: the view's modules, its style and the trace, all inlined.
 
-`workbench/views/js/replay.js` makes the same file in the browser, from the same template.
+`workbench/views/js/shared/replay.js` makes the same file in the browser, from the same template.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def replay(trace: Trace) -> str:
 
 
 def sources(view: str = modules.FIRST_MODULE) -> dict[str, Any]:
-    """Texts the file is made of: `template`, `style`, and `modules` by name."""
+    """Texts the file is made of: `template`, `style`, and `module`, which plays it."""
     sheets = [path.read_text(encoding="utf-8") for path in modules.stylesheets(view)]
     return {
         "template": modules.REPLAY.read_text(encoding="utf-8"),
         "style": "\n".join([css_variables(), *sheets]),
-        "modules": {name: modules.module_text(name) for name in modules.module_names(view)},
+        "module": modules.inlined(f"{view}/replay"),
     }
 
 

@@ -1,6 +1,6 @@
 """The bundled scenes: pictures to ask about, the kinds of the words in their captions, the curves measured on them.
 
-The pictures and the lexicon come from `workbench.training.scenes`, the curves from `workbench bench --suite vision`.
+The pictures and the lexicon come from `workbench.scenes`, the curves from `workbench bench --suite vision`.
 What a checkout does not hold is empty here, and the tab says which command makes it.
 """
 

@@ -1,13 +1,13 @@
-// What Jupyter loads with every widget. The texts of the modules and of the style are in one model that all widgets share:
-// they cross once, and each page imports them once, from memory. Then `workbench/views/js/widget.js` draws.
+// What Jupyter loads with every widget. The texts of the module and of the style are in one model that all widgets share:
+// they cross once, and each page imports them once, from memory. Then `workbench/views/js/notebook/widget.js` draws.
 const pages = (globalThis.workbenchModules ??= new Map());
 
-async function load(texts) {
-  const urls = Object.entries(texts).map(([name, text]) => [name, URL.createObjectURL(new Blob([text], { type: "text/javascript" }))]);
+async function load(text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
   try {
-    return Object.fromEntries(await Promise.all(urls.map(async ([name, url]) => [name, await import(url)])));
+    return await import(url);
   } finally {
-    for (const [, url] of urls) URL.revokeObjectURL(url);
+    URL.revokeObjectURL(url);
   }
 }
 
@@ -37,10 +37,10 @@ export default {
     const shared = await model.widget_manager.get_model(model.get("_sources").replace("IPY_MODEL_", ""));
     const version = shared.get("version");
     dress(version, shared.get("style"));
-    if (!pages.has(version)) pages.set(version, load(shared.get("modules")));
+    if (!pages.has(version)) pages.set(version, load(shared.get("module")));
     try {
-      const modules = await pages.get(version);
-      const end = await modules.widget.mount(el, { model, modules, shared }), show = hideStill(model.get("_own"));
+      const { mount } = await pages.get(version);
+      const end = await mount(el, { model, shared }), show = hideStill(model.get("_own"));
       return () => (show(), end?.());
     } catch (problem) {
       pages.delete(version);

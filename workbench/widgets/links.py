@@ -55,7 +55,7 @@ def app_link(
 
 
 def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
-    """The query, as `workbench/views/js/link.js` reads it."""
+    """The query, as `workbench/views/js/live/link.js` reads it."""
     asked: dict[str, Any] = {}
     if trace is not None:
         h = trace.header

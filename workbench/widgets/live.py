@@ -9,8 +9,9 @@ from typing import Any
 
 import traitlets
 
-from workbench.client import RunHandle, wire
+from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
+from workbench.client.requests import Generation
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.core.panics import no_panic
 from workbench.ui.session import Session
@@ -31,7 +32,7 @@ class Live(View):
     run_id = traitlets.Unicode().tag(sync=True)
     _catalogue = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, run: RunHandle, client: Any) -> None:
+    def __init__(self, run: RunHandle, client: Client) -> None:
         self.run = run
         self._calls = Calls(client, {run.id: run})
         self._answers = {answer.__name__: answer for answer in self._calls.answers()}
@@ -97,7 +98,7 @@ class Live(View):
 class Calls(Session):
     """What the stage asks, answered for the runs that this widget knows and for no other."""
 
-    def __init__(self, client: Any, runs: dict[str, Any]) -> None:
+    def __init__(self, client: Client, runs: dict[str, RunHandle]) -> None:
         super().__init__(client)
         self.runs = runs
 
@@ -109,14 +110,14 @@ class Calls(Session):
         """On which parts of the picture the words of a run lean."""
         return {"attribution": self._run(request).explain()}
 
-    def begin(self, request: dict[str, Any]) -> Any:
+    def begin(self, request: dict[str, Any]) -> RunHandle:
         """Start another run, as the panel of the stage asks."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        run = self.client.start(**wire.start_options(self.client, asked))
+        run = self.client.start(**Generation.options(self.client, asked))
         self.runs[run.id] = run
         return run
 
-    def _run(self, request: dict[str, Any]) -> Any:
+    def _run(self, request: dict[str, Any]) -> RunHandle:
         held = self.runs.get(wire.text("run", request.get("run")))
         if held is None:
             raise UnknownNameError("This widget does not know that run.", "Run the cell again.")
@@ -139,7 +140,7 @@ def _picture(view: Any) -> str:
     return snapshot.vision(trace) if trace.header.pictures else snapshot.stage(trace)
 
 
-def live(run: RunHandle, wb: Any = None) -> Live:
+def live(run: RunHandle, wb: Client | None = None) -> Live:
     """The whole Live view of a run, as it goes on: Pause, Step, Stop and changes of parameters reach the run.
 
     The picture that is stored in the output shows the run as it was when the widget was displayed: display it once more

@@ -6,6 +6,7 @@ from typing import Any
 
 import traitlets
 
+from workbench.client import Client
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.core.params import ParamSpec
 from workbench.widgets import snapshot
@@ -111,7 +112,7 @@ def fit(spec: dict[str, Any], value: Any) -> Any:
     return known.parse(value)
 
 
-def panel(wb: Any, method: str = "draft-model", **params: Any) -> Panel:
+def panel(wb: Client, method: str = "draft-model", **params: Any) -> Panel:
     """Controls for the parameters of a method and of sampling.
 
     Args:

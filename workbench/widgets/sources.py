@@ -1,4 +1,4 @@
-"""What all widgets share: the modules' texts and the style, which cross to the browser once a kernel."""
+"""What all widgets share: the module's text and the style, which cross to the browser once a kernel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WIDTH = re.compile(r"@media \((max|min)-width: (\d+)px\)")
 
 
 class Sources(ipywidgets.Widget):
-    """Texts of a view's modules, its style and what they need to know, for the browser alone.
+    """The text of a view's module, its style and what they need to know, for the browser alone.
 
     Attributes:
         version: changes whenever one of them does.
-        modules: text by name.
+        module: one text, which draws widgets and plays exported files.
         style: all stylesheets as one.
         template: of the file that "HTML replay" makes.
         definitions: what every figure divides by what.
@@ -30,7 +30,7 @@ class Sources(ipywidgets.Widget):
     """
 
     version = traitlets.Unicode().tag(sync=True)
-    modules = traitlets.Dict().tag(sync=True)
+    module = traitlets.Unicode().tag(sync=True)
     style = traitlets.Unicode().tag(sync=True)
     template = traitlets.Unicode().tag(sync=True)
     definitions = traitlets.Dict().tag(sync=True)
@@ -51,14 +51,12 @@ def shared(view: str = modules.FIRST_MODULE) -> Sources:
 @cache
 def texts(view: str) -> dict[str, Any]:
     """What `Sources` of a view hold."""
-    names = sorted({*modules.module_names(view), *modules.module_names("widget")})
-    found = replay.sources(view)
-    code = {name: modules.module_text(name) for name in names}
+    found, code = replay.sources(view), modules.inlined(f"notebook/{view}")
     style = by_width_of_output("\n".join([found["style"], OWN.read_text(encoding="utf-8")]))
-    digest = hashlib.sha256("\0".join([*code.values(), style]).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\0".join([code, style]).encode()).hexdigest()[:12]
     return {
         "version": f"{view}-{digest}",
-        "modules": code,
+        "module": code,
         "style": style,
         "template": found["template"],
         "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},

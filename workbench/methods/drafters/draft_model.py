@@ -14,10 +14,11 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
-from workbench.engine.pictures import position_bytes, process, see, text_only, translated
 from workbench.engine.request import Row
 from workbench.engine.runner import Slot
-from workbench.methods.drafters.chain import draft_chain
+from workbench.engine.vision.reading import process, text_only, translated
+from workbench.engine.vision.showing import position_bytes, see
+from workbench.methods.growers.chain import draft_chain
 
 
 @dataclass(frozen=True)

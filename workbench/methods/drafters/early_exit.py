@@ -13,7 +13,7 @@ from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.methods.drafters.chain import draft_chain
+from workbench.methods.growers.chain import draft_chain
 
 
 @dataclass(frozen=True)

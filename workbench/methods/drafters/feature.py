@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.core.params import param
+from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
-from workbench.core.tree import DraftTree
-from workbench.engine.checksums import check_weights
-from workbench.engine.models import HeadInfo, Models
-from workbench.engine.parts import Drafter, Outcome, Plan
-from workbench.engine.pictures import see
+from workbench.engine.growing import Grower, Growth, Laws, WholeLaws
+from workbench.engine.models import Models
+from workbench.engine.parts import LawDrafter, Outcome
 from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH, Segment
 from workbench.engine.trimmed import SharedHead
+from workbench.engine.vision.showing import see
+from workbench.methods.drafters.attention_net import Entries
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
-from workbench.methods.drafters.feature_net import Entered, Entries, FeatureNet, Seen
-from workbench.methods.drafters.grow import most_promising, subtree
+from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen
+from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.methods.growers.best_first import BestFirst
 
 CHUNK = 512
 """Positions of which the target's features are computed at once."""
@@ -110,15 +110,52 @@ class FeatureState:
 
 
 @dataclass(frozen=True)
-class FeatureDrafter(Drafter):
+class FeatureLaws(Laws):
+    """What features say of the tokens behind them, by the target's own LM head."""
+
+    state: FeatureState
+    features: Float[Tensor, "w D"]
+    sampling: SamplingParams
+
+    def whole(self) -> Float[Tensor, "w V"]:
+        """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
+        return WholeLaws.of(self.state.head.whole(self.features), self.sampling).p
+
+    def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Of the tokens that the drafter keeps, plain: without temperature."""
+        return self.state.best(self.features, k)
+
+
+class FeatureGrowth(Growth):
+    """A tree that grows behind the newest stable pair: each node enters with its parent's guess at the next feature."""
+
+    def __init__(self, row: Row, source: str, guess: Float[Tensor, "1 D"]) -> None:
+        super().__init__(row, source, guess.device)
+        self.state: FeatureState = row.state
+        self._states = guess  # at the nodes expanded last
+        self.root = self._laws()
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureLaws:
+        behind = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
+        places = torch.full_like(tokens, len(self.tokens))
+        self._states = self.state.speculate(behind, tokens, places, self.sees)
+        return self._laws()
+
+    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+        """Drop what was guessed."""
+        self.state.entries.forget()
+
+    def _laws(self) -> FeatureLaws:
+        return FeatureLaws(self.state, self._states, self.row.sampling)
+
+
+@dataclass(frozen=True)
+class FeatureDrafter(LawDrafter):
     """What the feature drafters share; each of them is a dataclass that names its net.
 
-    The tree is EAGLE-2's: the `width` most promising nodes of a level are expanded, each offers `width` children, and
-    of all nodes offered the best `nodes` are verified. A node's promise is the product of the drafter's probabilities
-    along its path. Children are a function of what is committed, hence the deterministic rule, which keeps the target's
-    law at every temperature.
+    The tree is EAGLE-2's where the plan names no other: see `BestFirst`.
 
-    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1; EAGLE-2, arXiv:2406.16858, §4.1 (expand), §4.2 (rerank).
+    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1; EAGLE-2, arXiv:2406.16858, §4.
     """
 
     reads_target: ClassVar[bool] = True
@@ -149,40 +186,14 @@ class FeatureDrafter(Drafter):
             see(row, drafter=self.net.kind, drafter_prefill_s=seconds, **shown(seen, entered, state))
         return state
 
-    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """Grow, rank, keep."""
-        state: FeatureState = row.state
-        guess = state.newest()
-        if guess is None:  # a prompt of one token: the target has read nothing yet
-            return DraftTree.empty(self.net.kind, row.models.target.device)
-        with torch.inference_mode():
-            return self.grow(state, guess, plan.depth)
+    @property
+    def grower(self) -> Grower:
+        return BestFirst(self.width, self.nodes)
 
-    def grow(self, state: FeatureState, guess: Float[Tensor, "1 D"], depth: int) -> DraftTree:
-        """The tree below the newest committed token."""
-        chance, token = state.best(guess, self.width)  # [1, k]
-        k = token.shape[1]
-        tokens, chances, scores = [token[0]], [chance[0]], [chance[0]]
-        parents, first = [token.new_full((k,), -1)], 0
-        behind, sees = guess.expand(k, -1), None  # the level's nodes: states of their parents, and what these saw
-        own = torch.eye(self.width, dtype=torch.bool, device=token.device)
-        for level in range(1, depth):
-            w = min(self.width, scores[-1].shape[0])
-            chosen = scores[-1].topk(w).indices
-            sees = own[:w, :w] if sees is None else torch.cat([sees[chosen], own[:w, :w]], 1)
-            places = chosen.new_full((w,), level)
-            states = state.speculate(behind[chosen], tokens[-1][chosen], places, sees)
-            chance, token = state.best(states, self.width)  # [w, k]
-            parents.append((first + chosen).repeat_interleave(k))
-            first += tokens[-1].shape[0]
-            scores.append((scores[-1][chosen].unsqueeze(1) + chance).view(-1))
-            chances.append(chance.view(-1))
-            tokens.append(token.view(-1))
-            behind, sees = states.repeat_interleave(k, 0), sees.repeat_interleave(k, 0)
-        state.entries.forget()
-        keep = most_promising(torch.cat(scores), self.nodes)
-        score = torch.cat(chances).exp()
-        return subtree(keep, torch.cat(tokens), torch.cat(parents), score, depth, k, self.net.kind)
+    def begin(self, row: Row) -> FeatureGrowth | None:
+        """Read what was accepted; a prompt of one token has nothing to go on from: the target has read nothing yet."""
+        guess = row.state.newest()
+        return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take the true features of the root and of the accepted nodes; what was guessed has been forgotten."""
@@ -267,40 +278,11 @@ def load_net(kind: type[FeatureNet], models: Models) -> FeatureNet:
     Raises:
         ModelError: the folder cannot be read, or was made for another target.
     """
-    info: HeadInfo = models.heads[kind.kind]
-    key = (kind.kind, info.name)
-    if key not in models.shared:
-        with torch.inference_mode(False):  # packed layers watch their weights, which inference tensors do not allow
-            models.shared[key] = _load(kind, info, models)
-    return cast(FeatureNet, models.shared[key])
-
-
-def head_of(kind: type[FeatureNet], models: Models) -> SharedHead:
-    """The target's LM head as the trained net of a kind drafts with it, laid out once.
-
-    Raises:
-        ModelError: the net keeps tokens that the target does not have.
-    """
-    info: HeadInfo = models.heads[kind.kind]
-    key = ("head of", kind.kind, info.name)
-    if key not in models.shared:
-        models.shared[key] = SharedHead(models.target.lm_head, info.config)
-    return cast(SharedHead, models.shared[key])
-
-
-def _load(kind: type[FeatureNet], info: HeadInfo, models: Models) -> FeatureNet:
-    target = models.target
-    try:
-        net = kind(**info.config["net"], context=target.context + SCRATCH)
-        check_weights(info.folder)
-        net.load_state_dict(load_file(info.folder / "model.safetensors"))
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+    net = load_trained(kind, models, f"{kind.kind} weights", "Train or fetch them again.")
+    if net.width != models.target.hidden_size:
+        recipe = "chat-heads" if kind is FeatureNet else "vision-heads"
         raise ModelError(
-            f"The {kind.kind} weights in {info.folder} cannot be read: {error}", "Train or fetch them again."
-        ) from error
-    if net.width != target.hidden_size:
-        raise ModelError(
-            f"These {kind.kind} weights read {net.width} numbers; the target gives {target.hidden_size}.",
-            f"Train them for this target: workbench train vision-heads --set method={kind.kind}.",
+            f"These {kind.kind} weights read {net.width} numbers; the target gives {models.target.hidden_size}.",
+            f"Train them for this target: workbench train {recipe} --set method={kind.kind}.",
         )
-    return net.to(target.device, target.dtype).settle()
+    return net

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.engine.attribution import scaled, slopes, states, stretches, twin_of
 from workbench.engine.models import Models
-from workbench.engine.pictures import layout, tokens_of
 from workbench.engine.request import Request
+from workbench.engine.vision.attribution import scaled, slopes, states, stretches, twin_of
+from workbench.engine.vision.layout import layout
+from workbench.engine.vision.reading import tokens_of
 from workbench.methods.drafters.feature_net import Entered, FeatureNet, Seen, View
 
 

@@ -15,7 +15,7 @@ Training and drafting run this same code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,10 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.engine.packed import Matrix, is_small_on_cpu
-
-ROPE_BASE = 10_000.0
-LAYERS = ("fuse", "qkv", "out", "gate_up", "down")
+from workbench.methods.drafters.attention_net import AttentionNet, Entries, Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,50 +92,7 @@ class Entered:
     views: list[View] = field(default_factory=list)
 
 
-class Entries:
-    """Keys and values that a drafter keeps for one text: stable ones, and behind them speculative ones.
-
-    Stable entries were computed from features of the target, speculative ones from the drafter's own guesses while it
-    grew a tree. `forget` drops the latter; a verdict always does, even for nodes that were accepted.
-    """
-
-    def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
-        self._buffer = like.new_zeros(2, 1, heads, capacity, head_size)
-        self.stable = self.used = 0
-
-    def put(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all of them, [1, H, used, d] each."""
-        end = self.used + new.shape[3]
-        if end > self._buffer.shape[3]:
-            self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
-            return self.put(new)
-        self._buffer[:, :, :, self.used : end] = new
-        self.used = end
-        keys, values = self._buffer[:, :, :, :end].unbind(0)
-        return keys, values
-
-    def settle(self) -> None:
-        """Make everything stable."""
-        self.stable = self.used
-
-    def forget(self) -> None:
-        """Drop the speculative entries."""
-        self.used = self.stable
-
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of one entry, keys and values."""
-        return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
-
-
-class Norm(nn.RMSNorm):
-    """RMS norm whose weight follows the number format of what it norms, as mixed precision in training has it."""
-
-    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        return torch.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
-class FeatureNet(nn.Module):
+class FeatureNet(AttentionNet):
     """EAGLE's drafter: the embedding of the next token and a feature, fused, then one decoder layer.
 
     Args:
@@ -152,23 +106,17 @@ class FeatureNet(nn.Module):
     """
 
     kind: ClassVar[str] = "eagle"
-    """Name of the method, and of its weights' kind in `config.json`."""
-    _rope: Tensor
+    layers: ClassVar[tuple[str, ...]] = ("fuse", *AttentionNet.layers, "gate_up", "down")
     ahead: int = 1
     """Future features that one state answers with."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int = 1024) -> None:
-        super().__init__()
-        self.width, self.heads, self.head_size = width, heads, width // heads
+        super().__init__(width, heads, context)
         self.norm_embed, self.norm_feature = Norm(width, eps=1e-6), Norm(width, eps=1e-6)
         self.fuse = nn.Linear(2 * width, width, bias=False)
-        self.before, self.between, self.after = (Norm(width, eps=1e-6) for _ in range(3))
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        self.between = Norm(width, eps=1e-6)
         self.gate_up = nn.Linear(width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, width, bias=False)
-        self._matrices: dict[str, Matrix] = {}
-        self.register_buffer("_rope", rope_table(context, self.head_size), persistent=False)
 
     # -- what enters ----------------------------------------------------------------------------------------------
 
@@ -192,6 +140,16 @@ class FeatureNet(nn.Module):
         start, end = seen.spans[picture]
         inputs = pairs[:, start:end]
         return View(inputs, torch.arange(inputs.shape[1], device=inputs.device))
+
+    def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Any:
+        """How a batch of training looks at its pictures, for `look`: a drafter that can see less of them learns to.
+
+        Args:
+            n_prompts: of the batch.
+            chance: shape → uniform numbers.
+            step: number of the batch.
+        """
+        return None
 
     def enter(self, seen: Seen, how: Any = None) -> Entered:
         """A prompt: its text as pairs, its pictures as they look to this drafter, in order."""
@@ -231,16 +189,7 @@ class FeatureNet(nn.Module):
             mask: which entries each input sees; None: all entries before it, and itself.
             entries: keys and values of what came before; the new ones are appended.
         """
-        n = x.shape[1]
-        queries, keys, values = self._heads(x, places)
-        if entries is not None:
-            keys, values = entries.put(torch.stack([keys, values]))
-            if mask is None and n > 1:
-                mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
-        mixed = nn.functional.scaled_dot_product_attention(
-            queries, keys, values, mask, is_causal=mask is None and n > 1
-        )
-        x = self._times("out", mixed.transpose(1, 2).reshape(x.shape), x)
+        x = self.mix(x, places, mask, entries)
         gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
         return self.after(self._times("down", nn.functional.silu(gate) * up, x))
 
@@ -251,30 +200,6 @@ class FeatureNet(nn.Module):
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
 
-    def _heads(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, turned by their places, and values: [B, H, n, d] each."""
-        heads = self._times("qkv", self.before(x)).view(*x.shape[:2], 3, self.heads, self.head_size)
-        heads = heads.permute(2, 0, 3, 1, 4)
-        cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
-        turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
-        return turned[0], turned[1], heads[2]
-
-    def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
-        """The product with a linear layer's weight, added to the stream."""
-        matrix = self._matrices.get(name)
-        if matrix is None:
-            y = getattr(self, name)(x)
-            return y if add is None else add + y
-        y = matrix(x.reshape(-1, x.shape[-1]), None if add is None else add.reshape(-1, add.shape[-1]))
-        return y.view(*x.shape[:-1], y.shape[-1])
-
-    def settle(self) -> FeatureNet:
-        """For drafting: no gradients, and on a CPU the weights in the layout that is fast for a few rows."""
-        self.eval().requires_grad_(False)
-        if is_small_on_cpu(self):
-            self._matrices = {name: Matrix.of(getattr(self, name)) for name in LAYERS}
-        return self
-
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
         """The `ahead` next features that a state stands for: here the one."""
         return state.unsqueeze(-2)
@@ -283,11 +208,3 @@ class FeatureNet(nn.Module):
     def sizes(self) -> dict[str, Any]:
         """What the constructor needs to build it again."""
         return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features}
-
-
-def rope_table(context: int, head_size: int) -> Float[Tensor, "context twice"]:
-    """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x."""
-    rates = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([cos, cos, -sin, sin], 1).float()

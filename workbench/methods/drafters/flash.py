@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,8 @@ from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree
+from workbench.engine.parts import Plan
+from workbench.engine.request import Row
 from workbench.methods.drafters.compressors import spread
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
@@ -31,6 +34,7 @@ class FlashNet(FeatureNet):
     """
 
     kind = "flash"
+    begins = ("queries", "later")
 
     def __init__(
         self, width: int, heads: int, ffn: int, latents: int = 8, ahead: int = 4, inner: int = 256, context: int = 1024
@@ -52,6 +56,11 @@ class FlashNet(FeatureNet):
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
         return View(weights @ features, spread(len(queries), features), "latent", weights=weights[0].detach())
 
+    def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
+        """With all of the queries, a half, a quarter, and so on."""
+        queries = len(self.queries)
+        return queries >> int(chance(1) * queries.bit_length())
+
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
         """State s(t) → f̂(t + 1) … f̂(t + k)."""
         if self.ahead == 1:
@@ -71,7 +80,7 @@ class Flash(FeatureDrafter):
 
     The levels of a block do not know each other, so their guesses are combined as Medusa's are: a path's promise is the
     product of the probabilities of its tokens, each at its own level. Here the tree is chosen anew every round, from
-    the probabilities of the round, where the paper has a static one.
+    the probabilities of the round, where the paper has a static one; a plan's grower and its stops are not asked.
 
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
@@ -84,8 +93,12 @@ class Flash(FeatureDrafter):
     def how(self) -> int:
         return self.latents
 
-    def grow(self, state: FeatureState, guess: Float[Tensor, "1 D"], depth: int) -> DraftTree:
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Blocks of k levels, one forward each. A node is named by the ranks of the tokens on its path."""
+        state, depth = cast(FeatureState, row.state), plan.depth
+        guess = state.newest()
+        if guess is None:
+            return DraftTree.empty(device=row.models.target.device)
         found: dict[tuple[int, ...], tuple[float, int, float]] = {}  # → score, token, probability
         trunk: tuple[int, ...] = ()
         score = 0.0

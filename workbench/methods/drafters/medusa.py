@@ -3,68 +3,94 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.checksums import check_weights
-from workbench.engine.models import HeadInfo, Models
+from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.trained import TrainedNet, head_of, load_trained
 
 RANKS = 10
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads(TrainedNet):
     """K residual blocks on the vector that the target's LM head reads; all share that LM head.
 
-    Block k: x + SiLU(W_k x + b_k), weights [K, D, D] and biases [K, D].
+    Block k: x + SiLU(W_k x + b_k). Each starts as the identity.
+
+    Args:
+        width: the target's hidden size D.
+        blocks: K.
+
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1.
     """
 
-    def __init__(self, info: HeadInfo, models: Models) -> None:
-        super().__init__()
-        try:
-            check_weights(info.folder)
-            weights = load_file(info.folder / "model.safetensors")
-            n = info.config["n_heads"]
-            weight = torch.stack([weights[f"heads.{i}.weight"] for i in range(n)])
-            bias = torch.stack([weights[f"heads.{i}.bias"] for i in range(n)])
-        except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            raise ModelError(
-                f"The Medusa heads in {info.folder} cannot be read: {error}", "Train or fetch them again."
-            ) from error
-        if weight.shape[-1] != models.target.hidden_size:
-            raise ModelError(
-                f"These Medusa heads read {weight.shape[-1]} numbers; the target gives {models.target.hidden_size}.",
-                "Train heads for this target: workbench train medusa.",
-            )
-        self.weight = weight.to(models.target.device, models.target.dtype)
-        self.bias = bias.to(models.target.device, models.target.dtype)
-        self.shared = SharedHead(models.target.lm_head, info.config)
-        self.accuracy: tuple[tuple[float, ...], ...] = tuple(map(tuple, info.config["head_accuracy"]))
+    kind = "medusa"
 
-    def forward(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
+    def __init__(self, width: int, blocks: int = 4) -> None:
+        super().__init__()
+        self.width = width
+        self.accuracy: tuple[tuple[float, ...], ...] = ()
+        """How often the r-th best token of each block was right on held-out text, [K, 10]."""
+        layers = [nn.Linear(width, width) for _ in range(blocks)]
+        self.heads = nn.ModuleList(layers)
+        for layer in layers:
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        self._together: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
+        """What each block makes of features."""
+        if self._together is None:
+            return torch.stack([features + nn.functional.silu(head(features)) for head in self.heads])
+        weight, bias = self._together
+        x = features.expand(len(weight), -1, -1)
+        return x + nn.functional.silu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
+
+    def settle(self) -> MedusaHeads:
+        """For drafting: no gradients, and all blocks in one product."""
+        super().settle()
+        weight, bias = (torch.stack([h.get_parameter(part) for h in self.heads]) for part in ("weight", "bias"))
+        for k, head in enumerate(self.heads):  # held once
+            head.get_parameter("weight").data, head.get_parameter("bias").data = weight[k], bias[k]
+        self._together = weight, bias
+        return self
+
+    def config(self) -> dict[str, Any]:
+        return {"hidden_size": self.width, "n_heads": len(self.heads), "head_accuracy": self.accuracy}
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], context: int = 1024) -> MedusaHeads:
+        net = cls(config["hidden_size"], config["n_heads"])
+        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
+        return net
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaState:
+    """What drafting needs of the heads: the blocks, and the target's LM head over the tokens that they keep."""
+
+    net: MedusaHeads
+    head: SharedHead
+
+    def guess(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
         """Logits of each head: head k (from 1) guesses the token k + 1 places after the one `hidden` ends at.
 
-        W is the target's vocabulary, or as many tokens as the heads keep of it: `shared.tokens` has their ids.
+        W is the target's vocabulary, or as many tokens as the heads keep of it: `head.tokens` has their ids.
         """
-        x = hidden.unsqueeze(0)  # [1, B, D]
-        block = nn.functional.silu(
-            torch.baddbmm(self.bias.unsqueeze(1), x.expand(len(self.weight), -1, -1), self.weight.mT)
-        )
-        return self.shared((x + block).transpose(0, 1))
+        return self.head(self.net(hidden).transpose(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +133,23 @@ class Medusa(Drafter):
     reads_target: ClassVar[bool] = True
     nodes: int = param(12, ge=1, le=96, doc="nodes of the static tree")
 
-    def prime(self, row: Row, models: Models) -> MedusaHeads:
-        """The heads, loaded once for the target."""
-        key = ("medusa", models.heads["medusa"].name)
-        if key not in models.shared:
-            models.shared[key] = MedusaHeads(models.heads["medusa"], models)
-        return models.shared[key]
+    def siblings(self) -> frozenset[Sampling]:
+        """The heads' likeliest ones."""
+        return frozenset({Sampling.DETERMINISTIC})
+
+    def prime(self, row: Row, models: Models) -> MedusaState:
+        """The heads, loaded once for the target.
+
+        Raises:
+            ModelError: they cannot be read, or are none for this target.
+        """
+        net = load_trained(MedusaHeads, models, "Medusa heads", "Train or fetch them again.")
+        if net.width != models.target.hidden_size:
+            raise ModelError(
+                f"These Medusa heads read {net.width} numbers; the target gives {models.target.hidden_size}.",
+                "Train heads for this target: workbench train medusa.",
+            )
+        return MedusaState(net, head_of(MedusaHeads, models))
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """One pass of the heads for all rows, then each row's tree."""
@@ -123,17 +160,17 @@ class Medusa(Drafter):
         trees = {id(row): DraftTree.empty("medusa", target.device) for row in rows}
         if ready:
             start = target.clock.mark()
-            logits = ready[0].state(torch.stack([h for h in hidden.values() if h is not None]))
+            logits = ready[0].state.guess(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
             best = logits.float().softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
-            tokens = ready[0].state.shared.tokens(best.indices)
+            tokens = ready[0].state.head.tokens(best.indices)
             for b, row in enumerate(ready):
                 trees[id(row)] = self._tree(row, tokens[b], best.values[b])
         return [trees[id(row)] for row in rows]
 
     def _tree(self, row: Row, tokens: Tensor, chance: Tensor) -> DraftTree:
         """Combine the heads' guesses: tokens, chance [K, RANKS]."""
-        shape = template(row.state.accuracy, cast(Medusa, row.drafter).nodes, row.plan.depth, tokens.device)
+        shape = template(row.state.net.accuracy, cast(Medusa, row.drafter).nodes, row.plan.depth, tokens.device)
         return DraftTree(
             tokens=tokens[shape.head, shape.rank],
             parents=shape.parents,

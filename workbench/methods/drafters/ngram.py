@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from workbench.core.params import param
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.request import Row
@@ -52,6 +52,10 @@ class NGram(Drafter):
 
     ngram: int = param(3, ge=1, le=8, doc="longest suffix looked up, in tokens")
     occurrence: str = param("latest", choices=("latest", "first"), doc="which earlier occurrence is continued")
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Copied."""
+        return frozenset({Sampling.DETERMINISTIC})
 
     def prime(self, row: Row, models: Models) -> NGramIndex:
         """Index everything committed."""

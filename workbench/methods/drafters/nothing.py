@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Drafter, Plan
 from workbench.engine.request import Row
 
@@ -12,6 +12,10 @@ from workbench.engine.request import Row
 @dataclass(frozen=True)
 class Nothing(Drafter):
     """Proposes the empty tree. The baseline that every speed-up is measured against, on the same engine."""
+
+    def siblings(self) -> frozenset[Sampling]:
+        """None."""
+        return frozenset({Sampling.DETERMINISTIC})
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """The empty tree."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +17,10 @@ from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
 
 MENU = ("prune", "pool", "conv", "resample", "none")
 """What the gate chooses from."""
+RATIOS = (1, 2, 4, 8, 16)
+"""Ratios that the compressor sees in training."""
+EVEN = 0.5
+"""Share of prompts whose operation is drawn evenly: a gate that has made up its mind would starve the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class SpecVLMNet(FeatureNet):
     """
 
     kind = "specvlm"
+    begins = ("queries",)
 
     def __init__(self, width: int, heads: int, ffn: int, context: int = 1024) -> None:
         super().__init__(width, heads, ffn, context)
@@ -79,6 +85,13 @@ class SpecVLMNet(FeatureNet):
         if name == "conv":
             return self.conv(x, rows, cols, how.ratio)
         return self.resample(x) if name == "resample" else compressors.none(x)
+
+    def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
+        """At a ratio that is drawn, with a subset of its own to keep, and with noise for the gate's draw."""
+        ratio = RATIOS[int(chance(1) * len(RATIOS))]
+        uniform = chance(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
+        even = chance(n_prompts, 1) < EVEN
+        return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=even)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, how: Compression) -> View:
         """All operations side by side, of which each prompt sees the one that was drawn."""

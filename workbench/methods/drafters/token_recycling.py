@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.core.params import param
 from workbench.core.templates import best_paths
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.request import Row
@@ -43,6 +43,10 @@ class TokenRecycling(Drafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     nodes: int = param(16, ge=1, le=96, doc="nodes of the static tree")
     warm: bool = warmth("the table")
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Looked up."""
+        return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
         """Warm drafts depend on other runs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from workbench.core.params import param
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome, Plan
 from workbench.engine.request import Row
@@ -138,6 +138,10 @@ class LookaheadTrie(Drafter):
     query_length: int = param(2, ge=1, le=8, doc="longest suffix looked up, in tokens")
     output_weight: float = param(0.0001, ge=0.0, le=1.0, doc="weight of output counts against prompt counts")
     warm: bool = warmth("output branches")
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Looked up."""
+        return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
         """Warm drafts depend on other runs."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from jaxtyping import Bool
+from torch import Tensor
+
 from workbench.core.params import param
+from workbench.engine.growing import Step
 from workbench.engine.parts import Plan, Policy
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
@@ -25,6 +30,10 @@ class Confidence(Policy):
     depth: int = param(4, **DEPTH)
     threshold: float = param(0.4, ge=0.0, le=1.0, doc="drafter's largest probability below which drafting stops")
 
-    def plan(self, row: Row, state: Any) -> Plan:
+    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
         """Depth K with the stop."""
-        return Plan(self.depth, self.threshold)
+        return Plan(self.depth, stops=self.threshold > 0)
+
+    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
+        """While the drafter is sure of a token; of a tree, behind any of its nodes."""
+        return step.p.amax() >= self.threshold

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.engine.parts import Plan, Policy
 from workbench.engine.request import Row
+from workbench.methods.growers.path_threshold import PathThreshold
 from workbench.methods.policies.fixed import DEPTH
 
 
@@ -16,7 +18,7 @@ class DynamicTree(Policy):
     """Offer every continuation whose probability along its path, by the drafter, reaches a threshold.
 
     A flat law then has several children, a peaked one has one, and unlikely branches end by themselves. The first
-    level's likeliest token is always offered. A drafter that grows trees reads `threshold` and `children`.
+    level's likeliest token is always offered. See `PathThreshold`.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961; the paper gives no thresholds.
     """
@@ -26,6 +28,6 @@ class DynamicTree(Policy):
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="least probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="most children of a node")
 
-    def plan(self, row: Row, state: Any) -> Plan:
-        """Depth K."""
-        return Plan(self.depth)
+    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+        """Depth K, and what is offered on the way."""
+        return Plan(self.depth, grower=PathThreshold(self.path_threshold, self.children))

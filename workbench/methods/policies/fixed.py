@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,6 @@ class Fixed(Policy):
     name: ClassVar[str] = "fixed"
     depth: int = param(4, **DEPTH)
 
-    def plan(self, row: Row, state: Any) -> Plan:
+    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
         """Depth K."""
         return Plan(self.depth)

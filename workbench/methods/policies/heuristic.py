@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ class Heuristic(Policy):
         """The current length, in a list so that it can change."""
         return [self.depth]
 
-    def plan(self, row: Row, state: list[int]) -> Plan:
+    def plan(self, row: Row, state: list[int], batch: Sequence[Row] = ()) -> Plan:
         """The current length."""
         row.signals["planned depth"] = state[0]
         return Plan(state[0])

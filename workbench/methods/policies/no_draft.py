@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +16,6 @@ class NoDraft(Policy):
 
     name: ClassVar[str] = "none"
 
-    def plan(self, row: Row, state: Any) -> Plan:
+    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
         """Nothing."""
         return Plan(0)

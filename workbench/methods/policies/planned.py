@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,7 +40,7 @@ class Planned(Policy):
         """A prior of one test accepted at 0.7."""
         return _Belief(0.7, 1.0)
 
-    def plan(self, row: Row, state: _Belief) -> Plan:
+    def plan(self, row: Row, state: _Belief, batch: Sequence[Row] = ()) -> Plan:
         """The best K from 1 to `depth`."""
         assert row.models is not None
         if state.costs is None:

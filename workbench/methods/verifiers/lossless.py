@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from jaxtyping import Float
-from torch import Tensor
+from typing import ClassVar
 
 from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
-from workbench.core.sampling import SamplingParams, likeliest
-from workbench.core.tree import DraftTree
-from workbench.engine.parts import Verifier
+from workbench.core.sampling import likeliest
+from workbench.core.tree import Sampling
+from workbench.engine.parts import Verification, Verifier
 
 
 @dataclass(frozen=True)
@@ -24,15 +22,11 @@ class Lossless(Verifier):
     arXiv:2402.14160.
     """
 
-    def rule(
-        self,
-        tree: DraftTree,
-        logits: Float[Tensor, "N_plus_1 V"],
-        p: Float[Tensor, "N_plus_1 V"],
-        sampling: SamplingParams,
-        u_stop: Float[Tensor, " N_plus_1"] | None,
-    ) -> Ruling:
+    name: ClassVar[str] = "lossless"
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
+
+    def rule(self, v: Verification) -> Ruling:
         """Greedy match or recursive rejection."""
-        if u_stop is None:
-            return greedy_match(tree, likeliest(logits))
-        return recursive_rejection(tree, p, u_stop)
+        if v.u_stop is None:
+            return greedy_match(v.tree, likeliest(v.logits))
+        return recursive_rejection(v.tree, v.p, v.u_stop)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, likeliest, pick
-from workbench.core.tree import DraftTree, children_of
-from workbench.engine.parts import Verifier
+from workbench.core.tree import children_of
+from workbench.engine.parts import Verification, Verifier
 
 TYPICAL = Rule(
     "typical",
@@ -40,29 +39,24 @@ class TypicalAcceptance(Verifier):
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
     """
 
+    name: ClassVar[str] = "typical"
     epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, probability above which a token is always accepted")
     delta: float = param(
         0.3, ge=0.0, le=1.0, doc="δ, share of exp(−entropy) that is asked for where the target hesitates"
     )
 
-    def rule(
-        self,
-        tree: DraftTree,
-        logits: Float[Tensor, "N_plus_1 V"],
-        p: Float[Tensor, "N_plus_1 V"],
-        sampling: SamplingParams,
-        u_stop: Float[Tensor, " N_plus_1"] | None,
-    ) -> Ruling:
+    def rule(self, v: Verification) -> Ruling:
         """0 or 1 for each node; its probability is the score by which `walk` chooses among paths."""
-        if u_stop is None:
-            return greedy_match(tree, likeliest(logits))
+        if v.u_stop is None:
+            return greedy_match(v.tree, likeliest(v.logits))
+        tree, p = v.tree, v.p
         entropy = torch.special.entr(p).sum(1)
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
         needed = threshold[tree.parents + 1]
         inputs = {"entropy": entropy[tree.parents + 1], "threshold": needed}
         accept = (p_x > needed).to(p.dtype)
-        return Ruling(accept, pick(p, u_stop), score=p_x, reason=Reason((TYPICAL,), inputs))
+        return Ruling(accept, pick(p, v.u_stop), score=p_x, reason=Reason((TYPICAL,), inputs))
 
     def walk(
         self,

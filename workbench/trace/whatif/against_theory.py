@@ -22,16 +22,18 @@ def overlay(trace: Trace, plain: Trace | None = None) -> dict[str, Any]:
     Returns:
         `tau`; `rate`, accepted / tested with the siblings of a place counted once; `tau_iid`, equation 1 at that rate;
         `rates` by position; `tau_by_position`; `best` by the run's costs (None without a plain step; positions that
-        were never drafted are taken to have `rate`); `transport`, see there.
+        were never drafted are taken to have `rate`, and rounds that found nothing to draft a first draft refused);
+        `transport`, see there.
     """
     rounds, found = trace.rounds, budget(trace, plain)
     predicted = laws(rounds)
     rates, best = predicted["rates"], None
     if found.plain_s and rates and found.depth:
         model, plain_s = costs(trace, plain), found.plain_s
+        had_drafts = fmean(depth > 0 for depth in depths(rounds))  # of a method that copies, few: others stay plain
         nodes = metrics.drafted(rounds) / sum(depths(rounds))  # a level
         best = theory.best_depth(
-            rates,
+            [had_drafts * rates[0], *rates[1:]],
             model.level_s / plain_s,
             lambda n: (model.verify_s + (n - 1) * nodes * model.node_s) / plain_s,
             model.other_s / plain_s,

@@ -7,11 +7,13 @@ the drafter keeps. So the teacher itself is not run again.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -25,7 +27,7 @@ from workbench.trace.files import write_whole
 from workbench.training.clock import RunClock
 from workbench.training.distill import distillation_loss
 from workbench.training.family.readings import Readings, batches
-from workbench.training.family.vocabulary import counts_of, coverage, kept_tokens
+from workbench.training.family.vocabulary import chosen_tokens, places_among
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_model, build_optimizers, half_precision, save_model
 
@@ -109,11 +111,10 @@ class Teacher:
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
 
-    def logits(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Logits behind features [N, D], float32: of all tokens, or of some [N, K]."""
-        rows = self.head if kept is None else self.head[kept]
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits of all tokens behind features [N, D], float32."""
         with half_precision():
-            return F.linear(features.to(rows.dtype), rows).float()
+            return F.linear(features.to(self.head.dtype), self.head).float()
 
 
 def load_teacher(options: Any) -> Teacher:
@@ -201,15 +202,17 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
 def together(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Dialogues side by side: ids int64 [B, n], features [B, n, D], which places are text, which decide the answer."""
     found = [readings.dialogue(row) for row in rows]
-    n = max(len(d.ids) for d in found)
-    ids = torch.zeros(len(found), n, dtype=torch.long)
-    features = torch.zeros(len(found), n, found[0].features.shape[1], dtype=found[0].features.dtype)
-    text, answer = torch.zeros(2, len(found), n, dtype=torch.bool)
+    ids, features = beside([d.ids for d in found]), beside([d.features for d in found])
+    text, answer = torch.zeros(2, *ids.shape, dtype=torch.bool)
     for b, one in enumerate(found):
-        ids[b, : len(one.ids)], features[b, : len(one.ids)] = one.ids, one.features
         text[b, : len(one.ids) - 1] = True
         answer[b, one.n_prompt - 1 : len(one.ids) - 1] = True
     return ids, features, text, answer
+
+
+def beside(streams: Sequence[Tensor]) -> Float[Tensor, "B n D"]:
+    """Streams of dialogues [n, D] side by side, zeros behind the end."""
+    return nn.utils.rnn.pad_sequence(list(streams), batch_first=True)
 
 
 def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
@@ -217,17 +220,15 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     torch.set_num_threads(options.threads)
     teacher, readings = load_teacher(options), Readings(options.readings)
     train, held = readings.part(held=False), readings.part(held=True)[: options.held]
-    counts = counts_of(readings, train)
-    kept_ids = kept_tokens(counts, options.vocabulary, teacher.ends)
+    kept_ids, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends)
     kept = torch.tensor(kept_ids)
-    place = torch.full((len(counts),), -1).index_copy_(0, kept, torch.arange(len(kept)))
+    place = places_among(kept, len(teacher.head))
     drafter = build_model(config_of(options, teacher), options.seed)
-    facts = {"kept": len(kept_ids), "covered": round(coverage(counts_of(readings, held), kept_ids), 4)}
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
     optimizers = build_optimizers(drafter, options.matrix_rate, options.other_rate)
     rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
     own = drafter.get_input_embeddings().get_parameter("weight")
-    curve = Curve.of(options)
+    curve, exam = Curve.of(options), answers_of(teacher, readings, held)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         ids, features, text, _ = together(readings, rows(step))
@@ -240,16 +241,14 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
                 wanted = F.linear(features.flatten(0, 1)[chosen].to(table.dtype), table)
             states = drafter.model(ids, use_cache=False)[0].flatten(0, 1)[chosen]
             said = F.linear(states, own[kept])
-        loss = distillation_loss(said, wanted, labels.clamp_min(0), 0.0)
-        known = labels >= 0
-        loss = loss + options.text_weight * F.cross_entropy(said[known].float(), labels[known])
+        loss = distillation_loss(said, wanted, labels, options.text_weight)
         loss.backward()
         agreed = (said.argmax(-1) == wanted.argmax(-1)).float().mean()
         return int(text.sum()), {"loss": float(loss.detach()), "agreement": float(agreed)}
 
     def on_checkpoint(result: RunResult) -> str:
         drafter.eval()
-        result.held["agreement"] = agreement(drafter, kept, teacher, readings, held)
+        result.held["agreement"] = agreement(drafter, kept, exam)
         curve.add(result.tokens, result.held["agreement"])
         drafter.train()
         save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
@@ -258,21 +257,32 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     clock = RunClock(options.minutes, options.steps)
     loop = LoopOptions("chat-drafter", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
-    return result, facts | {"curve": curve.points, "answer_tokens": int(counts.sum())}
+    return result, facts | {"curve": curve.points}
+
+
+Exam = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
+"""Batches of readings: tokens [B, n], places that decide the answer [B, n], the target's likeliest tokens [N]."""
 
 
 @torch.inference_mode()
-def agreement(
-    drafter: LlamaForCausalLM, kept: Tensor, teacher: Teacher, readings: Readings, rows: list[int], size: int = 16
-) -> float:
-    """Share of the places of these answers at which the drafter's likeliest token is the target's, of all tokens."""
-    own, agreed, total = drafter.get_input_embeddings().get_parameter("weight")[kept], 0, 0
-    order = sorted(rows, key=lambda row: readings.rows[row, 3])
+def answers_of(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> Exam:
+    """What the target finds likeliest at each place of these answers, of all tokens."""
+    found, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
-        ids, features, _, answer = together(readings, order[start : start + size])
+        some = order[start : start + size]
+        ids, features, _, answer = together(readings, some)
+        theirs = torch.cat([teacher.logits(part).argmax(-1) for part in features[answer].split(512)])
+        found.append((some, (ids, answer, theirs)))
+    return found
+
+
+@torch.inference_mode()
+def agreement(drafter: LlamaForCausalLM, kept: Tensor, exam: Exam) -> float:
+    """Share of the places at which the drafter's likeliest token, of those it keeps, is the target's."""
+    own, agreed, total = drafter.get_input_embeddings().get_parameter("weight")[kept], 0, 0
+    for _, (ids, answer, theirs) in exam:
         with half_precision():
             states = drafter.model(ids, use_cache=False)[0][answer]
             mine = kept[F.linear(states, own).argmax(-1)]
-        theirs = torch.cat([teacher.logits(part).argmax(-1) for part in features[answer].split(512)])
         agreed, total = agreed + int((mine == theirs).sum()), total + len(mine)
     return agreed / max(total, 1)

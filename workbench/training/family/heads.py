@@ -1,6 +1,6 @@
-"""Heads for a chat model, trained on readings of its own answers: an EAGLE-like layer, or Medusa's blocks.
+"""Heads for a chat model, trained on readings of its own answers: EAGLE's layer, Kangaroo's adapter, Medusa's blocks.
 
-Both draft through the target's own LM head over the tokens that they keep, and are trained that way.
+All draft through the target's own LM head over the tokens that they keep, and are trained that way.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS
 from workbench.engine.placed import named
 from workbench.engine.trimmed import KEY
+from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.drafters.kangaroo import ExitAdapter
+from workbench.methods.drafters.medusa import RANKS, MedusaHeads
 from workbench.training.clock import RunClock
-from workbench.training.family.drafter import Curve, Teacher, load_teacher, together
+from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, together
 from workbench.training.family.readings import Readings, batches
-from workbench.training.family.vocabulary import counts_of, coverage, kept_tokens
+from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
-from workbench.training.heads.trainer import HeadOptions, train_net
+from workbench.training.heads.losses import Places, Weighted
+from workbench.training.heads.trainer import HeadOptions, begin_at, train_net
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.medusa import RANKS, MedusaHeads, save_heads
+from workbench.training.medusa import keep_heads
 from workbench.training.models import build_optimizers, half_precision
 
 HELD_ROWS = 16
@@ -40,20 +44,22 @@ class ChatHeadOptions(HeadOptions):
     """Options of the `chat-heads` recipe.
 
     Attributes:
-        method: A feature drafter of one decoder layer ("eagle-vlm"), or "medusa".
+        method: What to train: "eagle", "kangaroo" or "medusa".
+        loss: Losses and their weights; by default the method's own. Medusa's heads know one alone.
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe.
         out: Folder above that of the finished heads, which is named after target and method.
         vocabulary: Tokens that they can propose.
         blocks: Medusa heads.
+        exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
         threads: CPU threads.
     """
 
-    method: str = "eagle-vlm"
+    method: str = FeatureNet.kind
     ffn: int = 1024
     heads: int = 9
-    loss: str = "smooth_l1:1+ce_soft:0.1"
+    loss: str = ""
     text_share: float = 1.0
     minutes: float | None = 40.0
     checkpoint: Path | None = Path(".cache/train/chat-heads.pt")
@@ -62,6 +68,7 @@ class ChatHeadOptions(HeadOptions):
     out: Path = Path(".cache/models")
     vocabulary: int = 8192
     blocks: int = 4
+    exit_layer: int = 8
     held: int = 96
     threads: int = 2
 
@@ -115,15 +122,16 @@ def train_chat_heads(options: ChatHeadOptions, report: Report) -> tuple[RunResul
         raise ParameterError(
             f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Give {RANKS} or more."
         )
-    options = dataclasses.replace(options, checkpoint=next(iter(options.checkpoints()), None))
+    checkpoint = next(iter(options.checkpoints()), None)
+    if head := registry.heads().get(options.method):
+        options = head.settle(options)
+    options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
     teacher, readings = load_teacher(options), Readings(options.readings)
-    counts = counts_of(readings, readings.part(held=False))
-    kept = kept_tokens(counts, options.vocabulary, teacher.ends)
     held = readings.part(held=True)[: options.held]
-    facts = {"kept": len(kept), "covered": round(coverage(counts_of(readings, held), kept), 4)}
-    train = _train_medusa if options.method == "medusa" else _train_layer
+    kept, facts = chosen_tokens(readings, held, options.vocabulary, teacher.ends)
+    train = {"medusa": _train_medusa, ExitAdapter.kind: _train_adapter}.get(options.method, _train_layer)
     result, curve = train(options, teacher, readings, torch.tensor(kept), held, report)
-    return result, facts | {"curve": curve.points, "answer_tokens": int(counts.sum())}
+    return result, facts | {"curve": curve.points}
 
 
 def _train_layer(
@@ -136,19 +144,82 @@ def _train_layer(
 
     def keep(net: FeatureNet, result: RunResult) -> None:
         curve.add(result.tokens, result.held["agreement 1"])
-        facts = {
-            KEY: kept.tolist(),
-            WEIGHTS: teacher.weights,
-            "parameters": sum(p.numel() for p in net.parameters()),
-            "loss": options.loss,
-        }
-        save_net(net, options.folder, teacher.name, **facts)
+        save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
 
     def batch(pictured: bool, step: int) -> list[Dialogue]:
         return [readings.dialogue(row) for row in rows(step)]
 
-    _, result = train_net(options, Shared(teacher, kept), batch, report, groups, on_measured=keep)
+    def theirs(said: Tensor, features: Tensor) -> Tensor:
+        return kept[said] == torch.cat([teacher.logits(part).argmax(-1) for part in features.split(512)])
+
+    _, result = train_net(options, Shared(teacher, kept), batch, report, groups, on_measured=keep, theirs=theirs)
     return result, curve
+
+
+def _train_adapter(
+    options: ChatHeadOptions, teacher: Teacher, readings: Readings, kept: Tensor, held: list[int], report: Report
+) -> tuple[RunResult, Curve]:
+    stream = f"tap-{options.exit_layer}"
+    if options.exit_layer not in readings.facts["taps"]:
+        raise ParameterError(
+            f"{options.readings} holds nothing of layer {options.exit_layer}.",
+            f"Make readings with taps={options.exit_layer} in another folder"
+            + (f", or give exit_layer among {taps}." if (taps := readings.facts["taps"]) else "."),
+        )
+    shared, table = Shared(teacher, kept), teacher.head[kept]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
+        begin_at(net, shared)
+    report(f"kangaroo: {sum(p.numel() for p in net.parameters()):,} parameters behind layer {options.exit_layer}")
+    rows = batches(readings, readings.part(held=False), options.rows, options.seed)
+    loss, curve, exam = Weighted.parse(options.loss), Curve.of(options), answers_of(teacher, readings, held)
+
+    def guesses(some: list[int], decide: Tensor) -> Tensor:
+        exits = beside([readings.stream(stream, row) for row in some])
+        return net(exits.float(), torch.arange(exits.shape[1]))[decide]
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        some = rows(step)
+        _, features, _, answer = together(readings, some)
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        chosen = torch.randperm(int(answer.sum()), generator=generator)[: options.places]
+        with half_precision(options.half):
+            guess, truth = guesses(some, answer)[chosen], features[answer][chosen].float()
+            with torch.no_grad():
+                wanted = F.linear(truth, table)
+            logits = F.linear(guess, table)
+        total, named = loss(Places(guess.float(), truth, logits.float(), wanted.float()))
+        total.backward()
+        return int(answer.sum()), named
+
+    @torch.inference_mode()
+    def on_checkpoint(result: RunResult) -> str:
+        right = total = 0
+        for some, (_, answer, theirs) in exam:
+            with half_precision(options.half):
+                mine = kept[F.linear(guesses(some, answer), table).argmax(-1)]
+            right, total = right + int((mine == theirs).sum()), total + len(mine)
+        result.held = {"agreement 1": right / max(total, 1)}
+        curve.add(result.tokens, result.held["agreement 1"])
+        save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
+        return f"kangaroo: held out: agreement {result.held['agreement 1']:.3f}"
+
+    clock = RunClock(options.minutes, options.steps)
+    loop = LoopOptions(options.method, clock, options.checkpoint, options.resume)
+    optimizers = build_optimizers(net, options.matrix_rate, options.other_rate, weight_decay=0.0)
+    return run_loop(loop, net, optimizers, step_losses, report, on_checkpoint), curve
+
+
+def _facts(options: ChatHeadOptions, teacher: Teacher, kept: Tensor, net: nn.Module) -> dict[str, Any]:
+    """What the configuration says of a head beside its sizes."""
+    count = sum(p.numel() for p in net.parameters())
+    return keeping(kept, teacher) | {WEIGHTS: teacher.weights, "parameters": count, "loss": options.loss}
+
+
+def keeping(kept: Tensor, teacher: Teacher) -> dict[str, Any]:
+    """What a configuration says of the tokens kept; nothing where these are all."""
+    return {KEY: kept.tolist()} if len(kept) < len(teacher.head) else {}
 
 
 def _train_medusa(
@@ -158,7 +229,7 @@ def _train_medusa(
     report(f"medusa: {sum(p.numel() for p in heads.parameters()):,} parameters")
     optimizers = build_optimizers(heads, options.matrix_rate, options.other_rate, weight_decay=0.0)
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
-    place = torch.full((len(teacher.head),), -1).index_copy_(0, kept, torch.arange(len(kept)))
+    place = places_among(kept, len(teacher.head))
     curve = Curve.of(options)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
@@ -166,10 +237,10 @@ def _train_medusa(
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         read, wanted = ahead(ids, features, answer, options.blocks)
         some = torch.randperm(len(read), generator=generator)[: options.places]
-        labels = place[wanted[:, some]].masked_fill(wanted[:, some] < 0, -1)
+        labels = place[wanted[:, some]].masked_fill(wanted[:, some] < 0, LEFT_OUT)
         with half_precision(options.half):
             logits = F.linear(heads(read[some].float()), table).float()
-        losses = [F.cross_entropy(said, right, ignore_index=-1) for said, right in zip(logits, labels, strict=True)]
+        losses = [F.cross_entropy(said, right) for said, right in zip(logits, labels, strict=True)]
         torch.stack(losses).sum().backward()
         return int(answer.sum()), {f"head {k + 1}": float(loss.detach()) for k, loss in enumerate(losses)}
 
@@ -177,18 +248,8 @@ def _train_medusa(
         accuracy = hit_rates(heads, readings, held, kept, table)
         result.held = {f"accuracy {k + 1}": row[0] for k, row in enumerate(accuracy)}
         curve.add(result.tokens, accuracy[0][0])
-        config = {
-            "workbench_head": "medusa",
-            "hidden_size": teacher.head.shape[1],
-            "vocab_size": len(teacher.head),
-            "n_heads": options.blocks,
-            "target": teacher.name,
-            "head_accuracy": accuracy,
-            WEIGHTS: teacher.weights,
-            KEY: kept.tolist(),
-        }
-        save_heads(heads, options.folder, config)
-        return "medusa: held-out top-1 accuracy " + " ".join(f"{row[0]:.3f}" for row in accuracy)
+        of = {"target": teacher.name, "vocab_size": len(teacher.head), WEIGHTS: teacher.weights}
+        return keep_heads(heads, options.folder, accuracy, **of, **keeping(kept, teacher))
 
     clock = RunClock(options.minutes, options.steps)
     loop = LoopOptions("medusa", clock, options.checkpoint, options.resume)

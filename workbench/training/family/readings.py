@@ -95,22 +95,32 @@ class Readings:
 
     def dialogue(self, row: int) -> Dialogue:
         """A prompt with its answer and the features at each of its tokens."""
+        ids, n_prompt = self.text(row)
+        return Dialogue(torch.from_numpy(ids), n_prompt, self.stream("features", row))
+
+    def text(self, row: int) -> tuple[np.ndarray, int]:
+        """Tokens of a prompt with its answer, int64, and how many of them are the prompt's."""
         _, start, n_prompt, length, _ = (int(x) for x in self.rows[row])
-        ids = torch.from_numpy(self._flat("ids", np.uint16)[start : start + length].astype(np.int64))
-        return Dialogue(ids, n_prompt, self.stream("features", row))
+        return self._flat("ids")[start : start + length].astype(np.int64), n_prompt
 
     def stream(self, name: str, row: int) -> Float[Tensor, "n D"]:
         """Of an answer, "features", or "tap-6": what left the sixth layer. bfloat16."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
-        width = self.facts["width"]
-        kept = self._flat(name, np.int16).reshape(-1, width)[start : start + length]
+        kept = self._flat(name)[start : start + length]
         return torch.from_numpy(kept.copy()).view(torch.bfloat16)
 
-    def _flat(self, name: str, kind: type) -> np.ndarray:
-        return np.memmap(self.folder / f"{name}.bin", dtype=kind, mode="r")[: self._size(name)]
+    @cached_property
+    def _opened(self) -> dict[str, np.ndarray]:
+        return {}
 
-    def _size(self, name: str) -> int:
-        return self.n_tokens * (1 if name == "ids" else self.facts["width"])
+    def _flat(self, name: str) -> np.ndarray:
+        """A flat file, opened once: tokens [T], or a stream [T, D] whose bfloat16 NumPy takes for int16."""
+        if name not in self._opened:
+            is_text = name == "ids"
+            shape = (self.n_tokens,) if is_text else (self.n_tokens, self.facts["width"])
+            kind = np.uint16 if is_text else np.int16
+            self._opened[name] = np.memmap(self.folder / f"{name}.bin", dtype=kind, mode="r", shape=shape)
+        return self._opened[name]
 
 
 def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
@@ -126,6 +136,11 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
     facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
     _check_answers(options)
+    if not all(1 <= tap < target.n_layers for tap in options.taps):
+        raise ParameterError(
+            f"{models.target_name} has no layers {options.taps} whose stream could be kept.",
+            f"Give taps from 1 to {target.n_layers - 1}.",
+        )
     readings = _begun(options.out, facts)
     done, n_tokens = set(readings.rows[:, 0].tolist()), readings.n_tokens
     names = ["ids", "features", *(f"tap-{layer}" for layer in options.taps)]
@@ -136,10 +151,9 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
             readings.rows.nbytes if name == "rows" else n_tokens * (2 if name == "ids" else 2 * facts["width"])
         )
         file.seek(0, 2)
-    waiting = (line for line in read(options.answers / "answers.jsonl") if line["n"] not in done)
-    for line in waiting:
+    for line in read(options.answers / "answers.jsonl"):
         ids = line["prompt"] + line["answer"]
-        if len(ids) > options.longest or not line["answer"]:
+        if line["n"] in done or len(ids) > options.longest or not line["answer"]:
             continue
         streams = read_one(models, ids, options.taps)
         files["ids"].write(np.asarray(ids, dtype=np.uint16).tobytes())
@@ -171,15 +185,14 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
     trunk = target.model.get_decoder()
     assert isinstance(trunk, nn.Module)
     last_norm, found = trunk.get_submodule("norm"), dict[int, list[Tensor]]()
-    before, target.tap_layers = target.tap_layers, {target.n_layers - 1, *(layer - 1 for layer in taps)}
+    wanted = {target.n_layers - 1, *(layer - 1 for layer in taps)}
     try:
         for piece in torch.tensor(ids, device=target.device).split(CHUNK):
-            out = target.forward([Segment(slot, piece)], last_only=True)
+            out = target.forward([Segment(slot, piece)], last_only=True, taps=wanted)
             target.commit(slot, range(len(piece)))
             for layer, stream in out.taps.items():
                 found.setdefault(layer, []).append(stream[0])
     finally:
-        target.tap_layers = before
         target.close(slot)
     streams = {layer + 1: torch.cat(parts) for layer, parts in found.items()}
     return {"features": last_norm(streams[target.n_layers])} | {f"tap-{layer}": streams[layer] for layer in taps}

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from workbench.training.family.readings import Readings
+
+LEFT_OUT = -100
+"""In place of a label: PyTorch's losses pass over it."""
 
 
 def counts_of(readings: Readings, rows: Sequence[int]) -> np.ndarray:
     """How often the target said each token in these answers, int64 [V]."""
     found = np.zeros(readings.facts["vocabulary"], np.int64)
     for row in rows:
-        one = readings.dialogue(row)
-        found += np.bincount(one.ids[one.n_prompt :].numpy(), minlength=len(found))
+        ids, n_prompt = readings.text(row)
+        found += np.bincount(ids[n_prompt:], minlength=len(found))
     return found
 
 
@@ -43,3 +50,18 @@ def kept_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> 
 def coverage(counts: np.ndarray, kept: Sequence[int]) -> float:
     """Share of what the target said that can be drafted with these tokens."""
     return float(counts[list(kept)].sum() / max(counts.sum(), 1))
+
+
+def chosen_tokens(
+    readings: Readings, held: Sequence[int], size: int, always: Collection[int]
+) -> tuple[list[int], dict[str, Any]]:
+    """The tokens that drafters trained on readings keep, and what their cards say of that."""
+    counts = counts_of(readings, readings.part(held=False))
+    kept = kept_tokens(counts, size, always)
+    covered = round(coverage(counts_of(readings, held), kept), 4)
+    return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())}
+
+
+def places_among(kept: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
+    """Where each token stands among the kept ones; `LEFT_OUT` for those that are not."""
+    return torch.full((vocabulary,), LEFT_OUT).index_copy_(0, kept, torch.arange(len(kept)))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator
 
+from workbench.engine.markers import END
 from workbench.training.generators.arithmetic import make_addition, make_multiplication, make_subtraction
-from workbench.training.generators.base import ASSISTANT, END, USER, Instance, Task, exact, is_held_out
+from workbench.training.generators.base import Instance, Task, exact, is_held_out
 from workbench.training.generators.code import check_code, make_code
 from workbench.training.generators.editing import make_copy, make_quote, make_repeat, make_replace, make_summary
 from workbench.training.generators.lists import make_sort_numbers, make_sort_words
@@ -63,10 +64,7 @@ def mixture(seed: int, names: Collection[str] = ()) -> Iterator[tuple[str, str]]
 
 
 __all__ = [
-    "ASSISTANT",
-    "END",
     "TASKS",
-    "USER",
     "Instance",
     "Story",
     "Task",

@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-HELD_OUT_PERCENT = 4
+from workbench.engine.markers import ASSISTANT, END, USER
 
-USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|endoftext|>"
+HELD_OUT_PERCENT = 4
 
 
 @dataclass(frozen=True)

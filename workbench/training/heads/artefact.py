@@ -1,4 +1,4 @@
-"""Feature drafters on disk: safetensors and a configuration that says which target they fit."""
+"""Trained heads on disk: safetensors and a configuration that says which target they fit."""
 
 from __future__ import annotations
 
@@ -10,26 +10,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from workbench.engine.checksums import write_sums
-from workbench.methods.drafters.eagle_vlm import EagleVLMNet
-from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.flash import FlashNet
-from workbench.methods.drafters.msd import MSDNet
-from workbench.methods.drafters.specvlm import SpecVLMNet
+from workbench.methods import registry
+from workbench.methods.drafters.trained import TrainedNet
 from workbench.trace.files import replacing, write_whole
-
-NETS: dict[str, type[FeatureNet]] = {net.kind: net for net in (EagleVLMNet, MSDNet, SpecVLMNet, FlashNet)}
-"""Kinds of feature drafters by the name of their method."""
 
 
 def save_net(
-    net: FeatureNet, out: Path, target: str, dtype: torch.dtype = torch.float16, **facts: Any
+    net: TrainedNet, out: Path, target: str, dtype: torch.dtype = torch.float16, **facts: Any
 ) -> dict[str, Any]:
     """Write `model.safetensors` and `config.json`; return the configuration.
 
     Args:
-        net: the drafter.
+        net: the net.
         out: folder, made where it is missing.
-        target: name of the target whose features it reads.
+        target: name of the target that it drafts for.
         dtype: of the weights on disk.
         facts: more for the configuration.
     """
@@ -39,14 +33,14 @@ def save_net(
         save_file(weights, part, metadata={"format": "pt"})
     (out / "model.safetensors").chmod(0o644)
     write_sums(out)
-    config = {"workbench_head": net.kind, "target": target, "hidden_size": net.width, "net": net.sizes, **facts}
+    config = {"workbench_head": net.kind, "target": target, **net.config(), **facts}
     write_whole(out / "config.json", (json.dumps(config, indent=2) + "\n").encode())
     return config
 
 
-def load_saved(folder: Path) -> tuple[FeatureNet, dict[str, Any]]:
+def load_saved(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The net in a folder, in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
-    net = NETS[config["workbench_head"]](**config["net"])
+    net = registry.heads()[config["workbench_head"]].net.of(config)
     net.load_state_dict({name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()})
     return net, config

@@ -6,21 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from workbench.methods import registry
 from workbench.trace.files import write_whole
 from workbench.training.cards import runs_of
-
-IDEAS = {
-    "eagle-vlm": "EagleVLM (Huang et al. 2025, arXiv 2509.11815): every position enters with the target's feature and"
-    " the embedding that follows, whether word or patch.",
-    "msd": "MSD (Lin et al. 2025, arXiv 2505.14260): words enter with feature and next embedding, patches as the"
-    " vectors that the projector made of them. Trained on text alone first, then with pictures more and more often.",
-    "specvlm": "SpecVLM (Huang et al. 2025, arXiv 2509.11815): EagleVLM's inputs behind an elastic compressor; a gate"
-    " on the question chooses from pruning, pooling, convolution, two resampling queries and no picture at all. Trained"
-    " with straight-through Gumbel noise at ratios of 1 to 16; half of the prompts draw their operation evenly, so that"
-    " none starves.",
-    "flash": "FLASH (Wang et al. 2025, arXiv 2505.12728): learned queries mix the picture's features into latent"
-    " vectors, and one state answers with several future features.",
-}
 
 
 def write_card(folder: Path) -> None:
@@ -40,7 +28,7 @@ def card(name: str, config: dict[str, Any], figures: dict[str, Any]) -> str:
         f"# {name}",
         "",
         f"A feature drafter of one decoder layer for the frozen `{config['target']}`."
-        f" {IDEAS[config['workbench_head']]}",
+        f" {registry.heads()[config['workbench_head']].idea.format(**net)}",
         "",
         f"- **Shape**: {config['parameters']:,} parameters ({shape}); embedding and LM head are the target's and not"
         " stored here.",

@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench.engine.declared import Head
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
+from workbench.engine.markers import ASSISTANT
+from workbench.methods import registry
+from workbench.scenes.draw import paint
+from workbench.scenes.tasks import ask_some
 from workbench.trace.files import write_whole
-from workbench.training.generators import ASSISTANT
-from workbench.training.heads.artefact import NETS, load_saved, save_net
+from workbench.training.heads.artefact import load_saved, save_net
 from workbench.training.heads.cards import write_card
 from workbench.training.heads.features import Dialogue, Features, read_dialogues
 from workbench.training.heads.trainer import HeadOptions, train_net
@@ -29,10 +33,8 @@ from workbench.training.scenes.drafters import (
     own_scenes,
     write_own_answers,
 )
-from workbench.training.scenes.draw import paint
 from workbench.training.scenes.model import load_vision_model
 from workbench.training.scenes.packing import Packer, worded
-from workbench.training.scenes.tasks import ask_some
 from workbench.training.tokenizer import token_id
 
 UNSEEN = 5
@@ -49,7 +51,7 @@ class VisionHeadOptions(HeadOptions):
     """Options of the recipe `vision-heads`.
 
     Attributes:
-        method: eagle-vlm, msd, specvlm, flash, or all: one after the other.
+        method: Kind of the drafter ("eagle-vlm", "msd", "specvlm", "flash"), or all: one after the other.
         target: Folder of the vision-language target.
         own: File with answers that the target wrote; made again where it is missing or older than the target.
         own_scenes: Scenes in that file, where it is made.
@@ -76,12 +78,17 @@ class VisionHeadOptions(HeadOptions):
 
     def methods(self) -> list[str]:
         """The methods that are trained."""
-        return list(NETS) if self.method == "all" else [self.method]
+        return list(trainable()) if self.method == "all" else [self.method]
 
     def checkpoints(self) -> list[Path]:
         """A file for each method, beside each other; none where no checkpoint is asked for."""
         path = self.checkpoint
         return [] if path is None else [path.with_stem(f"{path.stem}-{method}") for method in self.methods()]
+
+
+def trainable() -> dict[str, Head]:
+    """The drafters that this recipe trains, by their kinds."""
+    return {kind: head for kind, head in registry.heads().items() if head.recipe == "vision-heads"}
 
 
 def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, Any]:
@@ -91,8 +98,8 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
         ValueError: there is no such method.
     """
     torch.set_num_threads(options.threads)
-    if options.method not in ("all", *NETS):
-        raise ValueError(f"there is no feature drafter {options.method!r}; there are: all, {', '.join(NETS)}")
+    if options.method not in ("all", *trainable()):
+        raise ValueError(f"there is no feature drafter {options.method!r}; there are: all, {', '.join(trainable())}")
     target, processor = load_vision_model(options.target)
     train, held = prepared(options, target, processor.tokenizer, report)
     each = [dataclasses.replace(options, method=method) for method in options.methods()]
@@ -102,27 +109,23 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
 def _train_one(
     options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
 ) -> dict[str, Any]:
-    method, checkpoint = options.method, next(iter(options.checkpoints()), None)
-    mine = {field.name: getattr(options, field.name) for field in dataclasses.fields(HeadOptions)}
-    head = HeadOptions(
-        **mine | {"method": method, "checkpoint": checkpoint, "curriculum": method == "msd" and options.begin is None}
-    )
+    head, checkpoint = trainable()[options.method], next(iter(options.checkpoints()), None)
+    if options.begin is None:  # one that goes on has its first stage behind it
+        options = head.settle(options)
+    options = dataclasses.replace(options, checkpoint=checkpoint)
+    folder = head.folder(options.target.name)
     sources = {pictured: train.batches(options.rows, options.seed, pictured) for pictured in (True, False)}
-    begin = None if options.begin is None else load_saved(options.begin / FOLDERS[method])[0]
-    net, result = train_net(head, target, lambda pictured, _: next(sources[pictured]), report, held, begin)
-    out = options.out / FOLDERS[method]
+    begin = None if options.begin is None else load_saved(options.begin / folder)[0]
+    net, result = train_net(options, target, lambda pictured, _: next(sources[pictured]), report, held, begin)
+    out = options.out / folder
     facts: dict[str, Any] = {WEIGHTS: fingerprint(target), "loss": options.loss}
     save_net(net, out, options.target.name, parameters=sum(p.numel() for p in net.parameters()), **facts)
     figures: dict[str, Any] = dataclasses.asdict(result) | {"answers": RIGHT if options.truth else OWN}
     if options.begin is not None:
-        figures["begun"] = json.loads((options.begin / FOLDERS[method] / "training.json").read_text())
+        figures["begun"] = json.loads((options.begin / folder / "training.json").read_text())
     write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
     write_card(out)
     return figures
-
-
-FOLDERS = {"eagle-vlm": "vision-eagle", "msd": "vision-msd", "specvlm": "vision-specvlm", "flash": "vision-flash"}
-"""Names of the bundled drafters by method."""
 
 
 def prepared(

@@ -13,23 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from workbench.methods import registry
+from workbench.methods.drafters.attention_net import AttentionNet
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.flash import FlashNet
-from workbench.methods.drafters.specvlm import MENU, Compression, SpecVLMNet
 from workbench.training.clock import RunClock
-from workbench.training.heads.artefact import NETS
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, half_precision
 
-RATIOS = (1, 2, 4, 8, 16)
-"""Ratios that an elastic compressor sees in training."""
-EVEN = 0.5
-"""Share of prompts whose operation is drawn evenly: a gate that has made up its mind would starve the others."""
+Says = Callable[[Tensor, Tensor], Tensor]
+"""(places of tokens among the logits [N], features [N, D]) → whether each is what the target finds likeliest."""
 
 
 @dataclass
@@ -45,6 +42,9 @@ class HeadOptions:
         loss: Losses and their weights. The papers have 1 and 0.1; at this size equal weights agree more often with the
             target (86.0 against 85.1 % after 100 steps of EagleVLM).
         noise: Uniform noise on the features that enter, as a share of their standard deviation.
+        own: Share of the features of texts that are replaced by the drafter's own guesses at them, as it will meet them
+            from the second level of a draft on. Source: HASS, Zhang et al. 2024, arXiv:2408.15766, §3.2, in one step
+            and at random places instead of one network pass for each level.
         text_share: Share of batches without pictures.
         curriculum: Begin with text alone, then mix pictures in (MSD).
         price: What a vision token costs the gate, in units of the loss for the whole picture (specvlm).
@@ -67,6 +67,7 @@ class HeadOptions:
     ahead: int = 4
     loss: str = "smooth_l1:1+ce_soft:1"
     noise: float = 0.1
+    own: float = 0.0
     text_share: float = 0.15
     curriculum: bool = False
     price: float = 0.02
@@ -105,20 +106,25 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     Raises:
         ValueError: there is no such method.
     """
-    if options.method not in NETS:
-        raise ValueError(f"there is no feature drafter {options.method!r}; there are: {', '.join(NETS)}")
-    more = {"latents": options.latents, "ahead": options.ahead} if options.method == "flash" else {}
+    nets = {kind: head for kind, head in registry.heads().items() if issubclass(head.net, FeatureNet)}
+    if options.method not in nets:
+        raise ValueError(f"there is no feature drafter {options.method!r}; there are: {', '.join(nets)}")
     width = target.get_input_embeddings().weight.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        net = NETS[options.method](width, options.heads, options.ffn, **more)
-        for name, weight in net.named_parameters():
-            if weight.dim() == 2 and "queries" not in name and not name.startswith("later"):
-                nn.init.normal_(weight, std=0.02)
+        net = nets[options.method].build(width, vars(options))
+        begin_at(net, target)
+    return net
+
+
+def begin_at(net: AttentionNet, target: Any) -> None:
+    """Fresh weights for a drafter, by torch's random numbers; what leaves it goes through the target's last norm."""
+    for name, weight in net.named_parameters():
+        if weight.dim() == 2 and not any(part in name for part in net.begins):
+            nn.init.normal_(weight, std=0.02)
     norm = getattr(target.get_decoder(), "norm", None)
     if norm is not None:
         net.after.load_state_dict({"weight": norm.weight.detach().float()})
-    return net
 
 
 def curriculum(progress: float) -> float:
@@ -165,13 +171,41 @@ def answered(net: FeatureNet, batch: Batch, how: Any = None, features: Tensor | 
     return Answered(torch.cat(guess), torch.cat(truth), torch.cat(ahead), cost)
 
 
+@torch.no_grad()
+def with_own_guesses(
+    net: FeatureNet, batch: Batch, features: Float[Tensor, "B n D"], where: Bool[Tensor, "B n"]
+) -> Float[Tensor, "B n D"]:
+    """Features of texts, some replaced by what the drafter guesses them to be from all before; the first never is.
+
+    Args:
+        net: the drafter.
+        batch: dialogues without pictures.
+        features: the target's, with noise perhaps.
+        where: which to replace.
+    """
+    entered = net.enter(dataclasses.replace(batch.seen, features=features), None)
+    guesses = net.futures(net(entered.inputs, entered.places, None))[:, :-1, 0]  # state s answers the feature at s + 1
+    return torch.cat([features[:, :1], torch.where(where[:, 1:, None], guesses.to(features), features[:, 1:])], 1)
+
+
 @torch.inference_mode()
-def agreement(net: FeatureNet, batches: Sequence[Batch], head: nn.Module, how: Any = None) -> list[float]:
-    """Share of places at which the drafter's likeliest token is the target's, for each feature ahead."""
+def agreement(
+    net: FeatureNet, batches: Sequence[Batch], head: nn.Module, how: Any = None, theirs: Says | None = None
+) -> list[float]:
+    """Share of places at which the drafter's likeliest token is the target's, for each feature ahead.
+
+    Args:
+        net: the drafter.
+        batches: dialogues.
+        head: through which both speak.
+        how: how to look at pictures.
+        theirs: tells whether tokens of `head` are the target's likeliest ones of all, where `head` has only some.
+    """
     right, count = torch.zeros(net.ahead), torch.zeros(net.ahead)
     for batch in batches:
         at = answered(net, batch, how)
-        same = head(at.guess).argmax(-1) == head(at.truth).argmax(-1)
+        said = head(at.guess).argmax(-1)
+        same = said == head(at.truth).argmax(-1) if theirs is None else theirs(said, at.truth)
         right.index_add_(0, at.ahead, same.float())
         count.index_add_(0, at.ahead, torch.ones(len(same)))
     return (right / count.clamp_min(1)).tolist()
@@ -185,6 +219,7 @@ def train_net(
     held: Sequence[Sequence[Dialogue]] = (),
     begin: FeatureNet | None = None,
     on_measured: Callable[[FeatureNet, RunResult], None] = lambda net, result: None,
+    theirs: Says | None = None,
 ) -> tuple[FeatureNet, RunResult]:
     """Train one drafter.
 
@@ -196,6 +231,7 @@ def train_net(
         held: batches kept out of training, for the agreement that is reported.
         begin: a drafter to go on from, instead of a fresh one.
         on_measured: called with the drafter and its figures at each checkpoint, and at the end.
+        theirs: see `agreement`.
     """
     net = begin or build_net(options, target)
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
@@ -214,7 +250,10 @@ def train_net(
         features = batch.seen.features
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
-            at = answered(net, batch, drawn(net, batch, chance, step), features)
+            if options.own and not batch.seen.spans:
+                features = with_own_guesses(net, batch, features, chance(*features.shape[:2]) < options.own)
+            how = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
+            at = answered(net, batch, how, features)
             some = chance(len(at.guess)).topk(min(options.places, len(at.guess))).indices
             guess, truth = at.guess[some], at.truth[some]
             with torch.no_grad():
@@ -225,28 +264,12 @@ def train_net(
         return batch.ids.numel(), named
 
     def on_checkpoint(result: RunResult) -> str:
-        result.held = {f"agreement {i + 1}": share for i, share in enumerate(agreement(net, held_out, head))}
+        result.held = {
+            f"agreement {i + 1}": share for i, share in enumerate(agreement(net, held_out, head, theirs=theirs))
+        }
         on_measured(net, result)
         return f"{options.method}: held out: " + " ".join(f"{k} {v:.3f}" for k, v in result.held.items())
 
     loop = LoopOptions(options.method, clock, options.checkpoint, options.resume, every_seconds=60.0, log_every=50)
     optimizers = build_optimizers(net, options.matrix_rate, options.other_rate, weight_decay=0.0)
     return net, run_loop(loop, net, optimizers, step_losses, report, on_checkpoint)
-
-
-def drawn(net: FeatureNet, batch: Batch, chance: Callable[..., Tensor], step: int) -> Compression | int | None:
-    """How a drafter that can see less of a picture looks at this batch.
-
-    FLASH: with all of its queries, a half, a quarter …; SpecVLM: a ratio, a subset to keep, noise for the gate's draw.
-    """
-    if not batch.seen.spans:
-        return None
-    if isinstance(net, FlashNet):
-        queries = len(net.queries)
-        return queries >> int(chance(1) * queries.bit_length())
-    if not isinstance(net, SpecVLMNet):
-        return None
-    ratio = RATIOS[int(chance(1) * len(RATIOS))]
-    uniform = chance(len(batch.ids), len(MENU)).clamp(1e-6, 1 - 1e-6)
-    even = chance(len(batch.ids), 1) < EVEN
-    return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=even)

@@ -7,9 +7,9 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from workbench.scenes.scene import COLOURS, SHAPES, WORDS
 from workbench.trace.files import write_whole
 from workbench.training.cards import runs_of
-from workbench.training.scenes.scene import COLOURS, SHAPES, WORDS
 
 Figures = dict[str, Any]
 
@@ -36,7 +36,7 @@ aid: it knows pictures of coloured shapes and nothing else.
 _DATA = """
 ## Data
 
-Scenes drawn by `workbench/training/scenes`, with answers from their geometry. The tower learned first, from what every
+Scenes drawn by `workbench/scenes`, with answers from their geometry. The tower learned first, from what every
 patch shows (colour, shape, size, place, rank from the left, relation to the shape before, writing, centre, pixels).
 With `pointing`, the default since the third run, two heads of the language model's middle layer were also taught where
 to look: at the objects that a question names or a caption describes. A scene belongs to the held-out ones by a hash of

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.trace.files import replacing
-from workbench.training.scenes.draw import WRITING, paint
-from workbench.training.scenes.scene import (
+from workbench.scenes.draw import WRITING, paint
+from workbench.scenes.scene import (
     COLOURS,
     SHAPES,
     SIDE,
@@ -22,6 +21,7 @@ from workbench.training.scenes.scene import (
     relation,
     scenes,
 )
+from workbench.trace.files import replacing
 
 SHARD = 4096
 VERSION = 3  # of the scenes that a seed draws; pictures of another version are not used

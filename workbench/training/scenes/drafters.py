@@ -22,12 +22,15 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
+from workbench.scenes.held import held_scenes
+from workbench.scenes.scene import Scene, scenes
+from workbench.scenes.tasks import QUESTIONS, ask_some
 from workbench.trace.files import replacing, write_whole
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, fast_attention, half_precision, save_model
 from workbench.training.scenes.data import Shards, normalised
-from workbench.training.scenes.evaluate import answer, ask_all, held_scenes, pictures_of
+from workbench.training.scenes.evaluate import answer, ask_all, pictures_of
 from workbench.training.scenes.model import (
     language_config,
     load_vision_model,
@@ -35,8 +38,6 @@ from workbench.training.scenes.model import (
     vision_language_config,
 )
 from workbench.training.scenes.packing import Packed, Packer, Turn, worded
-from workbench.training.scenes.scene import Scene, scenes
-from workbench.training.scenes.tasks import QUESTIONS, ask_some
 from workbench.training.scenes.tower import seeded_weights
 from workbench.training.scenes.train import answer_states
 from workbench.training.tokenizer import load_tokenizer
@@ -290,7 +291,7 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
     clock = RunClock(options.minutes, options.steps)
     result = _run("vision-text-drafter", model, batch, options, clock, report, options.checkpoint)
     result.held = acceptance(options.target, model, options.held)
-    save_model(model, tokenizer, options.out, {})
+    save_model(model, tokenizer, options.out, {"target": options.target.name})
     return result
 
 
@@ -312,6 +313,8 @@ def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunRe
     result = _run("vision-drafter", model, batch, options, clock, report, options.checkpoint)
     result.held = held | acceptance(options.target, model, options.held)
     _phase("tuned", result.held, report)
+    config: Any = model.config
+    config.target = options.target.name
     save_vision_model(model, tokenizer, options.out)
     return result
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 import torch
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
-from workbench.training.generators import ASSISTANT, END, USER
+from workbench.engine.markers import ASSISTANT, END, IMAGE, USER
+from workbench.scenes.draw import paint
+from workbench.scenes.held import CAPTION_TOKENS, held_scenes
+from workbench.scenes.scene import Scene
+from workbench.scenes.tasks import QUESTIONS, Ask, ask, read_caption
 from workbench.training.scenes.data import normalised
-from workbench.training.scenes.draw import paint
 from workbench.training.scenes.model import VISION_TOKENS
-from workbench.training.scenes.scene import FREEHAND, Scene, scenes
-from workbench.training.scenes.tasks import QUESTIONS, Ask, ask, read_caption
-from workbench.training.tokenizer import IMAGE, PAD, token_id
-
-HELD_SEED = 9
-CAPTION_TOKENS = 136
+from workbench.training.tokenizer import PAD, token_id
 
 
 def answer(
@@ -106,11 +103,6 @@ def caption_scores(said: Sequence[str], asked: Sequence[Ask]) -> dict[str, float
                 if i < len(got) and i < len(want):
                     right[attribute] += getattr(got[i], attribute) == getattr(want[i], attribute)
     return {name: right[name] / total[name] for name in sorted(total)}
-
-
-def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
-    """Return the first held-out scenes; see `scenes` for the choice."""
-    return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))
 
 
 def ask_all(drawn: Sequence[Scene], kind: str, seed: int = 0) -> tuple[list[Scene], list[Ask]]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.scenes.draw import picture
+from workbench.scenes.scene import Scene, scenes
+from workbench.scenes.tasks import LEXICON, QUESTIONS, Ask, ask
 from workbench.trace.files import replacing, write_whole
 from workbench.training.loop import Report
-from workbench.training.scenes.draw import picture
-from workbench.training.scenes.scene import Scene, scenes
-from workbench.training.scenes.tasks import LEXICON, QUESTIONS, Ask, ask
 
 GALLERY_SEED = 31
 QUESTION = "Describe every object, left to right."

@@ -16,10 +16,11 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+from workbench.engine.markers import IMAGE
+from workbench.scenes.scene import SIDE
 from workbench.training.models import llama_config, save_half
 from workbench.training.scenes.data import GRID, PATCH
-from workbench.training.scenes.scene import SIDE
-from workbench.training.tokenizer import IMAGE, token_id
+from workbench.training.tokenizer import token_id
 
 VISION_TOKENS = GRID * GRID
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from workbench.training.generators import ASSISTANT, END, USER
+from workbench.engine.markers import ASSISTANT, END, IMAGE, USER
 from workbench.training.scenes.model import VISION_TOKENS
-from workbench.training.tokenizer import IMAGE, token_id
+from workbench.training.tokenizer import token_id
 
 NO_PICTURE = "There is no picture."
 Turn = tuple[str, str | list[int]]

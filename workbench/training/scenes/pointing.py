@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from workbench.scenes.scene import SIZES, Scene
 from workbench.training.scenes.data import ASPECTS, RELATIONS, patch_labels
 from workbench.training.scenes.packing import Packed
-from workbench.training.scenes.scene import SIZES, Scene
 
 HEADS = 2
 """Objects to look at, at most; head i looks for the i-th."""

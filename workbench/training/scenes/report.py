@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
+from workbench.scenes.held import held_scenes
 from workbench.trace.files import write_whole
 from workbench.training.loop import Report
 from workbench.training.scenes.cards import write_vision_cards
 from workbench.training.scenes.drafters import acceptance
-from workbench.training.scenes.evaluate import evaluate_scenes, held_scenes
+from workbench.training.scenes.evaluate import evaluate_scenes
 from workbench.training.scenes.model import load_vision_model
 
 

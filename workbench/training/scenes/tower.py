@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
+from workbench.scenes.scene import SIDE
 from workbench.trace.files import replacing
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
@@ -30,7 +31,6 @@ from workbench.training.scenes.data import (
     patch_labels,
     silhouettes,
 )
-from workbench.training.scenes.scene import SIDE
 
 
 @dataclass

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
+from workbench.scenes.scene import COLOURS, SHAPES, Scene
+from workbench.scenes.tasks import ask_some
 from workbench.training.clock import RunClock
 from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
 from workbench.training.models import build_optimizers, fast_attention, half_precision
@@ -25,8 +27,6 @@ from workbench.training.scenes.model import (
 )
 from workbench.training.scenes.packing import NO_PICTURE, Packed, Packer, Turn, worded
 from workbench.training.scenes.pointing import Pointer
-from workbench.training.scenes.scene import COLOURS, SHAPES, Scene
-from workbench.training.scenes.tasks import ask_some
 from workbench.training.scenes.tower import PatchReader, load_tower, reading_loss, seeded_weights
 from workbench.training.tokenizer import load_tokenizer
 

@@ -1,0 +1,115 @@
+"""The suite of a GPU on tiny shapes, on a CPU: same code, same tables, drafters as right as they are told to be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from workbench.bench import bandwidth, damped, gpu_suite
+from workbench.bench.damped import Shape, damp, damp_to, made_pair, random_target
+from workbench.bench.forced import agreement
+from workbench.bench.gpu_suite import bench_gpu
+from workbench.bench.suites import Plan
+from workbench.core.errors import ModelError
+from workbench.engine import Models
+from workbench.engine.devices import check_gpu
+from workbench.methods import registry
+
+TINY = Shape("tiny", hidden=32, inner=48, layers=4, heads=4, kv_heads=2, vocabulary=96, drafts=1)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in (
+        (damped, "SEARCH_STEPS", 6),
+        (gpu_suite, "PROMPTS", 1), (gpu_suite, "PROMPT_TOKENS", 12), (damped, "PROMPT_TOKENS", 12),
+        (damped, "SEARCH_TOKENS", 40),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def pair(device: str) -> Models:
+    return made_pair(TINY, torch.device(device), torch.float64, 20)
+
+
+def test_the_drafter_is_the_targets_first_layers_and_as_right_as_it_is_told_to_be(pair: Models) -> None:
+    assert pair.drafter is not None
+    target, drafter = pair.target.model, pair.drafter.model
+    theirs = {p.data_ptr() for p in target.parameters()}
+    assert {p.data_ptr() for p in drafter.parameters()} <= theirs, "it shares their memory"
+    ids = torch.tensor([[5, 7, 11]], device=target.device)
+    with torch.inference_mode():
+        whole, part = target(ids).logits, drafter(ids).logits
+        assert not torch.allclose(whole, part)
+        damp(target, TINY.drafts, 0.0)
+        assert torch.allclose(target(ids).logits, part, atol=1e-12), "layers that add nothing leave the first ones"
+        damp(target, TINY.drafts, 1.0)
+        assert torch.equal(target(ids).logits, whole)
+    assert damp_to(pair, TINY.drafts, 1.0) == 1.0
+    texts = [([3], [4, 9, 2])]
+    assert agreement(drafter, texts) == agreement(target, texts)
+    assert damp_to(pair, TINY.drafts, 0.6) == pytest.approx(0.6, abs=0.15)
+
+
+def test_one_table_has_every_target_with_both_sides_and_says_who_was_left_out(device: str) -> None:
+    huge = dataclasses.replace(TINY, name="huge", hidden=2**24, vocabulary=8)  # a matrix of 2⁵¹ bytes
+    plan = Plan(max_new_tokens=8, repeats=1)
+    made = bench_gpu(torch.device(device), plan, [TINY, huge], [1.0], depth=3, dtype=torch.float64)
+    group = "tiny, acceptance 1"
+    assert list(made.groups) == [group]
+    rows = {row.method: row for row in made.groups[group]}
+    assert set(rows) == {
+        "autoregressive", *(m.name for m in registry.methods() if gpu_suite.SUITE in m.suites),
+        "hf-generate", "hf-assisted", "hf-assisted-defaults", "hf-prompt-lookup",
+    }  # fmt: skip
+    assert all(row.identical_to_autoregressive == 1.0 for row in rows.values())
+    for name in ("draft-model", "early-exit"):
+        assert (rows[name].tau, rows[name].acceptance_rate) == (4.0, 1.0), name
+        assert rows[name].speedup_vs_hf is not None
+    assert rows["draft-model"].hf_counterpart == "hf-assisted"
+    assert [row.method for row in made.rows] == [f"{name} @ {group}" for name in gpu_suite.HEADLINE]
+    assert made.settings["left out"].startswith("huge: ")
+    n_bytes = bandwidth.bytes_read(made_pair(TINY, torch.device(device), torch.float64, 20).target.model)
+    assert f"reads {n_bytes / 1e9:.3g} GB, at the copy's rate in" in made.settings[f"a pass of {group}"]
+    assert "of that rate" in made.settings[f"a pass of {group}"]
+    assert {run["group"] for run in made.runs} == {group}
+    assert "left out huge" in made.to_markdown(by_group=True)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("No room in the cache.", "Make some.")])
+def test_what_was_measured_stays_whatever_ends_the_rest(error: BaseException, device: str) -> None:
+    def real() -> Models:
+        raise error
+
+    plan = Plan(max_new_tokens=4, repeats=1)
+    one = [registry.get("draft-model").with_params(depth=2)]
+    made = bench_gpu(torch.device(device), plan, [TINY], [1.0], one, real, dtype=torch.float64)
+    assert list(made.groups) == ["tiny, acceptance 1"]
+    assert made.complete is not isinstance(error, KeyboardInterrupt)
+    said = made.settings["left out"]
+    assert said == ("the real target: No room in the cache. Make some." if made.complete else None)
+    assert made.settings["draft length on the made targets"] is None, "the method says it"
+
+
+def test_a_pass_reads_all_weights_but_an_embedding_of_its_own() -> None:
+    model = random_target(TINY, "cpu", torch.bfloat16)
+    table = TINY.vocabulary * TINY.hidden
+    weights = sum(p.numel() for p in model.parameters())
+    assert bandwidth.bytes_read(model) == 2 * (weights - table)
+    model.lm_head.weight = model.model.embed_tokens.weight
+    assert bandwidth.bytes_read(model) == 2 * (weights - table), "tied, it is read as the head"
+
+
+def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "seconds_of", lambda work, device: work() is None or 0.5)
+    assert bandwidth.copy_bandwidth("cpu", 1000) == 4000.0
+
+
+@pytest.mark.parametrize(("device", "says"), [("cpu", "cpu is none"), ("mps", "mps is none")])
+def test_what_is_no_gpu_is_refused_with_what_to_do(device: str, says: str) -> None:
+    with pytest.raises(ModelError, match=rf"{says}\. (Use cuda|Run it where .* CUDA)\."):
+        check_gpu(device, "The suite gpu")
+    check_gpu("cuda:1", "The suite gpu")

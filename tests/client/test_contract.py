@@ -1,0 +1,177 @@
+"""One contract for all clients: each is asked the same questions, and over the same models gives the same answers."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import serving
+from ui.fake_client import FakeWorkbench
+from ui.fake_vision import FakeVision
+
+from workbench.client import Client, RunHandle, Workbench
+from workbench.client.remote import Remote
+from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
+from workbench.engine.names import known_targets
+from workbench.service import Backend, zerogpu
+from workbench.service.limits import Limits
+from workbench.ui.later import Later
+
+REAL = ("backend", "workbench", "app", "zerogpu")
+FAKES = {"fake": FakeWorkbench, "fake vision": FakeVision}
+MEMBERS = [name for name in vars(Client) if not name.startswith("_")]
+ASKED: dict[str, Any] = {"max_new_tokens": 12, "seed": 3, "params": {"temperature": 0.8}}
+
+
+def zero() -> zerogpu.ZeroClient:
+    """ZeroGPU's client over the bundled text models, with the package's decorator as it is elsewhere."""
+    spaces = pytest.importorskip("spaces")
+    with pytest.MonkeyPatch.context() as patch:
+        text = [entry for entry in known_targets() if entry[0] == "text-target"]
+        patch.setattr(zerogpu, "known_targets", lambda: iter(text))
+        return zerogpu.ZeroClient(spaces.GPU, False, ["text-drafter"], device="cpu", dtype="float64")
+
+
+@pytest.fixture(scope="module", params=[*REAL, *FAKES])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    app = serving.app()
+    if request.param == "backend":  # the app's own, which lives on
+        yield app.bench._backend
+        return
+    if request.param == "workbench":  # as a page has it that was served before there was one
+        later = Later()
+        later.make(lambda: app.bench)
+        yield later.client
+        return
+    made = {"app": lambda: Workbench(app.url), "zerogpu": zero, **FAKES}[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pictures(client: Client) -> dict[str, Any]:
+    """What this client's runs need beside a prompt."""
+    return {"images": ["data:image/png;base64,"]} if isinstance(client, FakeVision) else {}
+
+
+@pytest.mark.parametrize("kind", [Workbench, Backend, Remote, zerogpu.ZeroClient, FakeWorkbench, FakeVision])
+def test_every_call_is_there_and_takes_what_the_protocol_says(kind: type) -> None:
+    assert len(MEMBERS) > 25
+    for name in MEMBERS:
+        wanted = vars(Client)[name]
+        assert name == "limits" or inspect.getattr_static(kind, name) is not wanted, f"{name} is the protocol's own"
+        if not inspect.isfunction(wanted):
+            continue
+        takes = inspect.signature(getattr(kind, name)).parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+        assert anything or set(inspect.signature(wanted).parameters) <= set(takes), name
+
+
+def test_what_there_is_is_told_in_one_form(client: Client) -> None:
+    assert isinstance(client, Client | Later)
+    targets, methods = client.targets(), client.methods()
+    for entries, keys in (
+        (targets, {"name", "title", "kind", "detail"}),
+        (client.drafters(), {"name", "title", "available", "reason", "detail"}),
+        (methods, {"name", "title", "promise", "source", "params", "available", "reason"}),
+        (client.sampling_params(), {"name", "kind", "default", "ge", "le", "doc"}),
+        (client.presets(), {"name", "title", "prompt"}),
+    ):
+        assert entries
+        assert all(keys <= set(entry) for entry in entries)
+    assert client.drafters(targets[0]["name"]) == client.drafters()
+    assert all(method["available"] == (not method["reason"]) for method in methods)
+    assert all(set(said) == {"title", "formula"} for said in client.definitions().values())
+    assert isinstance(client.limits, Limits)
+    assert isinstance(client.device_label(), str)
+    assert client.health()["status"] == "ok"
+    assert {"models", "rows"} <= set(client.health())
+    assert "# HELP" in client.metrics_text()
+    assert client.ready is True
+    assert isinstance(client.hub_only, bool)
+    client.let_in("local")
+    client.let_in("local", counted=False)
+    client.preload()
+    client.load()
+    assert all({"name", "role", "bytes", "dtype", "device", "runs", "idle_s"} <= set(m) for m in client.loaded())
+
+
+def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
+    client: Client, pictures: dict[str, Any]
+) -> None:
+    assert set(client.barred()) <= {"pause", "step", "change", "pace"}
+    assert client.offers <= {"estimate", "pairing"}
+    assert bool(client.estimate({"method": "draft-model", **ASKED})) == ("estimate" in client.offers)
+    if "pairing" not in client.offers:
+        with pytest.raises(MethodUnavailableError):
+            client.pairing("Once", "draft-model", {})
+    else:
+        said = client.pairing("Once", "draft-model", {}, max_new_tokens=4, stopped=lambda: True)
+        assert list(said)[-1].ended == "stopped" or isinstance(client, FakeWorkbench)
+    if client.barred():
+        for barred in ({"paused": True}, {"pace": 5.0}):
+            with pytest.raises(MethodUnavailableError) as refused:
+                client.start("Once", **barred)
+            assert refused.value.remedy in client.barred().values()
+        return
+    run = client.start("Once", paused=True, max_new_tokens=8, **pictures)
+    run.change(params={"temperature": 0.5}, pace=900.0)
+    run.step()
+    assert serving.eventually(lambda: len(run.since(0)["rounds"]) == 1)
+    run.resume()
+    run.pause()
+    run.cancel()
+    assert serving.eventually(lambda: run.ended)
+    assert run.state in ("cancelled", "finished")
+
+
+def test_a_run_is_followed_found_and_whole(client: Client, pictures: dict[str, Any]) -> None:
+    run = client.start("Once upon a time", "draft-model", user="local", lease_s=30.0, **ASKED, **pictures)
+    assert isinstance(run, RunHandle)
+    rounds = list(run)
+    trace = client.run(run.id).wait(30)
+    assert [r.index for r in rounds] == list(range(len(trace.rounds)))
+    news = run.since(1)
+    assert [r["index"] for r in news["rounds"]] == [r.index for r in rounds[1:]]
+    assert {"run", "state", "message", "header", "footer", "warnings", "queue", "loading", "pace"} <= set(news)
+    assert (run.state, run.ended, run.message) == ("finished", True, "")
+    assert run.explained is None
+    assert trace.footer.reason in ("length", "eos")
+
+
+def test_what_is_wrong_is_refused_alike(client: Client, pictures: dict[str, Any]) -> None:
+    for ask, kind in (
+        (lambda: client.start(" " if isinstance(client, FakeWorkbench) else ""), PromptError),
+        (lambda: client.run("AAAAAAAAAAAAAAAA"), UnknownNameError),
+        (lambda: client.unload("nobody's"), WorkbenchError),
+        (lambda: list(client.comparing("Once", ["no-such-method"])), WorkbenchError),
+        (lambda: client.start("Once", **pictures).explain(), (PromptError, MethodUnavailableError)),
+    ):
+        if isinstance(client, FakeVision) and kind is not UnknownNameError:
+            continue  # it has pictures, explains them, and nothing else
+        with pytest.raises(kind) as refused:
+            ask()
+        assert refused.value.message
+        assert refused.value.remedy
+
+
+def test_over_the_same_models_all_say_the_same() -> None:
+    bench = serving.app().bench
+    with Workbench(serving.app().url) as remote:
+        lent = zero()
+        every: list[Client] = [bench, bench._backend, remote, lent]
+        for ask in (
+            lambda c: c.sampling_params(),
+            lambda c: c.definitions(),
+            lambda c: [(m["name"], m["promise"], m["params"]) for m in c.methods("text-target", "text-drafter")],
+            lambda c: [t for t in c.targets() if t["name"] == "text-target"],
+            lambda c: [p for p in c.presets() if p["name"] == "story"],
+            lambda c: c.chat_prompt([{"role": "user", "content": "What is 2 + 3?"}], "text-target"),
+            lambda c: c.start(serving.STORY, "draft-tree", target="text-target", **ASKED).wait(60).token_ids,
+        ):
+            answers = [ask(each) for each in every]
+            assert all(a == b for a, b in itertools.pairwise(answers)), answers
+        lent.close()

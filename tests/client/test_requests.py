@@ -1,0 +1,87 @@
+"""Requests are models: what is wrong is said in our own words, and endpoints take what the models say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ui.fake_client import FakeWorkbench
+
+from workbench.client.requests import Changing, Comparing, Control, Generation
+from workbench.core.errors import ModelError, ParameterError, PromptError, WorkbenchError
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "message"),
+    [
+        ({"prompt": 3}, PromptError, "neither text nor token ids"),
+        ({"max_new_tokens": 2.7}, ParameterError, "max_new_tokens is not a whole number from 0"),
+        ({"seed": "3"}, ParameterError, "seed is not a whole number from 0"),
+        ({"params": [1]}, ParameterError, "params is not an object"),
+        ({"stop": {"a": 1}}, ParameterError, "stop is not a list of names"),
+        ({"method": 3}, ParameterError, "method is not text"),
+        ({"images": ["/etc/passwd"]}, PromptError, "no data-URL"),
+        ({"target": "../x"}, ModelError, "is not the name of a model"),
+    ],
+)
+def test_what_is_wrong_with_a_field_is_said_for_people(
+    asked: dict[str, Any], kind: type[WorkbenchError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as refused:
+        Generation.options(FakeWorkbench(), {"prompt": "Once"} | asked)
+    assert refused.value.remedy
+
+
+def test_what_is_missing_or_null_has_its_default() -> None:
+    wanted = {"prompt": "Once", "method": "draft-model", "params": {}, "target": None, "drafter": None, "seed": 0,
+              "max_new_tokens": 128, "stop": (), "paused": False}  # fmt: skip
+    assert Generation.options(FakeWorkbench(), {"prompt": "Once"}) == wanted
+    assert Generation.options(FakeWorkbench(), {"prompt": "Once", **dict.fromkeys(Generation.model_fields)} | {
+        "prompt": "Once", "unheard-of": 1}) == wanted  # fmt: skip
+    with pytest.raises(ParameterError, match="repeats is not a whole number from 1"):
+        Comparing.options(FakeWorkbench(), {"prompts": "Once", "lanes": ["autoregressive"], "repeats": 0})
+    with pytest.raises(ParameterError, match="not a list of lanes"):
+        Comparing.options(FakeWorkbench(), {"prompts": "Once"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "message"),
+    [
+        ({"run": None}, ParameterError, "run is not text"),
+        ({"method": 3}, ParameterError, "method is not text"),
+        ({"params": {"depth": [4]}}, ParameterError, "depth is a list"),
+        ({"drafter": "../x"}, ModelError, "is not the name of a model"),
+        ({"images": ["/etc/passwd"]}, PromptError, "no data-URL"),
+        ({"sees": 1}, ParameterError, "sees is not text"),
+    ],
+)
+def test_what_is_wrong_with_a_change_is_said_for_people(
+    asked: dict[str, Any], kind: type[WorkbenchError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as refused:
+        Changing.options(FakeWorkbench(), {"run": "x"} | asked)
+    assert refused.value.remedy
+
+
+def test_a_change_leaves_what_it_does_not_name_and_holds_nothing_back_unasked() -> None:
+    as_it_is = {"run": "x", "method": None, "params": {}, "drafter": None, "images": [], "sees": "both"}
+    assert Changing.options(FakeWorkbench(), {"run": "x", "method": "", "pace": None}) == as_it_is
+    assert Changing.options(FakeWorkbench(), {"run": "x", "pace": 0}) == as_it_is | {"pace": 0}
+    with pytest.raises(ParameterError, match="There is no such action"):
+        Control.options(FakeWorkbench(), {"run": "x", "action": "close"})
+
+
+def test_models_are_listed_once_and_only_where_one_is_named() -> None:
+    asked: list[str] = []
+
+    class Listing(FakeWorkbench):
+        def targets(self) -> list[dict[str, Any]]:
+            asked.append("targets")
+            return super().targets()
+
+    Changing.options(Listing(), {"run": "x", "params": {"depth": 3}})
+    assert asked == []
+    name = FakeWorkbench().targets()[0]["name"]
+    asked.clear()
+    Generation.options(Listing(), {"prompt": "Once", "method": "draft-model", "target": name, "drafter": "none"})
+    assert asked == ["targets"]

@@ -1,0 +1,42 @@
+"""Models by their names: whose drafter is whose, and that one folder that cannot be read hurts no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workbench.engine.bundle import bundled
+from workbench.engine.models import load_models
+from workbench.engine.names import heads_of, known_targets, own_drafter
+from workbench.service.catalogue import static_reasons
+
+pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bundled text models, in a folder that more can be put into."""
+    for name in ("text-target", "text-drafter", "text-medusa"):
+        (tmp_path / name).symlink_to(bundled()[name])
+    monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", ["[]", "{bad", '{"workbench_head": ["a"]}', "\xff"])
+def test_a_configuration_that_is_none_hurts_no_other_model(text: str, folder: Path) -> None:
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_bytes(text.encode("latin-1"))
+    assert [name for name, _, _ in known_targets()] == ["text-drafter", "text-target"]
+    assert heads_of("text-target", ("medusa",)) == ["text-medusa"]
+    assert static_reasons("text-target", None)(("medusa",)) == ""
+    assert list(load_models("text-target", None, "cpu").heads) == ["medusa"]
+
+
+def test_a_draft_model_says_for_which_target_it_was_trained(folder: Path) -> None:
+    assert own_drafter("smollm2") is None
+    (folder / "mine").mkdir()
+    (folder / "mine" / "config.json").write_text(json.dumps({"model_type": "llama", "target": "smollm2"}))
+    assert own_drafter("smollm2") == "mine"
+    assert own_drafter("text-target") == "text-drafter"

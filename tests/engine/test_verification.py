@@ -1,0 +1,309 @@
+"""What a verifier may read of a verification, and what it may keep of a row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.core.errors import MethodUnavailableError
+from workbench.core.params import param
+from workbench.core.rejection import Ruling
+from workbench.core.sampling import SamplingParams
+from workbench.core.soundness import why_unsound
+from workbench.core.tree import Sampling
+from workbench.engine import Engine, Models, Promise, Request, Row
+from workbench.engine.parts import Outcome, Verification
+from workbench.engine.runner import Segment
+from workbench.methods import registry
+from workbench.methods.drafters.draft_tree import TopKTree
+from workbench.methods.drafters.ngram import NGram
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+FIRST = 0
+PROMPTS = [worlds.random_prompt(7, seed=1), worlds.random_prompt(12, seed=2)]
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    return worlds.world("llama", noise=0.15, device=device)
+
+
+@dataclass
+class Seen:
+    """What a judge has seen of a row: of each round the committed tokens, the drafted ones, and how it ended."""
+
+    primed_at: int
+    rulings: list[Verification]
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True)
+class Judge(Lossless):
+    """Rules as ever, and remembers what it was shown."""
+
+    strict: bool = param(True, doc="nothing; a parameter whose change makes it another verifier")
+
+    def taps(self, models: Models) -> Collection[int]:
+        return {FIRST, models.target.n_layers - 1}
+
+    def prime(self, row: Row, models: Models) -> Seen:
+        return Seen(len(row.committed), [], [])
+
+    def rule(self, v: Verification) -> Ruling:
+        v.state.rulings.append(dataclasses.replace(v, committed=[*v.committed]))
+        return super().rule(v)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        row.verifier_state.outcomes.append(outcome)
+
+
+@dataclass(frozen=True)
+class Needy(Lossless):
+    needs = ("medusa",)
+
+
+@dataclass(frozen=True)
+class Named(Needy):
+    name = "named"
+
+
+def method(**parts: Any) -> Any:
+    return dataclasses.replace(registry.get("draft-tree"), **parts)
+
+
+def fresh(models: Models, tokens: list[int]) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+    """Logits, hidden state and streams behind a text, read anew."""
+    target = models.target
+    slot = target.open()
+    target.prefill(slot, tokens[:-1])
+    out = target.forward([Segment(slot, torch.tensor(tokens[-1:], device=target.device))], taps={FIRST})
+    target.close(slot)
+    return out.logits[0, -1], out.hidden[0, -1], {layer: stream[0, -1] for layer, stream in out.taps.items()}
+
+
+def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(models: Models) -> None:
+    engine = Engine(models, record=False)
+    rows = [engine.submit(Request(p, method(verifier=Judge()), max_new_tokens=9)) for p in PROMPTS]
+    plain = engine.submit(Request(PROMPTS[0], registry.get("draft-model"), max_new_tokens=9))
+    for _ in range(5):
+        engine.step()
+    assert all(len(row.verifier_state.rulings) > 1 for row in rows)
+    assert plain.verifier_state is None
+    checked = 0
+    for row, prompt in zip(rows, PROMPTS, strict=True):
+        assert row.verifier_state.primed_at == len(prompt)
+        for v in row.verifier_state.rulings:
+            assert v.committed == row.committed[: len(v.committed)]
+            assert set(v.taps) == {FIRST, models.target.n_layers - 1}
+            assert v.hidden is not None
+            parents, tokens = v.tree.parents.tolist(), v.tree.tokens.tolist()
+            path: dict[int, list[int]] = {-1: []}
+            for node, parent in enumerate(parents):
+                path[node] = [*path[parent], tokens[node]]
+            for node in (-1, len(parents) - 1):
+                logits, hidden, taps = fresh(models, [*v.committed, *path[node]])
+                torch.testing.assert_close(v.logits[node + 1], logits.to(v.logits))
+                torch.testing.assert_close(v.hidden[node + 1], hidden)
+                torch.testing.assert_close(v.taps[FIRST][node + 1], taps[FIRST])
+                checked += 1
+    assert checked > 6
+    for row in (*rows, plain):
+        row.cancel()
+    engine.step()
+
+
+def test_it_hears_how_every_round_ended_and_starts_anew_when_it_is_switched(models: Models) -> None:
+    engine = Engine(models, record=False)
+    row = engine.submit(Request(PROMPTS[0], method(verifier=Judge()), max_new_tokens=40, stop_at_eos=False))
+    while row.trace is None or len(row.trace.rounds) < 3:
+        engine.step()
+    first = row.verifier_state
+    assert [t for o in first.outcomes for t in o.emitted] == row.committed[len(PROMPTS[0]) :]
+    assert [len(o.taps[FIRST]) for o in first.outcomes] == [len(v.tree) + 1 for v in first.rulings]
+    row.change(params={"depth": 2})  # of the drafter: the verifier goes on
+    engine.step()
+    assert row.verifier_state is first
+    at = len(row.committed)
+    row.change(params={"strict": False})
+    engine.step()
+    assert row.verifier_state is not first
+    assert row.verifier_state.primed_at == at
+    row.cancel()
+    engine.step()
+
+
+def test_a_drafter_learns_from_the_streams_it_asked_for(models: Models) -> None:
+    found: list[tuple[list[int], Tensor]] = []
+
+    @dataclass(frozen=True)
+    class Curious(TopKTree):
+        def taps(self, models: Models) -> Collection[int]:
+            return (FIRST,)
+
+        def observe(self, row: Row, outcome: Outcome) -> None:
+            end = len(row.committed) - len(outcome.emitted)
+            found.append((row.committed[:end], outcome.taps[FIRST][0]))
+            super().observe(row, outcome)
+
+    Engine(models, record=False).generate(Request(PROMPTS[1], method(drafter=Curious()), max_new_tokens=8))
+    assert found
+    for committed, stream in found:
+        torch.testing.assert_close(stream, fresh(models, committed)[2][FIRST])
+
+
+def test_a_layer_that_is_none_ends_the_run_that_asked_for_it_and_no_other(models: Models) -> None:
+    @dataclass(frozen=True)
+    class Beyond(Lossless):
+        def taps(self, models: Models) -> Collection[int]:
+            return (models.target.n_layers,)
+
+    engine = Engine(models, record=False)
+    wrong = engine.submit(Request(PROMPTS[0], method(verifier=Beyond()), max_new_tokens=6))
+    right = engine.submit(Request(PROMPTS[1], registry.get("draft-model"), max_new_tokens=6))
+    while not engine.idle:
+        engine.step()
+    assert (wrong.status, right.status) == ("error", "finished")
+    assert "reads layer" in str(wrong.error)
+
+
+def test_a_policy_that_is_not_chosen_needs_nothing(models: Models) -> None:
+    @dataclass(frozen=True)
+    class Costly(Fixed):
+        name = "costly"
+        needs = ("medusa",)
+
+    asked = method(policies=(Fixed(), Costly()))
+    assert "medusa" not in asked.needs
+    assert "medusa" in asked.with_params(policy="costly").needs
+    with pytest.raises(MethodUnavailableError, match="medusa"):
+        Engine(models).submit(Request(PROMPTS[0], asked.with_params(policy="costly"), max_new_tokens=2))
+
+
+def test_what_a_verifier_needs_the_method_needs(models: Models) -> None:
+    asked = method(verifier=Needy())
+    assert set(asked.needs) >= {"drafter", "medusa"}
+    with pytest.raises(MethodUnavailableError, match="medusa"):
+        Engine(models).submit(Request(PROMPTS[0], asked, max_new_tokens=2))
+
+
+# -- a choice among verifiers ---------------------------------------------------------------------------------------
+
+
+def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Models) -> None:
+    """What it promises then, its parameters and the rule in the trace follow from the one that is chosen."""
+    either = method(other_verifiers=(TypicalAcceptance(),))
+    names = list(either.params)
+    assert names[names.index("verifier") :] == ["verifier", "epsilon", "delta"]
+    assert {either.params[name].when for name in ("epsilon", "delta")} == {"verifier = typical"}
+    assert either.promises == {"lossless": Promise.EXACT, "typical": Promise.APPROXIMATE}
+    engine = Engine(models)
+    row = engine.submit(
+        Request(PROMPTS[0], either, SamplingParams(temperature=1.0), max_new_tokens=60, stop_at_eos=False)
+    )
+    while row.trace is None or len(row.trace.rounds) < 2:
+        engine.step()
+    assert row.configured.promise is Promise.EXACT
+    row.change(params={"verifier": "typical", "epsilon": 0.3})
+    while not engine.idle:
+        engine.step()
+    assert row.trace is not None
+    assert row.verifier == TypicalAcceptance(epsilon=0.3)
+    assert row.configured.promise is Promise.APPROXIMATE
+    first, then = row.trace.rounds[:2], row.trace.rounds[2:]
+    assert {rule for r in first for rule in r.nodes.rule if rule} <= {"point", "point-residual"}
+    assert {rule for r in then for rule in r.nodes.rule if rule} == {"typical"}
+    assert next((c.name, c.before, c.after) for c in then[0].changes) == ("verifier", "lossless", "typical")
+    assert any("no longer follows the target's law" in said for said in row.trace.footer.warnings)
+
+
+def test_another_method_is_not_weakened_unasked(models: Models) -> None:
+    either, other = (method(name=name, other_verifiers=(TypicalAcceptance(),)) for name in ("either", "other"))
+    row = Row(Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models)
+    row.change(method=other)
+    assert row.asked().configured.promise is Promise.EXACT
+    row.change(params={"verifier": "typical"})
+    assert row.asked().configured.promise is Promise.APPROXIMATE
+
+
+def test_a_verifier_that_is_not_chosen_needs_nothing(models: Models) -> None:
+    asked = method(other_verifiers=(Needy(),))
+    with pytest.raises(ValueError, match="names of their own"):
+        _ = asked.params
+    asked = method(other_verifiers=(Named(),))
+    assert "medusa" not in asked.needs
+    assert "medusa" in asked.with_params(verifier="named").needs
+    assert asked.promises["named"] is Promise.EXACT
+
+
+def test_siblings_that_come_otherwise_than_declared_end_the_run(models: Models) -> None:
+    @dataclass(frozen=True)
+    class Liar(NGram):
+        def siblings(self) -> frozenset[Sampling]:
+            return frozenset({Sampling.SAMPLED})
+
+    asked = dataclasses.replace(registry.get("prompt-lookup"), drafter=Liar())
+    prompt, engine = [3, 1, 3, 1, 3, 1], Engine(models, record=False)
+    for sampling, status in ((SamplingParams(temperature=1.0), "error"), (SamplingParams(), "finished")):
+        row = engine.submit(Request(prompt, asked, sampling, max_new_tokens=6))
+        while not engine.idle:
+            engine.step()
+        assert (row.status, "Liar drafted siblings that are deterministic" in str(row.error)) == (
+            status, status == "error"
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", Sampling)
+def test_what_is_sound_follows_from_what_both_declare(kind: Sampling) -> None:
+    """And what is not says why, in a sentence of its own; refused where the method promises exactness."""
+
+    @dataclass(frozen=True)
+    class Some(Lossless):
+        name = "some"
+        exact_for = frozenset(Sampling) - {kind}
+
+    @dataclass(frozen=True)
+    class One(TopKTree):
+        def siblings(self) -> frozenset[Sampling]:
+            return frozenset({kind})
+
+    reasons = {why_unsound("D", {other}, "V", Some.exact_for) for other in Sampling}
+    assert len(reasons) == 2
+    assert "" in reasons
+    made = method(name="unsound", drafter=One(), other_verifiers=(Some(),))
+    assert made.promises == {"lossless": Promise.EXACT, "some": Promise.APPROXIMATE}
+    with pytest.raises(ValueError, match=r"promises to be exact, and cannot be\. Some is not exact for One"):
+        registry.register(dataclasses.replace(made, verifier=Some(), other_verifiers=()))
+    approximate = dataclasses.replace(made, verifier=Some(), other_verifiers=(Lossless(),), promise=Promise.APPROXIMATE)
+    assert approximate.promises == {"some": Promise.APPROXIMATE, "lossless": Promise.EXACT}
+
+
+def test_a_promise_that_the_parts_do_not_keep_is_refused_with_the_reason() -> None:
+    for promise in (Promise.EXACT, Promise.SIMULATION):
+        with pytest.raises(ValueError, match="TypicalAcceptance keeps the target's law for no way of drafting"):
+            registry.register(method(name="unsound", verifier=TypicalAcceptance(), promise=promise))
+    assert "unsound" not in registry.names()
+
+
+def test_the_promise_follows_how_the_drafter_draws_as_it_is_set() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Either(NGram):
+        drawn: bool = param(False, doc="draw siblings without replacement")
+
+        def siblings(self) -> frozenset[Sampling]:
+            return frozenset({Sampling.WITHOUT_REPLACEMENT if self.drawn else Sampling.DETERMINISTIC})
+
+    class ForChosen(Lossless):
+        exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC})
+
+    method = dataclasses.replace(registry.get("prompt-lookup"), name="either", drafter=Either(), verifier=ForChosen())
+    assert method.with_params().promise is Promise.EXACT
+    assert method.with_params(drawn=True).promise is Promise.APPROXIMATE

@@ -1,0 +1,256 @@
+"""What every registered method keeps, whoever wrote it: the target's greedy text and its sampled law, in every setting.
+
+A method is under test from the moment it is registered. All that is asked of it at a time runs as rows of one engine,
+so that it costs seconds, and so that its rows have batch mates. Its law is in test_round_laws.py and
+test_exact_sampling.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
+
+from workbench.core.params import ParamSpec
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Method, Models, Request, Row, Runner
+from workbench.methods import registry
+from workbench.trace.metrics import summary
+
+pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
+PROMPT = worlds.repeating_prompt(13, period=5)
+N_LAYERS = 3
+SAMPLED = SamplingParams(temperature=0.9, top_k=20)
+LENGTH = 24
+
+every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
+Greedy = Callable[..., list[int]]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    """A target, a drafter of middling quality, and heads."""
+    return worlds.world("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+
+
+@pytest.fixture(scope="module")
+def twins(llama: Models) -> Models:
+    """The same target with a copy of it as drafter: every path is accepted to its end."""
+    return with_copy(llama)
+
+
+def with_copy(models: Models, context: int | None = None) -> Models:
+    """The models with a drafter that is a copy of the target; both with fewer positions."""
+    model = models.target.model
+    target = models.target if context is None else Runner(model, context)
+    return dataclasses.replace(models, target=target, drafter=Runner(worlds.noisy(model, 0.0), context), shared={})
+
+
+@pytest.fixture(scope="module")
+def greedy(llama: Models) -> Greedy:
+    """Hugging Face's continuation of a prompt, asked once: (prompt, tokens, options of `generate`)."""
+
+    @cache
+    def write(prompt: tuple[int, ...], n: int, options: tuple[tuple[str, Any], ...]) -> list[int]:
+        return worlds.hf_greedy(llama.target.model, prompt, n, **dict(options))
+
+    return lambda prompt, n, **options: write(tuple(prompt), n, tuple(options.items()))
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def values_of(spec: ParamSpec) -> list[Any]:
+    """The ends of a parameter's range, cut to what a tiny model has; every choice."""
+    if spec.kind == "choice":
+        return list(spec.choices)
+    if spec.kind == "bool":
+        return [False, True]
+    assert spec.ge is not None
+    assert spec.le is not None
+    highest = N_LAYERS if spec.name == "exit_layer" else spec.le
+    return [type(spec.default)(v) for v in (spec.ge, highest)]
+
+
+def corners(method: Method) -> list[dict[str, Any]]:
+    """The defaults, each parameter at each end, and all of them at the same end."""
+    sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec)]
+    sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
+    return [{}, *(s for s in sets if s)]
+
+
+def others(method: Method) -> Method:
+    """A method to come from and to go to: the next one of the catalogue."""
+    methods = worlds.text_methods()
+    return methods[(methods.index(method) + 1) % len(methods)]
+
+
+# -- greedy text ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A request, and what has to come of it.
+
+    Attributes:
+        request: of a greedy run.
+        tokens: all that is emitted.
+        reason: why the text ends.
+        text: of the tokens; None: not looked at.
+    """
+
+    request: Request
+    tokens: list[int]
+    reason: str = "length"
+    text: str | None = None
+
+    def wrong(self, row: Row) -> str:
+        """What is not as it has to be; empty where all is."""
+        assert row.trace is not None
+        footer = row.trace.footer
+        if row.error is not None or footer.reason != self.reason:
+            return f"ended with {footer.reason!r}, not {self.reason!r}: {row.error}"
+        if row.trace.token_ids != self.tokens:
+            return f"wrote {row.trace.token_ids}, not {self.tokens}"
+        if summary(row.trace)["tokens"] != len(self.tokens):
+            return "the summary counts other tokens"
+        return "" if self.text in (None, footer.text) else f"reads {footer.text!r}, not {self.text!r}"
+
+
+def wrong_ones(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
+    """Run all at once. What is wrong with which, besides what a run left behind."""
+    engine = Engine(models, max_rows=len(cases))
+    rows = {name: engine.submit(case.request) for name, case in cases.items()}
+    while not engine.idle:
+        engine.step()
+    found = {name: wrong for name, case in cases.items() if (wrong := case.wrong(rows[name]))}
+    return found | ({} if nothing_left(models) else {"a row": "its places in a cache were not given back"})
+
+
+def nothing_left(models: Models) -> bool:
+    """Whether no model holds a row any more."""
+    return not models.target.slots and (models.drafter is None or not models.drafter.slots)
+
+
+class Wander(LogitsProcessor):
+    """Forbids the token that is the sum of the history modulo the vocabulary, and its neighbour."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        size = scores.shape[1]
+        forbidden = input_ids.sum(1) % size
+        return scores.scatter(1, torch.stack([forbidden, (forbidden + 1) % size], 1), -torch.inf)
+
+
+PROCESSORS: dict[str, LogitsProcessor] = {"own": Wander(), "Hugging Face's": NoRepeatNGramLogitsProcessor(2)}
+
+
+@every_method
+def test_greedy_text_is_hugging_faces_in_every_setting(method: Method, llama: Models, greedy: Greedy) -> None:
+    """Token for token in float64: at the corners of its parameters, and with penalties and processors, which see each
+    node's own path."""
+    text = greedy(PROMPT, LENGTH)
+    cases = {f"{values}": Case(Request(PROMPT, method.with_params(**values), max_new_tokens=20), text[:20])
+             for values in corners(method)}  # fmt: skip
+    cases["one token"] = Case(Request([7], method, max_new_tokens=16), greedy([7], 16))
+    shaped = SamplingParams(repetition_penalty=1.6)
+    cases["penalty"] = Case(Request(PROMPT, method, shaped, 20), greedy(PROMPT, 20, repetition_penalty=1.6))
+    for name, processor in PROCESSORS.items():
+        wanted = greedy(PROMPT, 20, logits_processor=(processor,))
+        assert wanted != text[:20]
+        cases[name] = Case(Request(PROMPT, method, SamplingParams(processors=(processor,)), 20), wanted)
+    assert wrong_ones(llama, cases) == {}
+
+
+@every_method
+def test_a_text_ends_inside_a_path(method: Method, twins: Models, greedy: Greedy) -> None:
+    """At its length, and at stop strings across the borders of tokens: nothing of what was accepted behind is told."""
+    text, decode = greedy(PROMPT, LENGTH), twins.tokenizer.decode
+    cases = {f"{n} tokens": Case(Request(PROMPT, method, max_new_tokens=n), text[:n]) for n in (1, 2, 3, 7)}
+    written = decode(text)
+    for first, last in ((0, 1), (4, 6), (3, 9)):
+        stop = decode(text[first:last])
+        kept = next(text[:n] for n in range(1, LENGTH + 1) if stop in decode(text[:n]))
+        request = Request(PROMPT, method, max_new_tokens=LENGTH, stop=("§never§", stop))
+        cases[f"stop {stop!r}"] = Case(request, kept, "stop-string", written[: written.index(stop)])
+    assert wrong_ones(twins, cases) == {}
+
+
+@pytest.mark.parametrize("at", [0, 3, 10])
+@every_method
+def test_nothing_follows_the_end_of_text_inside_a_tree(
+    method: Method, at: int, twins: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = greedy(PROMPT, LENGTH)
+    end = text[at]
+    wanted = text[: text.index(end) + 1]
+    assert greedy(PROMPT, LENGTH, eos=end) == wanted
+    monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", end)
+    request = Request(PROMPT, method, max_new_tokens=LENGTH)
+    goes_on = dataclasses.replace(request, stop_at_eos=False)
+    assert wrong_ones(twins, {"ends": Case(request, wanted, "eos"), "goes on": Case(goes_on, text)}) == {}
+
+
+def test_the_end_of_text_is_the_last_node_of_its_path(
+    twins: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a chain of five drafts holds it: there is no bonus behind it."""
+    text = greedy(PROMPT, LENGTH)
+    monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", text[3])
+    last = Engine(twins).generate(Request(PROMPT, registry.get("draft-model"), max_new_tokens=LENGTH)).rounds[-1]
+    assert (text.index(text[3]) + 1) % 5
+    assert last.bonus is None
+    assert last.emitted[-1].node == last.path[-1]
+
+
+@every_method
+def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: Models, greedy: Greedy) -> None:
+    short, cases = with_copy(llama, context=32), {}
+    for length in (31, 20):
+        prompt = worlds.repeating_prompt(length)
+        cases[f"{length}"] = Case(Request(prompt, method, max_new_tokens=50), greedy(prompt, 32 - length))
+    assert wrong_ones(short, cases) == {}
+    trace = Engine(short).generate(cases["31"].request)
+    assert "cut from 50" in trace.footer.warnings[0]
+
+
+# -- changes in mid-run, and seeds ------------------------------------------------------------------------------------
+
+
+@every_method
+def test_a_run_may_come_to_it_change_its_settings_and_leave_it(method: Method, llama: Models, greedy: Greedy) -> None:
+    """Greedy text stays the target's, whichever setting drafted which part of it; each has its rounds."""
+    other, engine = others(method), Engine(llama)
+    row = engine.submit(Request(PROMPT, other, max_new_tokens=200))
+    steps = [(method, values) for values in corners(method)]
+    steps.insert(len(steps) // 2, (other, {}))
+    for step in [*steps, (other, {})]:
+        for _ in range(2 if row.trace and row.trace.rounds else 3):
+            engine.step()
+        row.change(method=step[0], params=step[1])
+    engine.step()
+    assert row.trace is not None
+    assert row.trace.footer.error == ""
+    assert len(row.trace.rounds) > 2 * len(steps), "it ended before all settings had their turn"
+    assert {r.method for r in row.trace.rounds} == {method.name, other.name}
+    assert row.trace.token_ids == greedy(PROMPT, 200)[: len(row.trace.token_ids)]
+    assert not any(note.startswith("A change cannot be") for r in row.trace.rounds for note in r.notes)
+    row.cancel()
+    engine.step()
+    assert nothing_left(llama)
+
+
+@every_method
+def test_a_seed_reproduces_a_sampled_run(method: Method, llama: Models) -> None:
+    engine = Engine(llama)
+    rows = [engine.submit(Request(PROMPT, method, SAMPLED, LENGTH, seed)) for seed in (5, 5, 6)]
+    while not engine.idle:
+        engine.step()
+    first, again, other = (row.trace.token_ids for row in rows if row.trace)
+    assert first == again
+    assert first != other

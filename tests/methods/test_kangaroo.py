@@ -1,0 +1,92 @@
+"""Kangaroo's adapter: its entries stay those of the committed text, whatever was accepted of a draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.core.errors import WorkbenchError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.methods import registry
+from workbench.methods.drafters.kangaroo import ExitAdapter, KangarooState
+
+PROMPT = worlds.random_prompt(9)
+
+
+@pytest.fixture
+def models(tmp_path: Path, device: str) -> Models:
+    """A target with an untrained adapter behind its first layer."""
+    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+
+
+def kept(state: KangarooState) -> Tensor:
+    """Keys and values that count as true, [2, H, n, d]."""
+    assert state.entries.used == state.entries.stable == state.place - state.first
+    return state.entries._buffer[:, 0, :, : state.entries.stable]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0], ids=["greedy", "sampled"])
+def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, temperature: float) -> None:
+    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    method = registry.get("kangaroo").with_params(policy="fixed", depth=3)
+    engine = Engine(models)
+    row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 40, seed=2, stop_at_eos=False))
+    lengths = set()
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.state is None or len(row.committed) == before:
+            continue
+        lengths.add(len(row.committed) - before)
+        mine, place = kept(row.state).clone(), row.state.place
+        assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
+        fresh = row.drafter.prime(row, models)
+        torch.testing.assert_close(mine, kept(fresh)[:, :, : mine.shape[2]], rtol=0, atol=1e-12)
+    assert row.error is None
+    assert {1, 2} <= lengths, "drafts were rejected and accepted"
+
+
+def test_a_draft_accepted_whole_is_read_to_its_end_in_the_next_round(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guesses are the target's own: each round ends with a token whose exit state nobody computed while drafting."""
+    target = models.target
+
+    def all_of_it(self: ExitAdapter, x: Tensor, places: Tensor, entries: object = None) -> Tensor:
+        entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))  # type: ignore[attr-defined]
+        text = [*PROMPT, *worlds.hf_greedy(target.model, PROMPT, 40)]
+        with torch.inference_mode():
+            read = target.model.model(
+                torch.tensor([text], device=target.device), use_cache=False, output_hidden_states=True
+            )
+        seen.extend(places.tolist())
+        assert torch.allclose(x[0], read.hidden_states[1][0, places], atol=1e-9)
+        return read.last_hidden_state[:, places]
+
+    seen: list[int] = []
+    monkeypatch.setattr(ExitAdapter, "forward", all_of_it)
+    method = registry.get("kangaroo").with_params(policy="fixed", depth=3)
+    trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=16, stop_at_eos=False))
+    assert [len(r.emitted) for r in trace.rounds] == [4, 4, 4, 4]
+    assert seen == list(range(seen[0], seen[-1] + 1)), "every position once"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"heads": 0}, {"heads": 5}, {"heads": 32}, {"exit_layer": "1"}, {"exit_layer": None}, {"exit_layer": 1.5}]
+)
+def test_a_folder_of_a_wrong_shape_is_refused_with_what_to_do(wrong: dict[str, Any], models: Models) -> None:
+    models.heads["kangaroo"].config["net"] |= wrong
+    with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch it again"):
+        Engine(models).generate(Request(PROMPT, registry.get("kangaroo").with_params(), max_new_tokens=4))
+
+
+def test_an_adapter_for_a_deeper_target_is_refused_with_what_to_do(models: Models) -> None:
+    models.heads["kangaroo"].config["net"]["exit_layer"] = 99
+    with pytest.raises(WorkbenchError, match=r"behind layer 99.*chat-heads --set method=kangaroo"):
+        Engine(models).generate(Request(PROMPT, registry.get("kangaroo").with_params(), max_new_tokens=4))

@@ -1,0 +1,82 @@
+"""A Space has no package with a model in it: it starts with the bundled pair and has the Hub send the other one."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service.conftest import until
+from service.fake_hub import FakeHub, ask_at
+
+from workbench.core.errors import ModelError
+from workbench.engine import published
+from workbench.engine.bundle import bundled
+from workbench.engine.published import PUBLISHED, SMOLLM2, Published, vocabulary_of
+from workbench.ui import space
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A Hub with the only published model, `tiny`, which has no package here; nothing was downloaded before."""
+    folder = bundled()["text-drafter"]
+    config, words = (json.loads((folder / name).read_text()) for name in ("config.json", "tokenizer.json"))
+    shape = tuple((name, config[name]) for name, _ in SMOLLM2.shape)
+    tiny = Published("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", "tiny.gguf", "0" * 64, 1, 1, "MIT",
+                     shape, vocabulary_of(words))  # fmt: skip
+    monkeypatch.delitem(PUBLISHED, SMOLLM2.name)
+    monkeypatch.setitem(PUBLISHED, "tiny", tiny)
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "copies"))
+    assert published.packaged_file(tiny) is None
+    served = FakeHub({"owner/tiny": folder})
+    ask_at(served.url, tmp_path / "cache", monkeypatch)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def log() -> Iterator[None]:
+    """A public place writes its log as JSON; other tests find their log as it was."""
+    logger = logging.getLogger("workbench")
+    before = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:], logger.level = before
+
+
+def started() -> Any:
+    """The client of a Space on free CPU, as app.py makes it."""
+    return space.client(space.detect({"SPACE_ID": "somebody/workbench"}), "text-target", "auto", "cpu", "auto")
+
+
+def told(client: Any) -> dict[str, Any]:
+    return next(target for target in client.targets() if target["name"] == "tiny")
+
+
+@pytest.mark.usefixtures("log")
+def test_the_model_comes_from_the_hub_behind_the_bundled_pair_and_answers_strangers(hub: FakeHub) -> None:
+    with closing(started()) as client:
+        assert told(client), "it is listed while it is on its way"
+        until(lambda: "ready" in told(client)["title"])
+        trace = client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
+        assert (trace.header.target, len(trace.token_ids)) == ("tiny", 6)
+        assert "text-target" in {entry["name"] for entry in client.loaded()}
+    assert any("/resolve/" in path and path.endswith(".safetensors") for path in hub.asked)
+
+
+@pytest.mark.usefixtures("log")
+def test_without_the_hub_the_app_goes_on_with_the_bundled_pair_and_says_so(hub: FakeHub) -> None:
+    hub.close()
+    with closing(started()) as client:
+        until(lambda: "not loaded" in told(client)["title"])
+        assert told(client)["available"] is False
+        asked = len(hub.asked)
+        with pytest.raises(ModelError, match="tiny is not here"):
+            client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
+        assert len(hub.asked) == asked, "strangers do not make it ask again"
+        assert "cannot be reached" in told(client)["reason"]
+        trace = client.generate("Once upon a time", "draft-model", max_new_tokens=6)
+        assert (trace.header.target, len(trace.token_ids)) == ("text-target", 6)

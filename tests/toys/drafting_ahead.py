@@ -1,0 +1,176 @@
+"""A toy for teaching: a schedule that drafts the next round on its likeliest outcome while this one is being verified.
+
+    WORKBENCH_METHODS=tests/toys/drafting_ahead.py
+
+It shows what another schedule takes: the phases of `DraftAndVerify`, called in another order.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from workbench.core.tree import DraftTree
+from workbench.engine import Method, Promise, Row, Source
+from workbench.engine.decoder import Decoder, House, OwnRounds
+from workbench.engine.request import ENDED, Settings
+from workbench.engine.round import DraftAndVerify, Turn
+from workbench.engine.timing import Drafting
+from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+log = logging.getLogger(__name__)
+LANE = "drafter"
+
+
+@dataclass(frozen=True)
+class DraftingAhead(OwnRounds):
+    """Draft and verify at once: the next draft is made on the outcome that the drafter thinks likeliest.
+
+    That outcome is: all is accepted, and the target's own token is the one the drafter would have drafted. Where it
+    comes true the next round has its draft already; where not, the draft is thrown away and made anew.
+
+    Source: McDanel 2024, AMUSD, arXiv:2410.17375, and Liu et al. 2024, PEARL, arXiv:2408.11850, overlap both models on
+    two devices. Here they share one, in two threads: the toy shows the schedule, and no speed.
+    """
+
+    drafts: ClassVar[bool] = True
+
+    def decoder(self, house: House) -> Decoder:
+        """One for all rows."""
+        return Ahead(house)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A draft behind a prefix that was assumed."""
+
+    prefix: list[int]
+    tree: DraftTree
+
+
+class Ahead(DraftAndVerify):
+    """The phases of drafting and verifying, with a second lane for the drafter."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house)
+        self.guesses: dict[int, Guess] = {}  # by the row's id
+        self.is_guessing = False
+
+    def change(self, row: Row, settings: Settings) -> None:
+        """What was drafted with other settings is no use."""
+        self.guesses.pop(id(row), None)
+        super().change(row, settings)
+
+    def close(self, row: Row) -> None:
+        """The row's next round will not come."""
+        self.guesses.pop(id(row), None)
+        super().close(row)
+
+    def draft(self, turns: list[Turn]) -> list[Turn]:
+        """Take the drafts that came true, and draft for the others."""
+        now, without = self.clock.mark(), []
+        for turn in turns:
+            guess = self.guesses.pop(id(turn.row), None)
+            fits = guess is not None and guess.prefix == turn.row.committed and len(guess.tree) <= turn.row.plan.depth
+            if guess is not None and fits:
+                turn.tree, turn.drafting = guess.tree, Drafting(now, now, (id(turn.row),))
+            else:
+                without.append(turn)
+            if guess is not None:
+                turn.row.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
+                turn.row.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
+        super().draft(without)
+        return [turn for turn in turns if turn.tree is not None]
+
+    def verify(self, turns: list[Turn]) -> list[Turn]:
+        """The target reads this round's drafts while the drafter, in a thread beside it, makes the next ones.
+
+        The phase ends when both have: the round goes on with what the slower one gives.
+        """
+        ahead = [turn for turn in turns if self._can_guess(turn)]
+        if self.is_guessing or not ahead:
+            return super().verify(turns)
+        begun = threading.Event()
+        drafter = threading.Thread(target=self._guess, args=(ahead, begun), daemon=True)
+        self.is_guessing = True
+        drafter.start()
+        begun.wait()
+        try:
+            return super().verify(turns)
+        finally:
+            drafter.join()
+            self.is_guessing = False
+            for turn in ahead:
+                if turn.row.status in ENDED:  # meanwhile, with an error
+                    self.guesses.pop(id(turn.row), None)
+
+    @staticmethod
+    def _can_guess(turn: Turn) -> bool:
+        row, tree = turn.row, turn.tree
+        if tree is None or len(tree) == 0 or row.silenced or row.remaining <= len(tree) + 2:
+            return False
+        left = row.drafter.reach(row)
+        return left is None or left > len(tree) + row.plan.depth + 1
+
+    def _guess(self, turns: Sequence[Turn], begun: threading.Event) -> None:
+        for turn in turns:
+            row, start = turn.row, self.clock.mark()
+            begun.set()
+            try:
+                with torch.inference_mode():  # which is a thread's own
+                    self.guesses[id(row)] = guess(turn)
+            except Exception:  # the next round drafts for itself
+                log.exception("nothing could be drafted ahead")
+            row.beside.append(("draft", start, self.clock.mark(), LANE))
+            assert turn.drafting is not None
+            assert row.models.drafter is not None
+            turn.drafting.spans.extend(row.models.drafter.meter.take())
+
+
+def guess(turn: Turn) -> Guess:
+    """Draft behind the whole draft and one token more, as if the row had got so far."""
+    row, tree = copy.copy(turn.row), turn.tree
+    assert tree is not None
+    row.committed = [*row.committed, *tree.tokens.tolist()]
+    row.plan, row.signals = dataclasses.replace(row.plan, depth=row.plan.depth + 1), {}
+    found = row.drafter.propose([row])[0]
+    return Guess([*row.committed, int(found.tokens[0])], behind_the_first(found))
+
+
+def behind_the_first(tree: DraftTree) -> DraftTree:
+    """A chain without its first token, which is committed."""
+    laws = {} if tree.score is None else {"score": tree.score[1:]}
+    if tree.q is not None and tree.q_of is not None:
+        laws |= {"q": tree.q[1:], "q_of": torch.where(tree.q_of > 0, tree.q_of - 1, tree.q_of)[1:]}
+    return dataclasses.replace(
+        tree, tokens=tree.tokens[1:], parents=tree.parents[1:] - 1, logq=tree.logq[1:], depth=tree.depth - 1, **laws
+    )
+
+
+METHOD = Method(
+    "drafting-ahead",
+    title="Drafting ahead (a toy)",
+    promise=Promise.EXACT,
+    source=Source(
+        "AMUSD: asynchronous multi-device speculative decoding", "McDanel", 2024, "https://arxiv.org/abs/2410.17375"
+    ),
+    teaches="While the target checks, the drafter need not wait; what it bets on wrongly is thrown away.",
+    idea=(
+        "A toy that shows another order of the phases: the drafter goes on behind its own draft while the target "
+        "verifies it, and starts anew where the target decides otherwise."
+    ),
+    differs=("Both models share one device and take time from each other: it shows the order, not the speed.",),
+    drafter=DraftModel(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=3),),
+    rounds=DraftingAhead(),
+)

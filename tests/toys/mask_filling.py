@@ -1,0 +1,174 @@
+"""A toy for teaching: a decoder that fills masked places in any order, and takes back what it changes its mind on.
+
+    python -m workbench serve … with WORKBENCH_METHODS=tests/toys/mask_filling.py
+
+It shows what a decoder beside drafting and verifying takes: one file, no drafter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from workbench.core.draw import Purpose
+from workbench.core.errors import NumericalError, PromptError
+from workbench.core.params import param
+from workbench.core.sampling import law, likeliest, pick
+from workbench.core.transfer import to_device, to_host
+from workbench.engine import Method, Promise, Row, Source
+from workbench.engine.decoder import Decoder, House, OwnRounds
+from workbench.engine.ends import cut
+from workbench.engine.recording import keep_round, record_placed
+from workbench.engine.request import FINISHED, Settings
+from workbench.engine.round import spans_of
+from workbench.engine.runner import Segment
+from workbench.engine.timing import Drafting, Timing, Work, share
+from workbench.methods.drafters.nothing import Nothing
+from workbench.methods.policies.no_draft import NoDraft
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.trace.events import PLAIN, Emitted, Placed
+
+
+@dataclass(frozen=True)
+class MaskFilling(OwnRounds):
+    """Guess the next places all at once, and set those that the target is sure of, wherever they lie.
+
+    The target reads its own last guess where a place is masked. Each pass guesses anew: a place is taken back where
+    the guess has changed. The first place is always right, and so is every one behind it as long as all that was read
+    before it was right; these are final. The number that draws a token belongs to its place, so that the guess follows
+    from the text before it: what is final is what plain decoding would have written with the same numbers.
+
+    Source: the fixed point is Jacobi decoding's (Santilli et al. 2023, arXiv:2305.10427, Algorithm 1); setting places
+    by confidence is how masked language models are decoded (Ghazvininejad et al. 2019, arXiv:1904.09324, §3).
+    """
+
+    places: int = param(8, ge=2, le=64, doc="places that are guessed at once")
+    sure: float = param(0.3, ge=0.0, le=1.0, doc="set a place from this probability on; below, it stays masked")
+
+    def decoder(self, house: House) -> Decoder:
+        """One for all rows."""
+        return Filling(house)
+
+
+@dataclass(slots=True)
+class Canvas:
+    """The places behind the final text: what the target last guessed for each, and which of them are set."""
+
+    guesses: list[int] = field(default_factory=list)
+    stands: list[bool] = field(default_factory=list)
+
+
+class Filling:
+    """The decoder: one forward a round for each row."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+
+    def open(self, row: Row) -> None:
+        """Nothing is guessed yet."""
+        row.state = Canvas()
+
+    def change(self, row: Row, settings: Settings) -> None:
+        """From the next round on; what is set stays until the target is of another mind."""
+        if settings.swaps:
+            raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
+        row.configured, row.models, row.sampling = settings.configured, settings.models, settings.sampling
+
+    def close(self, row: Row) -> None:
+        """What is not final is taken back."""
+        row.revoked += [len(row.committed) + i for i, stands in enumerate(row.state.stands) if stands]
+        row.state = None
+
+    def step(self, rows: Sequence[Row]) -> bool:
+        """A round for each row, one after the other."""
+        for row in rows:
+            self.house.guard(row, lambda r=row: self._round(r))
+        return bool(rows)
+
+    def _round(self, row: Row) -> None:
+        begun, clock, target, canvas = time.perf_counter(), self.house.clock, self.house.models.target, row.state
+        rounds = row.configured.rounds
+        assert isinstance(rounds, MaskFilling)
+        n, base = min(rounds.places, row.remaining), len(row.committed)
+        spans_of([row])  # of work between rounds
+        start = clock.mark()
+        # What was guessed for each place, and whether it is set; a place never guessed reads as the last token.
+        known = [*zip(canvas.guesses, canvas.stands, strict=True)]
+        old = (known + [(row.committed[-1], False)] * n)[:n]
+        lost = [base + n + i for i, (_, stood) in enumerate(known[n:]) if stood]
+        row.place.scratch = 0
+        read = to_device([row.committed[-1], *(guess for guess, _ in old[:-1])], target.device)
+        out = target.forward([Segment(row.place, read)])
+        judge = clock.mark()
+        guesses, sure = self._guess(row, out.logits[0], base)
+        commit = clock.mark()
+        right = [guess == now for (guess, _), now in zip(old, guesses, strict=True)]
+        final = next((i for i, same in enumerate(right[:-1]) if not same), n - 1) + 1
+        kept, reason, texts = cut(row, guesses[:final], self.house.models)
+        target.commit(row.place, range(kept))
+        row.place.last_hidden = out.hidden[0, kept - 1]
+        row.committed.extend(guesses[:kept])
+
+        stays = [i >= kept and not reason and stood and right[i] for i, (_, stood) in enumerate(old)]
+        stands = [i >= kept and not reason and (stays[i] or sure[i] >= rounds.sure) for i in range(n)]
+        revoked = lost + [
+            base + i for i, (_, stood) in enumerate(old) if stood and not stays[i] and not (i < kept and right[i])
+        ]
+        placed = [
+            Placed(guesses[i], self.house.token_text(guesses[i]), base + i, sure[i])
+            for i in range(n)
+            if stands[i] and not stays[i]
+        ]
+        emitted = [Emitted(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
+        row.state = Canvas(guesses[kept:], stands[kept:])
+        row.signals |= {"places set": sum(stands), "places taken back": len(revoked)}
+        spans = spans_of([row])
+        work = share(spans, [id(row)])[id(row)]
+        nothing = Drafting(start, start, (id(row),))
+        timing = Timing(start, start, judge, commit, nothing, Work(), work, work.seconds, 1)
+        keep_round(row, record_placed(row, emitted, placed, revoked, timing, begun))
+        if reason:
+            self.house.end(row, FINISHED, reason)
+
+    def _guess(self, row: Row, logits: torch.Tensor, base: int) -> tuple[list[int], list[float]]:
+        """The token at each place and its probability, given what was read before it."""
+        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+        if row.sampling.greedy:
+            p, found = logits.softmax(1), likeliest(logits)
+        else:
+            p = law(logits, row.sampling)
+            u = [row.draw.uniform(base + i, Purpose.STOP, 1, level=1) for i in range(len(logits))]
+            found = pick(p, torch.from_numpy(np.concatenate(u)))
+        guesses, sure = to_host([found, p.gather(1, found.unsqueeze(1)).squeeze(1)])
+        if any(chance != chance for chance in sure):
+            raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
+        return guesses, sure
+
+
+METHOD = Method(
+    "mask-filling",
+    title="Mask filling (a toy)",
+    promise=Promise.EXACT,
+    source=Source(
+        "Accelerating transformer inference for translation via parallel decoding",
+        "Santilli et al.",
+        2023,
+        "https://arxiv.org/abs/2305.10427",
+        "Algorithm 1: the fixed point",
+    ),
+    teaches="A decoder may write in any order and change its mind; only what can change no more is text.",
+    idea=(
+        "A toy that shows decoding without drafts: the target guesses the next places all at once, sets those that it "
+        "is sure of, and takes them back where its next pass thinks otherwise."
+    ),
+    formula="x(t+i) ← argmax p( · | x(1) … x(t), guesses before i ), for all i at once, until nothing changes",
+    differs=("A causal target reads its last guess where a place is masked: it was never trained to see masks.",),
+    drafter=Nothing(),
+    verifier=Lossless(),
+    policies=(NoDraft(),),
+    rounds=MaskFilling(),
+)

@@ -1,0 +1,65 @@
+"""A decoder with faults: they are its own rows', whatever runs beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+import worlds
+
+from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.decoder import Decoder, House, OwnRounds
+from workbench.engine.request import ENDED, ERROR, FINISHED, Settings
+from workbench.methods import registry
+
+PROMPT = worlds.repeating_prompt(11, period=5)
+N = 12
+
+
+@dataclasses.dataclass  # and so without a hash
+class Faulty:
+    """Fails where it is told to."""
+
+    house: House
+    in_step: bool
+
+    def open(self, row: Row) -> None:
+        row.state = row.policy_state = None
+
+    def step(self, rows: Sequence[Row]) -> bool:
+        if self.in_step:
+            raise RuntimeError("a round")
+        self.house.end(rows[0], FINISHED, "length")
+        return True
+
+    def change(self, row: Row, settings: Settings) -> None:
+        raise RuntimeError("a change")
+
+    def close(self, row: Row) -> None:
+        raise RuntimeError("the end")
+
+
+@dataclasses.dataclass(frozen=True)
+class FaultyRounds(OwnRounds):
+    in_step: bool = False
+
+    def decoder(self, house: House) -> Decoder:
+        return Faulty(house, self.in_step)
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) -> None:
+    models: Models = worlds.world("llama", noise=0.05, device=device)
+    plain = registry.get("autoregressive")
+    faulty = dataclasses.replace(plain, name="faulty", rounds=FaultyRounds(in_step))
+    engine = Engine(models)
+    rows = [engine.submit(Request(PROMPT, m, max_new_tokens=N, stop_at_eos=False)) for m in (faulty, plain)]
+    for _ in range(200):
+        if engine.idle:
+            break
+        engine.step()
+    assert [row.status for row in rows] == [ERROR if in_step else FINISHED, FINISHED]
+    assert all(row.status in ENDED and row.ended.is_set() for row in rows)
+    assert rows[1].committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert not models.target.slots

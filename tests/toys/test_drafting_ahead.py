@@ -1,0 +1,87 @@
+"""Another order of the phases, from one file: the next draft is made while the last is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Method, Models, Request
+from workbench.engine.request import ENDED
+from workbench.methods import registry
+from workbench.trace import export
+from workbench.trace.events import Phase, Round, Trace
+
+PROMPT = worlds.repeating_prompt(11, period=5)
+N = 40
+USED, THROWN = "drafted ahead and used", "drafted ahead and thrown away"
+
+
+@pytest.fixture(scope="module")
+def toy(load: Callable[[str], Method]) -> Method:
+    return load("drafting_ahead")
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    """A drafter that is right often, and far from always."""
+    return worlds.world("llama", noise=0.05, device=device)
+
+
+def asked(method: Any, **more: Any) -> Request:
+    return Request(PROMPT, method, max_new_tokens=N, stop_at_eos=False, **more)
+
+
+def phase(r: Round, name: str, lane: str) -> Phase | None:
+    return next((p for p in r.phases if (p.name, p.lane) == (name, lane)), None)
+
+
+def total(trace: Trace, name: str) -> float:
+    return sum(r.signals.get(name, 0) for r in trace.rounds)
+
+
+def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: Models, toy: Method) -> None:
+    trace = Engine(models).generate(asked(toy))
+    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert total(trace, USED) > 0
+    assert total(trace, THROWN) > 0, "wasted drafts are counted"
+    overlapped = 0
+    for r in trace.rounds:
+        ahead, verify = phase(r, "draft", "drafter"), phase(r, "verify", "device")
+        assert verify is not None
+        if ahead is not None:
+            assert verify.start_s <= ahead.start_s <= verify.end_s
+            overlapped += 1
+    assert overlapped > 0
+    assert export.read_json_lines(export.json_lines(trace)) == trace
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, toy: Method, temperature: float) -> None:
+    """A drafter that is the target accepts all: greedy, every bet comes true, and no round drafts for itself."""
+    sampling = SamplingParams(temperature=temperature)
+    twin = worlds.world("llama", noise=0.0, device=str(models.target.device))
+    trace = Engine(twin).generate(asked(toy, sampling=sampling, seed=3))
+    assert total(trace, USED) > 0
+    if temperature == 0:
+        assert total(trace, THROWN) == 0
+        assert trace.token_ids == worlds.hf_greedy(twin.target.model, PROMPT, N)
+    assert all(r.nodes.status.count("rejected") == 0 for r in trace.rounds), "the laws are still those of the drafts"
+
+
+def test_rows_side_by_side_changed_into_it_and_out_of_it(models: Models, toy: Method) -> None:
+    engine, plain = Engine(models), worlds.hf_greedy(models.target.model, PROMPT, N)
+    rows = [engine.submit(asked(m)) for m in (toy, toy, registry.get("draft-model"), registry.get("autoregressive"))]
+    while any(row.n_new < 3 for row in rows):
+        engine.step()
+    rows[1].change(method=registry.get("prompt-lookup"))
+    rows[2].change(method=toy)
+    while any(row.status not in ENDED for row in rows):
+        engine.step()
+    assert [row.trace.token_ids for row in rows if row.trace is not None] == [plain] * 4
+    assert not models.target.slots
+    assert models.drafter is not None
+    assert not models.drafter.slots

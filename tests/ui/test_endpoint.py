@@ -1,0 +1,55 @@
+"""An endpoint takes what its request says, and answers errors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from ui.fake_client import FakeWorkbench
+
+from workbench.client.requests import Comparing, Control
+from workbench.ui.endpoint import Host, answers, streams
+
+
+class Endpoints(Host):
+    """Tells what it was asked."""
+
+    @streams(Comparing, without=("images",), text=True)
+    async def compare(self, request: str, **options: Any) -> AsyncGenerator[dict[str, Any], None]:
+        """Compare."""
+        yield {"by": request, "prompts": [prompt.prompt for prompt in options["prompts"]]}
+        yield {name: options[name] for name in ("seed", "repeats")}
+        raise RuntimeError("nobody foresaw it")
+
+    @answers(Control, "done")
+    def control(self, run: str, action: str) -> str:
+        """Control."""
+        return f"{action} {run}"
+
+
+def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = Endpoints(FakeWorkbench()).compare
+    assert list(inspect.signature(endpoint).parameters) == [
+        "prompts", "lanes", "request", "target", "max_new_tokens", "seed", "sampling", "stop", "repeats"
+    ]  # fmt: skip
+    assert "    seed: decides every random number" in (endpoint.__doc__ or "")
+
+    async def told() -> list[str]:
+        return [message async for message in endpoint(["Once"], ["autoregressive"], "me", seed=7)]
+
+    first, second, third = asyncio.run(told())
+    assert first == '{"by": "me", "prompts": ["Once"]}'
+    assert second == '{"seed": 7, "repeats": 3}'
+    assert "Something went wrong inside the workbench." in third
+    assert "nobody foresaw it" not in third
+
+
+def test_an_endpoint_answers_under_its_key_or_with_what_is_wrong() -> None:
+    control = Endpoints(FakeWorkbench()).control
+    assert list(inspect.signature(control).parameters) == ["run", "action"]
+    assert asyncio.run(control("x", "step")) == {"done": "step x"}
+    for run, action in ((None, "step"), ("x", "close")):
+        assert set(asyncio.run(control(run, action))) == {"error"}

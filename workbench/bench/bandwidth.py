@@ -1,0 +1,61 @@
+"""How near the memory's limit a pass is: the rate of a large copy on a device, beside the weights that a pass reads."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from workbench.engine.clock import synchronise
+
+COPIES = 7
+COPIED = {"cuda": 2**30, "cpu": 2**28}
+"""Bytes of the copied block: so many times a cache's that caches cannot help."""
+
+
+def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> float:
+    """Bytes a second that a device's memory moves while it copies a block: each byte counts as read and as written.
+
+    The median of a few copies behind one that warms up. It is a yardstick, not a bound: reading alone, which is what a
+    pass does, may be a little quicker.
+
+    Args:
+        device: a CPU or a GPU.
+        n_bytes: size of the block; by default `COPIED`, or an eighth of a GPU's free memory where that is less.
+
+    Raises:
+        RuntimeError: no memory for two blocks (`core.errors.is_out_of_memory`).
+    """
+    device = torch.device(device)
+    if n_bytes is None:
+        n_bytes = COPIED.get(device.type, COPIED["cpu"])
+        if device.type == "cuda":
+            n_bytes = min(n_bytes, torch.cuda.mem_get_info(device)[0] // 8)
+    source = torch.ones(n_bytes, dtype=torch.uint8, device=device)
+    into = torch.empty_like(source)
+    seconds = [seconds_of(lambda: into.copy_(source), device) for _ in range(COPIES + 1)][1:]
+    return 2 * n_bytes / statistics.median(seconds)
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Wall time of some work, the device's own included."""
+    synchronise(device)
+    start = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def bytes_read(model: Any) -> int:
+    """Bytes of the weights that a pass of a model reads: all of them but the input embedding, of which it takes rows.
+
+    An embedding that is the LM head as well is read whole.
+    """
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    weights = {p.data_ptr(): p.numel() * p.element_size() for p in model.parameters()}
+    if table.data_ptr() != head.data_ptr():
+        weights.pop(table.data_ptr(), None)
+    return sum(weights.values())

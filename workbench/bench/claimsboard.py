@@ -1,0 +1,132 @@
+"""The claims board: every paper's claim beside what was measured, on the bundled pair and on a real chat model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from workbench.bench import board
+from workbench.bench.claims import BUNDLED, COLUMNS, IN_DIRECTION, IN_SIZE, NOT_REPRODUCED, Claim, Measured, judge
+from workbench.bench.claims import claims as all_claims
+from workbench.bench.markdown import markdown as table
+from workbench.engine.machine import make
+
+BOARD = "claims"
+
+
+def save(claim: Claim, measured: Measured, column: str = BUNDLED) -> None:
+    """Put a measured figure into its column of the board."""
+    board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
+
+
+def of(
+    claim: Claim, measured: Measured | None, column: str = BUNDLED, saved: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A claim in one column: its figure, the verdict that follows from both, or what is lacking.
+
+    Args:
+        claim: of a paper.
+        measured: the figure.
+        column: `COLUMNS` has those of the board; any other is the name of a target.
+        saved: the row that the figure was read from.
+    """
+    lacking = claim.lacking(column)
+    verdict = judge(claim, measured, lacking)
+    facts, (date, why) = (saved or {}).get("machine"), claim.why if column == BUNDLED else ("", "")
+    return {
+        "column": column,
+        "target": claim.target(column),
+        "verdict": verdict,
+        "measured": asdict(measured) if measured else None,
+        "lacking": "" if measured else lacking,
+        "why": why if verdict == NOT_REPRODUCED and (saved or {}).get("date") == date else "",
+        "date": (saved or {}).get("date", ""),
+        "commit": board.commit_of(saved or {}),
+        "machine": make(facts) if facts else "",
+        "load": facts.get("load") if facts else None,
+        "command": claim.command(column),
+    }
+
+
+def rows(saved: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The board: every claim with what its first column shows, and the other columns as `elsewhere`.
+
+    Args:
+        saved: the saved rows; by default those of the repository. Verdicts are computed now.
+    """
+    saved = board.read(BOARD) if saved is None else saved
+    found = []
+    for claim in all_claims():
+        first, *others = (_column(claim, column, saved) for column in COLUMNS)
+        if first["verdict"] == NOT_REPRODUCED:
+            holding = ", ".join(row["target"] for row in others if row["verdict"] in (IN_SIZE, IN_DIRECTION))
+            first["why"] = f"{first['why']} It holds on {holding}.".strip() if holding else first["why"]
+        found.append(claim.to_wire() | first | {"elsewhere": others})
+    return found
+
+
+def _column(claim: Claim, column: str, saved: dict[str, Any]) -> dict[str, Any]:
+    row = saved.get(claim.row(column))
+    figure = row and row["measured"]
+    return of(claim, Measured(**figure) if figure else None, column, row if figure else None)
+
+
+def paper_figure(low: float | None, high: float | None, neutral: float) -> str:
+    """A figure or a range of a paper in words."""
+    if low is None or high is None:
+        return f"more than {neutral:g} (no figure)"
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
+
+
+def figure_words(measured: dict[str, Any]) -> str:
+    """A measured figure with its interval and what it rests on."""
+    return f"{measured['value']:.3g} ({measured['low']:.3g}–{measured['high']:.3g}, n = {measured['n']})"
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The board as a table for people."""
+    machines = list(dict.fromkeys(c["machine"] for row in rows for c in _columns(row) if c["machine"]))
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "method": lambda row: f"`{row['method']}`",
+        "claim": lambda row: row["quantity"],
+        "the paper: setting, figure, source": lambda row: (
+            f"{row['setting']}: **{paper_figure(row['low'], row['high'], row['neutral'])}**; {row['source']}"
+        ),
+    }
+    for i, title in enumerate(COLUMNS.values()):
+        columns[title] = partial(lambda i, row: _cell(row, _columns(row)[i], machines), i)
+    columns["measure it"] = lambda row: f"`{row['command']}`"
+    lines = [
+        "# Claims board",
+        "",
+        "What each paper claims, beside what this workbench measures: on the small bundled models with their own "
+        "drafters and heads, and, where a row says so, on SmolLM2-135M-Instruct, a real chat model. The verdict "
+        "follows from two figures by a rule (`workbench.bench.claims.judge`): *in size* within a quarter of the "
+        "paper's range unless a closed form is held to less, *in direction* if the whole 95 % interval lies on the "
+        "paper's side, else *not reproduced*, with the reason where it was looked for. Generated by `workbench claims "
+        "--all --report`, for SmolLM2 with `--target smollm2`.",
+        "",
+        table(columns, rows, left=columns),
+    ]
+    lines += ["", *(f"Machine {number}: {name}." for number, name in enumerate(machines, 1))]
+    return "\n".join(lines) + "\n"
+
+
+def _columns(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row, *row["elsewhere"]]
+
+
+def _cell(row: dict[str, Any], column: dict[str, Any], machines: Sequence[str]) -> str:
+    """One column of a claim: verdict, figure, when and on what, what is lacking, and why it is not reproduced."""
+    figure, parts = column["measured"], [f"**{column['verdict']}**"]
+    if figure:
+        made = f"{column['date']}, {column['commit']}, machine {machines.index(column['machine']) + 1}"
+        made += f", load {column['load']}" if row["timed"] else ""
+        parts.append(f"**{figure_words(figure)}** {figure['setting']}; {made}")
+    if lacks := row["lacks"] or column["lacking"]:
+        parts.append(f"lacks {row['lacks']}" if row["lacks"] else lacks)
+    if column["why"]:
+        parts.append(f"*Why:* {column['why']}")
+    return "<br>".join(parts)

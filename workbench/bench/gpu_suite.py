@@ -1,0 +1,220 @@
+"""The suite of a GPU: targets of the shapes that people serve, made where they run, beside transformers' own generate.
+
+No file and no hub is needed. The targets are random (`damped`), so that speeds are what is measured: they depend on
+shapes, and on how often drafts are accepted, and that is forced. Beside the figures stands how fast the device copies:
+a pass that decodes a token can hardly be quicker than its weights are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from workbench.bench.bandwidth import bytes_read, copy_bandwidth
+from workbench.bench.damped import SHAPES, Shape, damp_to, made_pair, random_ids, weights_bytes
+from workbench.bench.prompts import BenchPrompt, load_prompts
+from workbench.bench.report import BenchReport
+from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
+from workbench.bench.runner import Progress
+from workbench.bench.suites import Plan, bench_methods
+from workbench.core.errors import WorkbenchError, is_out_of_memory
+from workbench.engine import Configured, Models
+from workbench.engine.machine import machine_facts
+from workbench.methods import registry
+
+SUITE = "gpu"
+LEVELS = (0.6, 0.9)
+"""Shares of the target's words that the drafter is to say: of a middling pair, and of a good one."""
+HEADLINE = (BASELINE, "draft-model", HF_BASELINE, "hf-assisted")
+"""Rows that stand in the first table: plain decoding and the pair, here and at transformers'."""
+PROMPTS, PROMPT_TOKENS = 4, 200
+PER_GROUP = 2
+"""Prompts of each bundled group that a real target is asked."""
+ROOM_BYTES = 2 * 2**30
+"""Left free beside a target's weights, for caches and for what transformers computes with."""
+
+
+def bench_gpu(
+    device: torch.device,
+    plan: Plan,
+    shapes: Sequence[Shape] = SHAPES,
+    levels: Sequence[float] = LEVELS,
+    methods: Sequence[Configured] = (),
+    real: Callable[[], Models] | None = None,
+    real_prompts: Sequence[BenchPrompt] = (),
+    depth: int = 5,
+    dtype: torch.dtype = torch.bfloat16,
+    progress: Progress | None = None,
+) -> BenchReport:
+    """Measure methods on targets made here, and on a real one where it is given, each beside transformers' own.
+
+    Args:
+        device: where everything lives.
+        plan: how to measure; `against_hf` is always on.
+        shapes: of the targets; one that does not fit the memory is left out, and the report says so.
+        levels: acceptance that the drafters are given, each a table of its own.
+        methods: to measure; by default those that declare a row of this suite, which draft `depth` tokens, and on the
+            real target all that run.
+        real: loads a target, once the made ones are done.
+        real_prompts: what it is asked; by default the bundled prompts, `PER_GROUP` of each group.
+        depth: draft length of the default methods.
+        dtype: of the made targets.
+        progress: told about every run.
+
+    Returns:
+        A report with a group for each target and level. Its settings have of each target the bytes that a pass reads,
+        how long they take at the rate of a copy, and what a plain pass took (`limit`).
+    """
+    plan = dataclasses.replace(plan, against_hf=True, suite=SUITE)
+    rate = copy_bandwidth(device)
+    made, left_out = BenchReport({}, machine_facts(), [], {}), []
+    parts = [
+        (shape.name, partial(_bench_shape, shape, levels, methods or _methods(shape, depth), plan, device, dtype, rate,
+                             progress, made), _too_large(shape, device, dtype))
+        for shape in shapes
+    ]  # fmt: skip
+    if real is not None:
+        prompts = real_prompts or load_prompts()
+        parts.append(("the real target", partial(_bench_real, real, methods, plan, prompts, rate, progress, made), ""))
+    for name, measure, why_not in parts:
+        _tidy(device)  # what the last one held
+        try:
+            if why_not:
+                left_out.append(f"{name}: {why_not}")
+            elif made.complete:
+                measure()
+        except KeyboardInterrupt:  # while one was made: what is measured stays
+            made.complete = False
+        except (RuntimeError, MemoryError, WorkbenchError) as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            left_out.append(f"{name}: {'out of memory' if is_out_of_memory(error) else said}")
+    _tidy(device)
+    made.settings |= {
+        "suite": SUITE,
+        "target": "; ".join(made.groups),
+        "device": str(device),
+        "dtype of the made targets": str(dtype).removeprefix("torch."),
+        "repeats": plan.repeats,
+        "new tokens at most": plan.max_new_tokens,
+        "temperature": plan.sampling.temperature,
+        "draft length on the made targets": None if methods else depth,
+        "copy": f"{_gigabytes(rate)}/s read and written",
+        "left out": "; ".join(left_out) or None,
+    }
+    return made
+
+
+def limit(models: Models, rows: Sequence[BenchRow], rate: float) -> str:
+    """How near the device's limit a plain pass is, in words.
+
+    Args:
+        models: with the target.
+        rows: measured on it, plain decoding among them.
+        rate: bytes a second (`copy_bandwidth`).
+    """
+    n_bytes = bytes_read(models.target.model)
+    at_rate = 1e3 * n_bytes / rate
+    took = next((row.verify_ms_per_round for row in rows if row.method == BASELINE), None)
+    measured = "" if not took else f", and took {took:.3g} ms: {at_rate / took:.0%} of that rate"
+    return f"reads {_gigabytes(n_bytes)}, at the copy's rate in {at_rate:.3g} ms{measured}"
+
+
+def _bench_shape(
+    shape: Shape,
+    levels: Sequence[float],
+    methods: Sequence[Configured],
+    plan: Plan,
+    device: torch.device,
+    dtype: torch.dtype,
+    rate: float,
+    progress: Progress | None,
+    made: BenchReport,
+) -> None:
+    """Measure one target, damped anew for each level, and add it to the report. Nothing of it is held afterwards."""
+    models = made_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
+    for level in levels:
+        reached = damp_to(models, shape.drafts, level)
+        name = f"{shape.name}, acceptance {level:g}"
+        drafter = f"its first {shape.drafts} of {shape.layers} layers, which agree in {reached:.2f}"
+        pair = dataclasses.replace(models, target_name=name, drafter_name=drafter, shared={})
+        report = bench_methods(pair, methods, _prompts(shape), plan, _named(progress, name))
+        _add(made, pair, report, rate)
+        if not report.complete:
+            return
+
+
+def _bench_real(
+    load: Callable[[], Models],
+    methods: Sequence[Configured],
+    plan: Plan,
+    prompts: Sequence[BenchPrompt],
+    rate: float,
+    progress: Progress | None,
+    made: BenchReport,
+) -> None:
+    """Load a target, measure it, and add it to the report."""
+    models = load()
+    runs = [m.with_params() for m in registry.methods() if m.promise != "simulation"]
+    mine = [c for c in methods or runs if not models.why_not(c.method.needs)]
+    few = dataclasses.replace(plan, per_group=plan.per_group or PER_GROUP)
+    _add(made, models, bench_methods(models, mine, prompts, few, _named(progress, models.target_name)), rate)
+
+
+def _prompts(shape: Shape) -> list[BenchPrompt]:
+    """Random words: there is nothing in them to copy."""
+    texts = [random_ids(shape.vocabulary, PROMPT_TOKENS, seed) for seed in range(1, PROMPTS + 1)]
+    return [BenchPrompt(f"random-{i}", " ".join(map(str, ids))) for i, ids in enumerate(texts, 1)]
+
+
+def _methods(shape: Shape, depth: int) -> list[Configured]:
+    found = []
+    for method in registry.methods():
+        for setting in method.suites.get(SUITE, ()):
+            values = {"depth": depth, "exit_layer": shape.drafts, **setting.params}
+            found.append(method.with_params(**{n: v for n, v in values.items() if n in method.params}))
+    return found
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+def _add(made: BenchReport, models: Models, report: BenchReport, rate: float) -> None:
+    """Put what was measured on one target into the report of all, with how near the limit its plain pass is."""
+    name = models.target_name
+    made.settings[f"drafter of {name}:"] = models.drafter_name
+    made.settings[f"a pass of {name}"] = limit(models, report.rows, rate)
+    made.groups[name] = report.rows
+    made.rows += [dataclasses.replace(r, method=f"{r.method} @ {name}") for r in report.rows if r.method in HEADLINE]
+    first = max((run["prompt"] for run in made.runs), default=-1) + 1
+    made.runs += [run | {"prompt": first + run["prompt"], "name": f"{name}, {run['name']}", "group": name}
+                  for run in report.runs]  # fmt: skip
+    made.left_out |= {f"{name}, {why}": n for why, n in report.left_out.items()}
+    made.complete = report.complete
+
+
+def _named(progress: Progress | None, name: str) -> Progress | None:
+    return progress and (lambda done, total, what: progress(done, total, f"{name} · {what}"))
+
+
+def _too_large(shape: Shape, device: torch.device, dtype: torch.dtype) -> str:
+    """Why a target is not tried on a GPU; empty where it fits. Main memory is not asked: it says no by itself."""
+    wanted = weights_bytes(shape, dtype)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    if free is None or wanted + ROOM_BYTES <= free:
+        return ""
+    return f"{_gigabytes(wanted)} of weights do not fit the {_gigabytes(free)} that are free"
+
+
+def _gigabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:,.3g} GB" if n_bytes < 1e12 else f"{n_bytes / 1e9:,.0f} GB"
+
+
+def _tidy(device: torch.device) -> None:
+    """Give a target's memory back before the next one is drawn."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,45 @@
+"""The one writer of tables for people: under Compare, Sweep, bench, claims, regression and the boards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def markdown(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T], left: Collection[str] = ()) -> str:
+    """A table for people.
+
+    Args:
+        columns: title, and how a row fills it; what would end a cell is escaped.
+        rows: of any kind.
+        left: titles of columns of words; the first is always one. Others are set to the right.
+
+    Example:
+        >>> print(markdown({"n": str, "n²": lambda n: n * n}, [2, 3]))
+        | n | n² |
+        |---|--:|
+        | 2 | 4 |
+        | 3 | 9 |
+    """
+    sides = "|".join("---" if i == 0 or title in left else "--:" for i, title in enumerate(columns))
+    cells = [[_cell(fill(row)) for fill in columns.values()] for row in rows]
+    return "\n".join([f"| {' | '.join(columns)} |", f"|{sides}|", *(f"| {' | '.join(line)} |" for line in cells)])
+
+
+def shown(value: float | None, form: str) -> str:
+    """A figure as `form` says; a dash where there was nothing to divide by."""
+    return "–" if value is None else format(value, form)
+
+
+def span(found: Mapping[str, Any] | None) -> str:
+    """A figure with its interval, as an `Estimate` writes it: "1.52 [1.31–1.77]"."""
+    if not found:
+        return "–"
+    interval = "" if found["low"] is None else f" [{found['low']:.2f}–{found['high']:.2f}]"
+    return f"{found['value']:.2f}{interval}"
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,211 @@
+"""From samples to the rows of a bench: ratios within one prompt and repeat, by `workbench.bench.statistics`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.bench.lanes import BASELINE
+from workbench.bench.markdown import shown
+from workbench.bench.prompts import BenchPrompt, groups_of
+from workbench.bench.sample import Contender, Sample
+from workbench.bench.statistics import Rates, Totals, rates, share, typical
+from workbench.trace.speedup import Estimate, by_prompt, estimate, speedup
+
+ESTIMATES = (
+    "speedup_vs_autoregressive", "call_speedup_vs_autoregressive", "speedup_vs_hf", "hf_plain_part",
+    "hf_speculation_part",
+)  # fmt: skip
+"""Columns of a row that are an `Estimate`."""
+HF_BASELINE = "hf-generate"
+COUNTERPARTS = {"draft-model": "hf-assisted", "prompt-lookup": "hf-prompt-lookup"}
+"""What a method is compared with on the side of Hugging Face; every other method meets plain `generate`."""
+
+
+@dataclass(slots=True)
+class BenchRow:
+    """One line of the table. Rates are 0 to 1, times in the unit of their name, speed-ups are ratios.
+
+    Attributes:
+        method: registry name, or `hf-…`, `llama.cpp…`.
+        title: name for people.
+        kind: "workbench", "hugging-face" or "llama.cpp".
+        promise: what the method promises.
+        parameters: values of its parameters.
+        prompts: prompts measured.
+        tau: tokens emitted / target verification passes, over all prompts.
+        acceptance_rate: accepted / tested drafted tokens; None without drafts or where the other side does not say.
+        tokens_per_second: of decoding, prefill left out: geometric mean, prompts weighing alike; None for other
+            engines, which do not say when prefill ends.
+        call_tokens_per_second: the same of whole calls, prefill included: every engine has it.
+        speedup_vs_autoregressive: of decoding; see `workbench.trace.speedup`. None for other engines.
+        call_speedup_vs_autoregressive: the same estimate of whole calls, on both sides.
+        speedup_vs_hf: the same estimate of whole calls over the counterpart's; None unless measured against it.
+        hf_counterpart: the row that `speedup_vs_hf` refers to.
+        hf_plain_part: what plain decoding alone gives of `speedup_vs_hf`: ours over Hugging Face's plain `generate`.
+        hf_speculation_part: what speculation adds: its gain over plain decoding here over the counterpart's gain there.
+            The two parts multiply to `speedup_vs_hf`.
+        overhead_share: wall time in no model forward / wall time from the end of prefill to the last token.
+        overhead_ms_per_round: the same, in milliseconds a round.
+        draft_ms_per_round: time in drafting.
+        verify_ms_per_round: time in the target's verification.
+        identical_to_autoregressive: share of prompts whose tokens equal the baseline's; None when sampling.
+        acceptance_by_position: (depth, rounds that tested it, rounds that accepted there); [] where nobody says.
+        weights_mib: weights of the models it uses, without rearranged copies.
+        growth_mib: largest rise of memory during one of its runs.
+        warnings: what the self-checks said.
+    """
+
+    method: str
+    title: str
+    kind: str
+    promise: str
+    parameters: dict[str, Any]
+    prompts: int
+    tau: float | None
+    acceptance_rate: float | None
+    tokens_per_second: float | None
+    call_tokens_per_second: float | None
+    speedup_vs_autoregressive: Estimate | None
+    call_speedup_vs_autoregressive: Estimate | None
+    speedup_vs_hf: Estimate | None
+    hf_counterpart: str | None
+    hf_plain_part: Estimate | None
+    hf_speculation_part: Estimate | None
+    overhead_share: float | None
+    overhead_ms_per_round: float | None
+    draft_ms_per_round: float | None
+    verify_ms_per_round: float | None
+    identical_to_autoregressive: float | None
+    acceptance_by_position: list[tuple[int, int, int]] = field(default_factory=list)
+    weights_mib: float | None = None
+    growth_mib: float | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+Runs = dict[tuple[int, int], Sample]
+"""Runs of one contender by (prompt, repeat)."""
+
+
+def build_rows(samples: Sequence[Sample], contenders: Sequence[Contender], greedy: bool) -> list[BenchRow]:
+    """One row for each contender that was measured, in the order given."""
+    runs: dict[str, Runs] = defaultdict(dict)
+    for sample in samples:
+        runs[sample.contender][sample.prompt, sample.repeat] = sample
+    return [_row(c, runs, greedy) for c in contenders if c.name in runs]
+
+
+def build_groups(
+    samples: Sequence[Sample], contenders: Sequence[Contender], prompts: Sequence[BenchPrompt], greedy: bool
+) -> dict[str, list[BenchRow]]:
+    """Rows by group of prompts; empty when there is only one group."""
+    names = groups_of(prompts)
+    if len(names) < 2:
+        return {}
+    chosen = {name: [s for s in samples if prompts[s.prompt].group == name] for name in names}
+    return {name: build_rows(some, contenders, greedy) for name, some in chosen.items() if some}
+
+
+def _row(contender: Contender, runs: dict[str, Runs], greedy: bool) -> BenchRow:
+    own = runs[contender.name]
+    base = runs.get(BASELINE, {})
+    is_ours = contender.kind == "workbench"
+    decode, call = ({name: rates(some.values(), whole) for name, some in runs.items()} for whole in (False, True))
+    totals = Totals.of(own.values())
+    same = [own[k].token_ids == base[k].token_ids for k in own if k in base]
+    growth = [s.growth_bytes for s in own.values() if s.growth_bytes is not None]
+    return BenchRow(
+        method=contender.name,
+        title=contender.title,
+        kind=contender.kind,
+        promise=contender.promise,
+        parameters=contender.parameters,
+        prompts=len({prompt for prompt, _ in own}),
+        tau=totals.tau,
+        acceptance_rate=totals.acceptance_rate if is_ours else None,
+        acceptance_by_position=_by_position(own.values()),
+        **speeds(contender.name, is_ours, decode, call),
+        overhead_share=totals.overhead_share if is_ours else None,
+        overhead_ms_per_round=totals.ms_per_round("overhead") if is_ours else None,
+        draft_ms_per_round=totals.ms_per_round("draft") if is_ours else None,
+        verify_ms_per_round=totals.ms_per_round("verify") if is_ours else None,
+        identical_to_autoregressive=share(sum(same), len(same)) if greedy else None,
+        weights_mib=contender.weights_bytes / 2**20,
+        growth_mib=max(growth) / 2**20 if growth else None,
+        warnings=sorted({w for s in own.values() for w in s.warnings}),
+    )
+
+
+def speeds(name: str, is_ours: bool, decode: Mapping[str, Rates], call: Mapping[str, Rates]) -> dict[str, Any]:
+    """The fields of a `BenchRow` that are speeds. Each is of decoding or of whole calls on both of its sides.
+
+    Args:
+        name: of the contender.
+        is_ours: whether it is the workbench's, so that it says when prefill ends.
+        decode: rates of decoding by contender; those of other engines are not looked at.
+        call: rates of whole calls by contender.
+    """
+    found: dict[str, Any] = dict.fromkeys((*ESTIMATES, "tokens_per_second", "hf_counterpart"))
+    own, plain = call.get(name, {}), call.get(BASELINE, {})
+    found["call_tokens_per_second"] = _typical(own)
+    found["call_speedup_vs_autoregressive"] = speedup(own, plain)
+    if not is_ours:
+        return found
+    found["tokens_per_second"] = _typical(decode.get(name, {}))
+    found["speedup_vs_autoregressive"] = speedup(decode.get(name, {}), decode.get(BASELINE, {}))
+    if HF_BASELINE not in call:
+        return found
+    theirs_plain = call[HF_BASELINE]
+    counterpart = COUNTERPARTS.get(name, HF_BASELINE)
+    counterpart = counterpart if counterpart in call else HF_BASELINE
+    theirs = call[counterpart]
+    # the same runs in all three, so that the parts multiply to the whole
+    shared = [key for key in own if all(side.get(key, 0.0) > 0 for side in (own, plain, theirs, theirs_plain))]
+    of_plain = {key: plain[key] / theirs_plain[key] for key in shared}
+    whole = {key: own[key] / theirs[key] for key in shared}
+    added = {key: whole[key] / of_plain[key] for key in shared}
+    parts = {"speedup_vs_hf": whole, "hf_plain_part": of_plain, "hf_speculation_part": added}
+    return found | {"hf_counterpart": counterpart} | {n: estimate(by_prompt(part)) for n, part in parts.items()}
+
+
+def _typical(of: Rates) -> float | None:
+    found = typical(of)
+    return None if found is None else found.value
+
+
+def _by_position(samples: Iterable[Sample]) -> list[tuple[int, int, int]]:
+    tested: Counter[int] = Counter()
+    accepted: Counter[int] = Counter()
+    for sample in samples:
+        tested.update({depth: n for depth, n, _ in sample.depths})
+        accepted.update({depth: n for depth, _, n in sample.depths})
+    return [(depth, tested[depth], accepted[depth]) for depth in sorted(tested)]
+
+
+COLUMNS: dict[str, Callable[[BenchRow], str]] = {
+    "method": lambda r: f"`{r.method}`",
+    "τ": lambda r: shown(r.tau, ".2f"),
+    "accepted / tested": lambda r: shown(r.acceptance_rate, ".2f"),
+    "tokens/s, decoding": lambda r: shown(r.tokens_per_second, ".0f"),
+    "tokens/s, whole call": lambda r: shown(r.call_tokens_per_second, ".0f"),
+    "× autoregressive, decoding [95 %]": lambda r: str(r.speedup_vs_autoregressive or "–"),
+    "× autoregressive, whole call [95 %]": lambda r: str(r.call_speedup_vs_autoregressive or "–"),
+    "× Hugging Face, whole call [95 %]": lambda r: (
+        f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–"
+    ),
+    "of it plain decoding × speculation": lambda r: (
+        f"{r.hf_plain_part.value:.2f} × {r.hf_speculation_part.value:.2f}"
+        if r.hf_plain_part and r.hf_speculation_part
+        else "–"
+    ),
+    "overhead of decoding": lambda r: shown(r.overhead_share, ".0%"),
+    "overhead, ms a round": lambda r: shown(r.overhead_ms_per_round, ".2f"),
+    "memory, MiB": lambda r: (
+        shown(r.weights_mib, ".0f")
+        + ("" if r.growth_mib is None or r.weights_mib is None else f" + {r.growth_mib:.0f}")
+    ),
+    "same text": lambda r: shown(r.identical_to_autoregressive, ".0%"),
+}
+"""Columns of tables for people: title and how a row fills it."""

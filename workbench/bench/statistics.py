@@ -1,0 +1,180 @@
+"""From runs to figures, for Compare, Sweep, bench, claims and regression alike: what a figure is stands here once.
+
+Speeds are geometric means over prompts that weigh alike, speed-ups the same of ratios within one prompt and repeat,
+with Student's interval (`workbench.trace.speedup`, which says why). Counts are quotients of totals over all runs
+(`Totals`). Other figures of one value a prompt are means with the one 95 % interval below: scipy's percentile
+bootstrap (Efron & Tibshirani 1993, §13.3), seeded.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.bench.sample import Sample
+from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
+
+if TYPE_CHECKING:
+    from workbench.bench.comparison import Measured
+
+CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
+PARTS = ("draft", "verify", "overhead", "decode")
+"""Of the time from the end of prefill to the last token; the last is all of it."""
+
+Rates = Mapping[tuple[Any, int], float]
+"""Tokens per second by (prompt, repeat)."""
+Interval = dict[str, Any]
+"""A figure as plain JSON: value, low, high (95 %; None where one value makes no interval), n."""
+
+
+# -- speeds -----------------------------------------------------------------------------------------------------------
+
+
+def rates(samples: Iterable[Sample], whole: bool = False) -> dict[tuple[int, int], float]:
+    """Tokens per second by (prompt, repeat), after prefill; `whole`: of whole calls."""
+    return {(s.prompt, s.repeat): s.call_rate if whole else s.decode_rate for s in samples}
+
+
+def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[tuple[Any, int], float]:
+    """The same of the runs of a saved report (`report.SAVED`)."""
+    return {
+        (run.get("prompt", run.get("name")), run["repeat"]):
+            run["tokens"] / (run["seconds"] if whole else run["decode_seconds"] or run["seconds"])
+        for run in runs
+    }  # fmt: skip
+
+
+def typical(of: Rates) -> Estimate | None:
+    """The rate of all runs together: two of them divide to the speed-up of their runs."""
+    return estimate(by_prompt(of))
+
+
+def speedup_of(lane: Measured, plain: Measured | None) -> Estimate | None:
+    """Speed-up of a lane over plain decoding, prefill left out."""
+    return None if plain is None else speedup(rates(lane.samples.values()), rates(plain.samples.values()))
+
+
+def speedups(lane: Measured, plain: Measured | None) -> list[float]:
+    """Its ratios: one value a prompt and repeat that both have."""
+    both = {} if plain is None else pairs(rates(lane.samples.values()), rates(plain.samples.values()))
+    return [ratio for of_prompt in both.values() for ratio in of_prompt]
+
+
+# -- totals -----------------------------------------------------------------------------------------------------------
+
+
+def share(part: float, whole: float) -> float | None:
+    """A quotient; None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over runs, and the figures that are quotients of them; None where there is nothing to divide by.
+
+    Attributes:
+        runs: how many.
+        tokens: emitted.
+        rounds: verification passes of the target.
+        accepted: drafted tokens that were accepted.
+        tested: those that the target tested.
+        drafted: all of them.
+        seconds: by part of the decoding time (`PARTS`).
+    """
+
+    runs: int
+    tokens: int
+    rounds: int
+    accepted: int
+    tested: int
+    drafted: int
+    seconds: Mapping[str, float]
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> Totals:
+        """Of these runs."""
+        own = list(samples)
+
+        def total(name: str) -> float:
+            return sum(s.figures.get(name, 0.0) for s in own)
+
+        accepted, tested, drafted = (int(total(name)) for name in ("accepted", "tested", "drafted"))
+        seconds = {part: total(f"{part}_s") for part in PARTS}
+        return cls(
+            len(own), sum(len(s.token_ids) for s in own), sum(s.rounds for s in own), accepted, tested, drafted, seconds
+        )
+
+    @property
+    def tau(self) -> float | None:
+        """Tokens emitted / target verification passes."""
+        return share(self.tokens, self.rounds)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Drafted tokens accepted / tested."""
+        return share(self.accepted, self.tested)
+
+    @property
+    def overhead_share(self) -> float | None:
+        """Wall time in no model forward / wall time from the end of prefill to the last token."""
+        return share(self.seconds["overhead"], self.seconds["decode"])
+
+    def ms_per_round(self, part: str) -> float | None:
+        """Milliseconds of a part of the work / target verification passes."""
+        return share(1e3 * self.seconds[part], self.rounds)
+
+
+# -- one value a prompt -----------------------------------------------------------------------------------------------
+
+
+def mean(values: Sequence[float]) -> Interval | None:
+    """The mean of values that are no speeds: τ, rates of acceptance.
+
+    Example:
+        >>> mean([2.0, 2.0])
+        {'value': 2.0, 'low': 2.0, 'high': 2.0, 'n': 2}
+        >>> mean([2.0])
+        {'value': 2.0, 'low': None, 'high': None, 'n': 1}
+    """
+    return _figure(np.mean, values)
+
+
+def geometric_mean(values: Sequence[float]) -> Interval | None:
+    """The same on a logarithmic scale, for ratios of figures that are no speeds; all values above 0."""
+    found = mean([math.log(value) for value in values])
+    return found and {name: x if name == "n" or x is None else math.exp(x) for name, x in found.items()}
+
+
+def ratio_of_sums(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
+    """Sum of the one / sum of the other, both of the same prompts, which are drawn together."""
+    return _figure(lambda a, b, axis=-1: np.sum(a, axis) / np.sum(b, axis), parts, wholes)
+
+
+def _figure(of: Callable[..., Any], *columns: Sequence[float]) -> Interval | None:
+    n = len(columns[0])
+    if not n:
+        return None
+    value = float(of(*(np.asarray(column, dtype=float) for column in columns)))
+    if n == 1:
+        return {"value": value, "low": None, "high": None, "n": n}
+    varies = any(min(column) < max(column) for column in columns)
+    low, high = _bounds(of, *columns) if varies else (value, value)
+    return {"value": value, "low": low, "high": high, "n": n}
+
+
+def _bounds(of: Callable[..., Any], *columns: Sequence[float]) -> tuple[float, float]:
+    """Lower and upper bound of a statistic, which takes `axis`; several columns are drawn together, row by row."""
+    from scipy import stats
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that few values make few means is shown by n
+        found = stats.bootstrap(
+            tuple(np.asarray(column, dtype=float) for column in columns), of, paired=len(columns) > 1,
+            confidence_level=CONFIDENCE, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(SEED),
+        ).confidence_interval  # fmt: skip
+    return float(found.low), float(found.high)

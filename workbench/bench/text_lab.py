@@ -1,0 +1,137 @@
+"""What measures the papers' claims about text methods: on a target, with its own draft model and heads.
+
+Measurements run greedily on the bundled prompts, in the target's chat format where it has one, unless the claim is
+about sampling.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from workbench.bench.claims import Measured, Scale, of_speedup
+from workbench.bench.contenders import EngineContender
+from workbench.bench.datasets import first_of_each_group
+from workbench.bench.prompts import load_prompts
+from workbench.bench.runner import measure
+from workbench.bench.statistics import geometric_mean, mean, rates, ratio_of_sums
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, load_models
+from workbench.methods import registry
+from workbench.trace import metrics, theory
+from workbench.trace.events import Round
+from workbench.trace.speedup import speedup
+
+ALL = ("stories", "chat", "code", "maths", "copy", "json", "lists")
+
+
+@lru_cache(maxsize=1)
+def _models(target: str, dtype: str) -> Models:
+    return load_models(target, "auto", "cpu", dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLab:
+    """Measures one method at a scale.
+
+    Attributes:
+        method: its registry name.
+        scale: the target and how much.
+        groups: kinds of prompts.
+    """
+
+    method: str
+    scale: Scale
+    groups: Sequence[str] = ALL
+
+    def on(self, *groups: str) -> TextLab:
+        """The same on prompts of these kinds alone."""
+        return dataclasses.replace(self, groups=groups)
+
+    @property
+    def models(self) -> Models:
+        """The target, its draft model and its heads."""
+        return _models(self.scale.target, self.scale.dtype)
+
+    @property
+    def setting(self) -> str:
+        """Models and prompts in words."""
+        every, scale, models = tuple(self.groups) == ALL, self.scale, self.models
+        which = "all bundled prompts" if every else f"bundled prompts: {', '.join(self.groups)}"
+        if self._is_cut:
+            which = f"bundled prompts, at most {scale.per_group} of each kind"
+        dtype = str(models.target.dtype).removeprefix("torch.")
+        own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
+        drafting = f" with its own {' and '.join(own)}" if own else ""
+        return f"{scale.target}{drafting}, {dtype}, {which}, at most {scale.tokens} tokens"
+
+    def speed(self, **params: Any) -> Measured:
+        """The speed-up over plain decoding; see `workbench.trace.speedup`."""
+        engine, scale = Engine(self.models), self.scale
+        pair = [
+            EngineContender(engine, registry.get(name).with_params(**given), SamplingParams(), scale.tokens)
+            for name, given in (("autoregressive", {}), (self.method, params))
+        ]
+        samples, _ = measure(pair, self._prompts(), scale.repeats)
+        mine, plain = (rates(s for s in samples if s.contender == c.name) for c in pair[::-1])
+        return of_speedup(speedup(mine, plain), f"{self.setting}, greedy")
+
+    def tau(self, **params: Any) -> Measured:
+        """τ: tokens emitted / target passes of each prompt, mean over prompts."""
+        found = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
+        return Measured.of(mean(found), f"{self.setting}, greedy; mean over prompts")
+
+    def tau_over(self, other: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float) -> Measured:
+        """τ / τ of another method on the same prompts and seeds, geometric mean over prompts.
+
+        Args:
+            other: its registry name.
+            mine: parameters of this method.
+            theirs: parameters of the other.
+            temperature: of both.
+        """
+        both = (self.rounds(m, p, temperature) for m, p in ((self.method, mine), (other, theirs)))
+        ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*both, strict=True)]
+        drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt; geometric mean"
+        return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")
+
+    def tau_over_closed_form(self, **params: Any) -> Measured:
+        """τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
+        emitted, expected = [], []
+        for rounds in self.rounds(self.method, params):
+            drafting = [r for r in rounds if len(r.nodes)]
+            rate = params.get("acceptance", metrics.acceptance_rate(rounds))
+            if rate is not None and drafting:
+                emitted.append(metrics.emitted(drafting))
+                expected.append(sum(theory.expected_tau(rate, max(r.nodes.depth)) for r in drafting))
+        return Measured.of(ratio_of_sums(emitted, expected), f"{self.setting}, greedy; over all rounds")
+
+    def rounds(self, method: str, params: Mapping[str, Any], temperature: float = 0.0) -> list[list[Round]]:
+        """The rounds of every prompt; those of its draws one after the other."""
+        engine, scale = Engine(self.models, record=False), self.scale
+        configured, sampling = registry.get(method).with_params(**params), SamplingParams(temperature=temperature)
+        prompts = self._prompts()
+        found: list[list[Round]] = []
+        for i, ids in enumerate(prompts):
+            # every run has a seed of its own, or all would draw alike
+            seeds = [i + draw * len(prompts) for draw in range(1 if sampling.greedy else scale.draws)]
+            traces = (
+                engine.generate(Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=seed))
+                for seed in seeds
+            )
+            found.append([r for trace in traces for r in trace.rounds])
+        return found
+
+    def _prompts(self) -> list[list[int]]:
+        found = [p for p in load_prompts() if p.group in self.groups]
+        if self._is_cut:
+            found = first_of_each_group(found, self.scale.per_group)
+        return [p.encode(self.models.tokenizer) for p in found]
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether only some prompts of each kind run; claims about some kinds have few enough."""
+        return bool(self.scale.per_group) and tuple(self.groups) == ALL

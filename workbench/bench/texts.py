@@ -1,0 +1,120 @@
+"""Is it the same text? Where two runs differ, with the target's margin there, and what is promised."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.core.errors import WorkbenchError
+from workbench.trace.events import Emitted, Top, Trace
+
+if TYPE_CHECKING:
+    from workbench.bench.comparison import Measured
+
+PREFIX_CHARS = 60
+
+
+def differences(plain: Trace, other: Trace) -> list[list[str]]:
+    """Both texts cut into pieces: ["same", text], ["plain", text only there], ["lane", text only here]."""
+    a, b = _emitted(plain), _emitted(other)
+    matcher = difflib.SequenceMatcher(None, [e.token for e in a], [e.token for e in b], autojunk=False)
+    pieces: list[list[str]] = []
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            pieces.append(["same", _text(b[j1:j2])])
+            continue
+        if i2 > i1:
+            pieces.append(["plain", _text(a[i1:i2])])
+        if j2 > j1:
+            pieces.append(["lane", _text(b[j1:j2])])
+    return pieces
+
+
+def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
+    """Whether a lane writes what plain decoding writes.
+
+    Returns:
+        kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, runs compared and
+        runs that are identical, `first`: the first difference of the first prompt that has one, and `evidence`: when
+        sampling, the test on the exactness board.
+    """
+    promise = lane.lane.configured.promise.value
+    both = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
+    identical = sum(s.token_ids == p.token_ids for s, p in both)
+    found = {"promise": promise, "runs": len(both), "identical": identical, "first": None, "evidence": ""}
+    if lane is plain:
+        return found | {"kind": "reference"}
+    if not greedy:
+        found["evidence"] = evidence(lane.lane.method)
+    for prompt in sorted(lane.traces.keys() & plain.traces.keys()):
+        first = divergence(plain.traces[prompt], lane.traces[prompt])
+        if first is not None:
+            found["first"] = {"prompt": prompt, **first}
+            break
+    kind = "distribution" if not greedy else "identical" if identical == len(both) else "diverges"
+    return found | {"kind": kind}
+
+
+def evidence(method: str) -> str:
+    """What the exactness board says of a method's sampling law, in one line; empty where it says nothing."""
+    from workbench.bench.board import exactness as board
+    from workbench.bench.board import law_words
+
+    try:
+        row = next((row for row in board() if row["method"] == method), None)
+    except WorkbenchError:
+        return ""
+    if row is None or not row["laws"]:
+        return ""
+    law = row["laws"][0]
+    return f"{row['standing']}: {law['name']}: χ² = {law_words(law)} ({row['date'][:10]})"
+
+
+def divergence(plain: Trace, other: Trace) -> dict[str, Any] | None:
+    """The first place where two greedy texts differ, with the target's margin there; None when they are equal.
+
+    Returns:
+        at (tokens that are equal before it), before (the end of the common text), plain and other (token, text, p:
+        the target's probability; None where that text has ended), margin (nats by which the target prefers plain's
+        token: the difference of the two logits), rank (of the other token among the target's likeliest, from 1; None:
+        not among them).
+    """
+    a, b = _emitted(plain), _emitted(other)
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x.token != y.token), min(len(a), len(b)))
+    if at == len(a) == len(b):
+        return None
+    x, y = a[at] if at < len(a) else None, b[at] if at < len(b) else None
+    top = _top_at(plain, at)
+    rank = p = None
+    if y is not None:
+        rank = top.tokens.index(y.token) + 1 if top is not None and y.token in top.tokens else None
+        p = top.prob[rank - 1] if top is not None and rank is not None else y.p
+    known = x is not None and p is not None and x.p > 0 and p > 0
+    return {
+        "at": at,
+        "before": _text(a[:at])[-PREFIX_CHARS:],
+        "plain": None if x is None else {"token": x.token, "text": x.text, "p": x.p},
+        "other": None if y is None else {"token": y.token, "text": y.text, "p": p},
+        "margin": math.log(x.p / p) if known and x is not None and p is not None else None,
+        "rank": rank,
+    }
+
+
+def _emitted(trace: Trace) -> list[Emitted]:
+    return [e for r in trace.rounds for e in r.emitted]
+
+
+def _text(emitted: Sequence[Emitted]) -> str:
+    return "".join(e.text for e in emitted)
+
+
+def _top_at(plain: Trace, at: int) -> Top | None:
+    """The target's likeliest tokens where plain decoding wrote its token number `at`."""
+    seen = 0
+    for r in plain.rounds:
+        if seen == at and r.emitted:
+            return r.top_p[0] if r.top_p else None
+        seen += len(r.emitted)
+    return None

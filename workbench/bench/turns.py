@@ -1,0 +1,31 @@
+"""The one interleaver: all that is compared runs on a prompt before the next prompt begins, in changing order.
+
+So a slow minute of the machine falls on all alike, and none always runs first. With two sides it is AB BA AB BA: a
+drift falls on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def order(items: Sequence[T], number: int) -> list[T]:
+    """The items in their order, begun one further from turn to turn.
+
+    Example:
+        >>> [order("ABC", n) for n in range(3)]
+        [['A', 'B', 'C'], ['B', 'C', 'A'], ['C', 'A', 'B']]
+    """
+    shift = number % len(items)
+    return [*items[shift:], *items[:shift]]
+
+
+def turns(items: Sequence[T], prompts: int, repeats: int) -> Iterator[tuple[int, int, T]]:
+    """Index of the prompt, repetition and item of each run, in the order in which they are measured."""
+    for prompt in range(prompts):
+        for repeat in range(repeats):
+            for item in order(items, prompt + repeat):
+                yield prompt, repeat, item

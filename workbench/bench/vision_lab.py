@@ -1,0 +1,111 @@
+"""What measures the papers' claims about drafting with pictures: on the bundled vision-language models.
+
+τ is measured greedily on captions of held-out scenes; every drafter drafts the same number of levels. A ratio of two
+settings is taken scene by scene.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from workbench.bench import vision_suite
+from workbench.bench.claims import Measured, of_speedup
+from workbench.bench.contenders import EngineContender
+from workbench.bench.runner import measure
+from workbench.bench.statistics import mean, rates
+from workbench.bench.vision_settings import DEPTH, Asked
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.declared import Setting
+from workbench.engine.models import load_models
+from workbench.methods import registry
+from workbench.scenes.held import CAPTION_TOKENS
+from workbench.trace import metrics
+from workbench.trace.events import Trace
+from workbench.trace.speedup import speedup
+
+SCENES, TIMED, REPEATS = 20, 12, 3
+
+
+@lru_cache(maxsize=1)
+def _models() -> Models:
+    return load_models(vision_suite.TARGET, None, "cpu")
+
+
+@lru_cache(maxsize=1)
+def _captions() -> list[Asked]:
+    return [one for one in vision_suite.questions(SCENES, 0) if one.kind == "caption"]
+
+
+@lru_cache(maxsize=32)
+def _traces(name: str) -> list[Trace]:
+    return vision_suite.traces_of(_setting(name), _models(), _captions())
+
+
+def _setting(name: str) -> Setting:
+    return next(s for s in vision_suite.settings() if s.name == name)
+
+
+def _note(scenes: int, over: str) -> str:
+    return f"vision-target, {scenes} captions of held-out scenes, greedy, {DEPTH} levels{over}"
+
+
+class _Seeing(EngineContender):
+    """A method that is asked questions about pictures."""
+
+    def request(self, prompt: Asked) -> Request:
+        return vision_suite.request(self.engine.models, prompt, self.configured)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionLab:
+    """Measures one method in the settings of the vision suite, which are named as its rows are.
+
+    Attributes:
+        method: its registry name.
+    """
+
+    method: str
+
+    @property
+    def setting(self) -> str:
+        """Models and prompts in words."""
+        return _note(SCENES, "")
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Words that state facts of a picture; see `workbench.trace.metrics.acceptance_by_kind`."""
+        return vision_suite.FACTS
+
+    def traces(self, name: str) -> list[Trace]:
+        """A setting's run on each scene."""
+        return _traces(name)
+
+    def mean(self, found: Sequence[float]) -> Measured:
+        """A figure of each scene."""
+        return Measured.of(mean(found), f"{self.setting}; mean over scenes")
+
+    def tau(self, name: str) -> Measured:
+        """τ of a setting."""
+        return self.mean(self._taus(name))
+
+    def tau_over(self, other: str, name: str) -> Measured:
+        """τ of a setting over τ of another, scene by scene."""
+        ratios = [a / b for a, b in zip(self._taus(name), self._taus(other), strict=True)]
+        found = self.mean(ratios)
+        return Measured(found.value, found.low, found.high, found.n, f"{found.setting}; {name} over {other}")
+
+    def speed(self, name: str) -> Measured:
+        """The speed-up over plain decoding; see `workbench.trace.speedup`. A scene is a prompt."""
+        method = registry.get(self.method).with_params(depth=DEPTH, **_setting(name).params)
+        plain = registry.get("autoregressive").with_params()
+        engine = Engine(_models(), record=False)
+        pair = [_Seeing(engine, configured, SamplingParams(), CAPTION_TOKENS) for configured in (plain, method)]
+        samples = measure(pair, _captions()[:TIMED], REPEATS)[0]
+        theirs, mine = (rates(s for s in samples if s.contender == c.name) for c in pair)
+        return of_speedup(speedup(mine, theirs), _note(TIMED, ", decoding only"))
+
+    def _taus(self, name: str) -> list[float]:
+        return [metrics.tau(trace.rounds) or 0.0 for trace in self.traces(name)]

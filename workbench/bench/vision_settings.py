@@ -1,0 +1,54 @@
+"""What the vision suite runs: drafters with their parameters, and questions about held-out scenes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from PIL import Image
+
+from workbench.engine.declared import Setting
+from workbench.methods import registry
+from workbench.scenes.draw import picture
+from workbench.scenes.held import held_scenes
+from workbench.scenes.tasks import LEXICON, QUESTIONS, ask
+
+SUITE = "vision"
+"""By this name methods declare their rows: `workbench.engine.method.Method.suites`."""
+DEPTH = 5
+"""Levels that every drafter may draft, so that τ compares what they know and not how much they dare."""
+CAPTION, SHORT = "captions", "short answers"
+GROUPS = ("all", CAPTION, SHORT)
+FACTS = {word: "fact" for words in LEXICON.values() for word in words}
+"""Words that state facts of a picture."""
+SCENES, QUESTIONS_EACH = 40, 4
+"""Held-out scenes that are described, and questions of each other kind."""
+
+
+def settings() -> list[Setting]:
+    """The rows that the methods declare, method by method."""
+    return [setting for method in registry.methods() for setting in method.suites.get(SUITE, ())]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question about a held-out scene."""
+
+    kind: str
+    question: str
+    image: Image.Image
+    scene: int
+
+
+def questions(scenes: int, short: int, seed: int = 5) -> list[Asked]:
+    """The caption of each of so many held-out scenes, and of each other kind so many questions."""
+    found: list[Asked] = []
+    for kind in QUESTIONS:
+        rng = random.Random(f"{kind}/{seed}")
+        mine: list[Asked] = []
+        for i, scene in enumerate(held_scenes(scenes)):
+            one = ask(kind, scene, rng)
+            if one is not None and len(mine) < (scenes if kind == "caption" else short):
+                mine.append(Asked(kind, one.question, picture(scene), i))
+        found += mine
+    return found

@@ -1,0 +1,181 @@
+"""A run in a backend elsewhere, as if it were here."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from workbench.client import wire
+from workbench.client.answers import checked, unreachable
+from workbench.client.requests import Changing
+from workbench.core.errors import WorkbenchError
+from workbench.trace.events import Footer, Header, Round, Trace
+
+if TYPE_CHECKING:
+    from workbench.client.remote import Remote
+
+
+class RemoteRun:
+    """A run in a backend elsewhere, mirrored here by a thread; a `workbench.client.RunHandle`.
+
+    Args:
+        remote: where it runs.
+        events: its messages; the first one says its id, or why there is no run.
+
+    Raises:
+        WorkbenchError: the run could not be started, or is not known there.
+    """
+
+    def __init__(self, remote: Remote, events: Iterator[dict[str, Any]]) -> None:
+        self._remote = remote
+        self._events = events
+        self._news = threading.Condition()
+        self._trace: Trace | None = None
+        self._last: dict[str, Any] = {}
+        self._left = False
+        try:
+            first = checked(next(events))
+        except (httpx.HTTPError, StopIteration) as problem:
+            raise unreachable(remote.url, problem) from problem
+        self.id: str = first["run"]
+        self._take(first)
+        threading.Thread(target=self._mirror, name=f"workbench-follow-{self.id[:6]}", daemon=True).start()
+
+    # -- following: see `workbench.client.RunHandle` -------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        return self._last["state"]
+
+    @property
+    def ended(self) -> bool:
+        return self.state in wire.ENDED
+
+    explained = None
+
+    @property
+    def message(self) -> str:
+        """What the backend has to say about the run: that it loads a model, why it failed."""
+        return self._last["message"]
+
+    @property
+    def trace(self) -> Trace | None:
+        return self._trace
+
+    def since(self, n: int) -> dict[str, Any]:
+        with self._news:
+            rounds = self._rounds(n)
+            header = self._trace.header.to_wire() if self._trace is not None else None
+            return self._last | {"header": header, "rounds": [r.to_wire() for r in rounds], "seq": n + len(rounds)}
+
+    def __iter__(self) -> Iterator[Round]:
+        n = 0
+        while True:
+            with self._news:
+                while not (rounds := self._rounds(n)) and not self.ended:
+                    self._news.wait()
+            if not rounds:
+                return
+            yield from rounds
+            n += len(rounds)
+
+    def wait(self, timeout: float | None = None) -> Trace:
+        with self._news:
+            if not self._news.wait_for(lambda: self.ended, timeout):
+                raise TimeoutError(f"The run has not ended after {timeout:g} s.")
+        if self.state == "error":
+            problem = self._last.get("problem")
+            raise wire.error_from_wire(problem or {"message": self._last["footer"]["error"]})
+        if self._trace is None:
+            raise WorkbenchError("The run was cancelled before it started.")
+        return self._trace
+
+    # -- steering ------------------------------------------------------------------------------------------------
+
+    def change(
+        self,
+        method: str | None = None,
+        params: dict[str, Any] | None = None,
+        drafter: str | None = None,
+        images: Sequence[Any] = (),
+        sees: str = "both",
+        pace: float | None = None,
+    ) -> None:
+        pictures = [wire.data_url(image) for image in images]
+        asked = {"method": method, "params": params, "drafter": drafter, "images": pictures, "sees": sees, "pace": pace}
+        self._remote._call("change", *Changing.arguments(run=self.id, **asked))
+
+    def explain(self) -> dict[str, Any]:
+        found = self._remote.explained(self.id)
+        if self._trace is not None:
+            self._trace.attribution = found
+        return found
+
+    def pause(self) -> None:
+        self._remote._call("control", self.id, "pause")
+
+    def resume(self) -> None:
+        self._remote._call("control", self.id, "resume")
+
+    def step(self) -> None:
+        self._remote._call("control", self.id, "step")
+
+    def cancel(self) -> None:
+        if not self.ended:
+            self._remote._call("control", self.id, "cancel")
+
+    def _rounds(self, n: int) -> list[Round]:
+        return self._trace.rounds[n:] if self._trace is not None else []
+
+    # -- the mirror ----------------------------------------------------------------------------------------------
+
+    def _mirror(self) -> None:
+        problem: WorkbenchError | None = None
+        try:
+            for message in self._events:
+                self._take(checked(message))
+                if self._left:
+                    break
+        except (WorkbenchError, httpx.HTTPError) as error:
+            problem = unreachable(self._remote.url, error)
+        except BaseException as error:  # this thread's end would leave those who wait for it waiting
+            problem = WorkbenchError(f"The server's answer was not understood: {type(error).__name__}.")
+        finally:
+            with contextlib.suppress(Exception):
+                self._events.close()  # pyright: ignore[reportAttributeAccessIssue]
+        if not self.ended:
+            self._lost(problem or WorkbenchError("The connection was closed before the run ended."))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if not message:
+            return  # a sign of life
+        with self._news:
+            if message["header"] is not None:
+                header = Header.from_wire(message["header"])
+                if self._trace is None:
+                    self._trace = Trace(header)
+                self._trace.header = header  # once more when prefill has ended
+            if self._trace is not None:
+                self._trace.rounds += [Round.from_wire(r) for r in message["rounds"]]
+                if message["footer"] is not None:
+                    self._trace.footer = Footer(**message["footer"])
+            self._last = {**message, "rounds": []}
+            self._news.notify_all()
+
+    def _lost(self, problem: WorkbenchError) -> None:
+        with self._news:
+            footer = Footer(reason="error", error=str(problem))
+            if self._trace is not None:
+                footer.text = self._trace.text
+                self._trace.footer = footer
+            told = wire.error_to_wire(problem)
+            self._last |= {"state": "error", "message": str(problem), "problem": told, "footer": footer.to_wire()}
+            self._news.notify_all()
+
+    def _leave(self) -> None:
+        """Stop following; the server ends the run if it was started here."""
+        self._left = True

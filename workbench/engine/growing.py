@@ -1,0 +1,154 @@
+"""How a draft tree comes of a drafter's laws: a grower asks for laws, level by level, and decides what is offered.
+
+A *growth* is a tree while it grows, in what one drafter keeps of one row. It knows whom each node hangs on and what it
+sees; subclasses know how the law behind a node is computed. So a new way of growing works with every drafter that gives
+laws, and a new drafter with every way of growing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.sampling import SamplingParams, law
+from workbench.core.tree import DraftTree
+
+if TYPE_CHECKING:
+    from workbench.engine.request import Row
+
+
+class Laws:
+    """What a drafter says of the token behind each of w nodes."""
+
+    def whole(self) -> Float[Tensor, "w V"]:
+        """Its law there, over the target's vocabulary, warped as the target's is."""
+        raise NotImplementedError
+
+    def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Log-probabilities and ids of the k likeliest tokens there, falling; fewer where it knows fewer."""
+        p = self.whole()
+        found = p.topk(min(k, p.shape[1]), dim=1)
+        return found.values.log(), found.indices
+
+
+@dataclass(frozen=True)
+class WholeLaws(Laws):
+    """Laws that were computed whole."""
+
+    p: Float[Tensor, "w V"]
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "w V"], sampling: SamplingParams) -> WholeLaws:
+        """The laws of logits: as text is sampled, or when it is greedy plain."""
+        return cls(logits.float().softmax(1) if sampling.greedy else law(logits, sampling))
+
+    def whole(self) -> Float[Tensor, "w V"]:
+        return self.p
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a draft stands when its policy is asked whether it goes on.
+
+    Attributes:
+        level: levels drafted, from 1.
+        p: the drafter's laws of the level that would come next, behind each node that would be gone on from.
+    """
+
+    level: int
+    p: Float[Tensor, "w V"]
+
+
+def goes_on(row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]]) -> bool:
+    """Whether the row's policy lets its draft go on behind so many levels. Waits for the device if the plan `stops`."""
+    return not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p())))
+
+
+class Growth:
+    """A tree that grows below one row's last committed token, a level at a time. Node i is the i-th node ever added.
+
+    A level is added below nodes that were expanded, and some of it is expanded next; so what a new node sees is what
+    its parent saw, and no matrix over the whole tree is needed.
+
+    Attributes:
+        row: whose text it is.
+        root: the laws behind the last committed token, w = 1.
+        source: what the trace calls the drafter.
+        tokens: of each level, [w].
+        parents: of each level, [w]: the number of the node it hangs on; −1 is the root.
+        read: numbers of the nodes that were expanded, [w] at a time, in the order in which the drafter read them.
+        sees: bool [w, nodes read]: what each node expanded last sees, itself included.
+    """
+
+    root: Laws
+
+    def __init__(self, row: Row, source: str, device: torch.device) -> None:
+        self.row, self.source, self.device = row, source, device
+        self.tokens: list[Int[Tensor, " w"]] = []
+        self.parents: list[Int[Tensor, " w"]] = []
+        self.read: list[Int[Tensor, " w"]] = []
+        self.n = 0
+        self.sees: Bool[Tensor, "w n_read"] = torch.zeros(0, 0, dtype=torch.bool, device=device)
+        self._below: Int[Tensor, " w"] | None = None
+
+    def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None = None) -> None:
+        """Add a level.
+
+        Args:
+            tokens: of its nodes.
+            below: for each, the place of its parent among the nodes expanded last; None for children of the root.
+        """
+        w = tokens.shape[0]
+        self.parents.append(torch.full((w,), -1, device=self.device) if below is None else self.read[-1][below])
+        self.tokens.append(tokens)
+        self._below = below
+        self.n += w
+
+    def expand(self, chosen: Int[Tensor, " w"] | None = None) -> Laws:
+        """The laws behind nodes of the last level, by their places in it; all of them by default."""
+        tokens, below = self.tokens[-1], self._below
+        nodes = torch.arange(self.n - tokens.shape[0], self.n, device=self.device)
+        if chosen is not None:
+            tokens, nodes = tokens[chosen], nodes[chosen]
+            below = None if below is None else below[chosen]
+        own = _own(tokens.shape[0], self.device)
+        self.sees = own if below is None else torch.cat([self.sees[below], own], 1)
+        self.read.append(nodes)
+        return self.laws(tokens, below)
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> Laws:
+        """Read nodes of the newest level, in one forward.
+
+        Args:
+            tokens: of the nodes. `sees` says what they see, their level is `len(self.tokens)`, from 1.
+            below: for each, the place of its parent among the nodes read before; None: the root.
+        """
+        raise NotImplementedError
+
+    def goes_on(self, laws: Laws) -> bool:
+        """Whether the row's policy lets the tree have another level, by the laws behind the nodes expanded last."""
+        return goes_on(self.row, len(self.tokens), laws.whole)
+
+    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+        """No more is asked for. `kept`: numbers of the nodes that are drafted, in their order there; all by default."""
+
+
+@dataclass(frozen=True)
+class Grower:
+    """A way of growing trees. Subclasses are frozen dataclasses of parameters."""
+
+    def grow(self, growth: Growth, depth: int) -> DraftTree:
+        """A tree of at most `depth` ≥ 1 levels; closes the growth."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=64)
+def _own(w: int, device: torch.device) -> Bool[Tensor, "w w"]:
+    """Each of w nodes sees itself. Shared, never written to."""
+    return torch.eye(w, dtype=torch.bool, device=device)

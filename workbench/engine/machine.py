@@ -1,0 +1,61 @@
+"""What a measurement was taken on: without it a number of seconds says nothing."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def machine_facts() -> dict[str, Any]:
+    """Processor, cores, threads, accelerator, versions and the time, as plain JSON."""
+    import torch  # reports name a machine without it
+    import transformers
+
+    facts: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": _memory_gib(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """The facts as one line for people."""
+    return f"{make(facts)}; {facts['date']}; load before the run {facts['load']}"
+
+
+def make(facts: dict[str, Any]) -> str:
+    """Those of the facts that stay the same from run to run."""
+    gpu = f", {facts['gpu']}" if facts.get("gpu") else ""
+    versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
+    return f"{facts['cpu']}, {facts['cores']} cores{gpu}; {versions}"
+
+
+def _memory_gib() -> float | None:
+    """Main memory, if psutil is there (the extra `bench` brings it)."""
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return None
+    return round(psutil.virtual_memory().total / 2**30, 1)
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,164 @@
+"""Which tokens of a prompt stand for pictures, and what these became in a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from workbench.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Inputs = dict[str, Tensor]
+"""What a processor returns for one prompt: `input_ids` [1, n], `pixel_values`, and what else the model wants."""
+_MARKERS = (
+    "image_token_id", "image_token_index", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+    "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "begin_image_token_id", "end_image_token_id",
+)  # fmt: skip
+"""Names under which configurations keep the ids of tokens that stand for pictures or frame them."""
+_CROSSING = {
+    "mllama": "its layers look at the picture through cross-attention, whose states no accepted path can carry over",
+    "idefics": "its layers look at the picture through cross-attention, whose states no accepted path can carry over",
+}
+
+
+@dataclass(slots=True)
+class Pictured:
+    """What a prompt with pictures became in a model. `Slot.pictured` holds it after a prefill with pixels.
+
+    Attributes:
+        embeds: [n, d] what entered the first layer, at every position of the prompt.
+        features: [n, d] last hidden states, which the LM head reads, at every position.
+        is_vision: bool [n], positions of vision tokens.
+        grids: (rows, columns) of patches of each picture; (1, m) where its m tokens are no grid.
+        spans: (start, end) of each picture's vision tokens in the prompt.
+        seconds: how long the prefill took.
+    """
+
+    embeds: Float[Tensor, "n d"]
+    features: Float[Tensor, "n d"]
+    is_vision: Bool[Tensor, " n"]
+    grids: list[tuple[int, int]]
+    spans: list[tuple[int, int]]
+    seconds: float = 0.0
+
+    @property
+    def n_vision(self) -> int:
+        """Number of vision tokens."""
+        return int(self.is_vision.sum())
+
+
+def image_token_id(config: PretrainedConfig) -> int | None:
+    """Id of the token that stands for one vision token in `input_ids`; None where a model has none."""
+    found = getattr(config, "image_token_id", None)
+    return found if found is not None else getattr(config, "image_token_index", None)
+
+
+def marker_ids(config: PretrainedConfig) -> frozenset[int]:
+    """Ids of all tokens that stand for pictures or frame them, which a text-only reader has to leave out."""
+    ids = (getattr(config, name, None) for name in _MARKERS)
+    return frozenset(i for i in ids if isinstance(i, int))
+
+
+def why_no_pictures(config: PretrainedConfig, name: str) -> str:
+    """Why a model cannot be shown pictures; empty when it can."""
+    if not hasattr(config, "vision_config") and image_token_id(config) is None:
+        return f"{name} reads text only."
+    kind = getattr(config, "model_type", "")
+    if kind in _CROSSING:
+        return f"{name} ({kind}) cannot be shown pictures: {_CROSSING[kind]}."
+    if image_token_id(config) is None:
+        return f"{name} ({kind}) cannot be shown pictures: its prompt has no placeholder token for them."
+    return ""
+
+
+def layout(
+    config: PretrainedConfig, inputs: Inputs, counts: Sequence[int] | None = None
+) -> tuple[Bool[Tensor, " n"], list[tuple[int, int]], list[tuple[int, int]]]:
+    """Which positions of a prompt are vision tokens, and for each picture its grid and its span.
+
+    Args:
+        config: of the model.
+        inputs: of the prompt.
+        counts: vision tokens of each picture, where the tensors do not say it (pictures cut into tiles).
+    """
+    is_vision = inputs["input_ids"][0] == image_token_id(config)
+    places = is_vision.nonzero().flatten().tolist()
+    sizes = _sizes(config, inputs, is_vision.tolist()) if counts is None else list(counts)
+    grids, spans, at = [], [], 0
+    for i, size in enumerate(sizes):
+        mine = places[at : at + size]
+        at += size
+        if mine:
+            spans.append((mine[0], mine[-1] + 1))
+            grids.append(_grid(config, inputs, i, size))
+    return is_vision, grids, spans
+
+
+def _sizes(config: PretrainedConfig, inputs: Inputs, is_vision: list[bool]) -> list[int]:
+    """Vision tokens of each picture."""
+    total, grid = sum(is_vision), inputs.get("image_grid_thw")
+    if grid is not None:
+        return (grid.prod(1) // _merge(config) ** 2).tolist()
+    pixels = inputs.get("pixel_values")
+    n = len(pixels) if pixels is not None and pixels.dim() in (4, 5) else 1
+    if n > 1 and total % n == 0 and (pixels is None or pixels.dim() == 4):
+        return [total // n] * n
+    runs = [sum(1 for _ in group) for seen, group in groupby(is_vision) if seen]
+    return runs if len(runs) == n else [total]
+
+
+def _grid(config: PretrainedConfig, inputs: Inputs, i: int, size: int) -> tuple[int, int]:
+    grid, pixels = inputs.get("image_grid_thw"), inputs.get("pixel_values")
+    if grid is not None:
+        rows, cols = (int(x) // _merge(config) for x in grid[i, 1:])
+        return (rows, cols) if rows * cols == size else (1, size)
+    patch = getattr(getattr(config, "vision_config", None), "patch_size", None)
+    if pixels is not None and pixels.dim() == 4 and isinstance(patch, int):
+        rows, cols = pixels.shape[2] // patch, pixels.shape[3] // patch
+        if rows * cols == size:
+            return rows, cols
+    side = math.isqrt(size)
+    is_one_tile = pixels is None or pixels.dim() == 4
+    return (side, side) if side * side == size and is_one_tile else (1, size)
+
+
+def _merge(config: PretrainedConfig) -> int:
+    return getattr(config.vision_config, "spatial_merge_size", 1)
+
+
+@contextmanager
+def watched(model: PreTrainedModel, first_layer: torch.nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Keep, while the model reads a whole prompt, what enters its first layer, where, and what leaves its last norm."""
+    found: dict[str, Tensor] = {}
+    trunk = model.base_model
+    if trunk is model:
+        raise ModelError(f"{type(trunk).__name__} has no part that gives the states its LM head reads.")
+
+    def before(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found["embeds"] = args[0] if args else named["hidden_states"]
+        if isinstance(places := named.get("position_ids"), Tensor):
+            found["places"] = places
+
+    def after(_: Any, args: Any, output: Any) -> None:
+        found["features"] = output[0]
+
+    hooks = [
+        first_layer.register_forward_pre_hook(before, with_kwargs=True),
+        trunk.register_forward_hook(after),
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

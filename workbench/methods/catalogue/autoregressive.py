@@ -1,0 +1,34 @@
+"""Plain decoding, the baseline of every other method."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.nothing import Nothing
+from workbench.methods.policies.no_draft import NoDraft
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "autoregressive",
+    title="Autoregressive",
+    promise=Promise.EXACT,
+    source=Source(
+        "Plain decoding, the baseline", "—", 0, "https://huggingface.co/docs/transformers/generation_strategies"
+    ),
+    teaches="One target pass for every token: what every other method is measured against.",
+    idea=(
+        "The target reads the text so far and draws one token, then reads that token and draws the next. Every "
+        "token costs one whole pass of the target, which in a large model goes mostly into reading its weights."
+    ),
+    formula="x(t+1) drawn from p( · | x(1) … x(t) ),  τ = 1",
+    place=0,
+    drafter=Nothing(),
+    verifier=Lossless(),
+    policies=(NoDraft(),),
+    claims=(
+        Claim(
+            "tokens a target pass (τ)", "any model: by definition", 1.0, 1.0, "definition of plain decoding",
+            lambda lab: lab.on("stories", "chat").tau(), tolerance=0.0,
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,55 @@
+"""A small model writes ahead, and the target checks it."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.heuristic import Heuristic
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "draft-model",
+    title="Draft model",
+    promise=Promise.EXACT,
+    source=Source(
+        "Fast inference from transformers via speculative decoding",
+        "Leviathan et al.",
+        2023,
+        "https://arxiv.org/abs/2211.17192",
+        "Algorithm 1",
+    ),
+    teaches="A small model guesses ahead; min(1, p/q) and the residual keep the output exactly the target's.",
+    idea=(
+        "A small model writes K tokens ahead, one after the other; the target reads them all in one pass and "
+        "keeps the beginning that it agrees with. A rejected token is replaced by a draw from what the draft "
+        "left of the target's law, which makes the output exactly the target's."
+    ),
+    formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
+    differs=(
+        "With policy=confidence a draft stops by the drafter's law before a token is drawn from it, where Hugging "
+        "Face's rule looks at the drawn token, because a stop that looks at the token would bias sampled text; "
+        "unlikely tokens stay in the draft, and it may be shorter or longer than there.",
+        "policy=planned counts with seconds measured on this machine instead of the paper's one ratio of costs, which "
+        "lets the chosen length differ from the paper's formula.",
+    ),
+    place=10,
+    drafter=DraftModel(),
+    verifier=Lossless(),
+    policies=(Fixed(), Heuristic(), Confidence(), Planned()),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,
+            "Leviathan et al. 2023, arXiv:2211.17192, abstract (recalled)", lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "τ / E[τ] of equation 1 at the measured acceptance", "any pair with acceptances alike", 1.0, 1.0,
+            "Leviathan et al. 2023, arXiv:2211.17192, equation 1", lambda lab: lab.tau_over_closed_form(),
+            key="equation-1", tolerance=0.1,
+        ),
+    ),
+    suites={"gpu": (Setting("Draft model"),)},
+)  # fmt: skip

@@ -1,0 +1,53 @@
+"""A tree of a draft model's likeliest continuations."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.draft_tree import TopKTree
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "draft-tree",
+    title="Draft tree, top-k",
+    promise=Promise.EXACT,
+    source=Source(
+        "EAGLE-2: faster inference of language models with dynamic draft trees",
+        "Li et al.",
+        2024,
+        "https://arxiv.org/abs/2406.16858",
+        "§4, with a separate draft model",
+    ),
+    teaches="Several guesses for one place cost little to verify: watch the second sibling save a round.",
+    idea=(
+        "The draft model offers its likeliest continuations at each of the most promising nodes, and the best "
+        "nodes of that tree are verified in one pass. The target draws its own token at each place and follows "
+        "the branch that holds it, so that a second guess can save the round."
+    ),
+    formula="score(node) = product of q along its path; the nodes with the largest scores are verified",
+    differs=(
+        "The tree grows from a separate draft model instead of an EAGLE head, so that it works with any pair of "
+        "models; every level costs a whole pass of that model.",
+        "By default 12 nodes, 3 children and 4 levels instead of the paper's 60, 10 and 6, because a small target "
+        "pays more for each node than a large one; τ may be lower.",
+    ),
+    place=20,
+    drafter=TopKTree(),
+    verifier=Lossless(),
+    policies=(Fixed(),),
+    claims=(
+        Claim(
+            "speed-up over plain decoding",
+            "EAGLE-2: a trained head on Vicuna, LLaMA-2-chat and LLaMA-3-instruct; here a separate draft model",
+            3.05, 4.26, "Li et al. 2024, arXiv:2406.16858, abstract", lambda lab: lab.speed(), timed=True,
+        ),
+        Claim(
+            "speed / speed of a static tree with the same drafter", "EAGLE-2 against EAGLE-1", 1.2, 1.4,
+            "Li et al. 2024, arXiv:2406.16858, abstract", None, key="over-static",
+            lacks="a method that verifies a static tree of the same drafter",
+        ),
+    ),
+    suites={"gpu": (Setting("Draft tree"),)},
+    recording=Recording(params={"temperature": 0.7}),
+)  # fmt: skip

@@ -1,0 +1,62 @@
+"""One decoder layer on the target's features, and a tree where it is sure."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.eagle import Eagle
+from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+TRIMMED = (
+    "Heads of a large vocabulary propose only the 8,192 tokens that their target says most; what they cannot propose "
+    "the target still says."
+)
+
+METHOD = Method(
+    "eagle-2",
+    title="EAGLE-2",
+    promise=Promise.EXACT,
+    source=Source(
+        "EAGLE-2: faster inference of language models with dynamic draft trees",
+        "Li et al.",
+        2024,
+        "https://arxiv.org/abs/2406.16858",
+        "§4",
+    ),
+    teaches="The target's next hidden state is easier to guess than its next word; sure guesses deserve branches.",
+    idea=(
+        "The target's last hidden state at each position, fused with the embedding of the token that follows, goes "
+        "through one decoder layer, which guesses the next hidden state; the target's own LM head turns that into "
+        "tokens. The tree grows below its most promising nodes, and of all nodes the best are verified."
+    ),
+    formula=(
+        "f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) ),  promise of a "
+        "node = Π q along its path"
+    ),
+    differs=(
+        "The feature and the embedding are each normed before they are fused, the layer norms its input once more, and "
+        "what leaves it goes through a norm that starts as the target's last: EAGLE has none of these. They keep a "
+        "short training stable, and guesses may differ from the paper's by more than their training.",
+        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because a small target pays "
+        "more for each node; τ may be lower.",
+        TRIMMED,
+    ),
+    place=100,
+    drafter=Eagle(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=5),),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Vicuna, LLaMA-2-chat and LLaMA-3-instruct, six tasks", 3.05, 4.26,
+            "Li et al. 2024, arXiv:2406.16858, abstract", lambda lab: lab.speed(), timed=True,
+        ),
+    ),
+    head=Head(
+        FeatureNet,
+        "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on what enters and leaves it, for EAGLE-2's "
+        "trees.",
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""EAGLE's layer, which sees every patch of a picture."""
+
+from __future__ import annotations
+
+from workbench.engine.bundle import VISION_TARGET
+from workbench.engine.declared import Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+LOSSES = (
+    "The losses of features and of laws weigh 1 and 1 instead of 1 and 0.1 (workbench train vision-heads --set "
+    "loss=smooth_l1:1+ce_soft:0.1 is the paper's), which suits some minutes of training; a longer one may be better "
+    "off with the paper's."
+)
+
+PAPER = Source(
+    "SpecVLM: fast speculative decoding in vision-language models",
+    "Huang et al.",
+    2025,
+    "https://arxiv.org/abs/2509.11815",
+    "§3.1: the baseline EagleVLM",
+)
+CITED = "Huang et al. 2025, arXiv:2509.11815"
+
+METHOD = Method(
+    "eagle-vlm",
+    title="EagleVLM",
+    promise=Promise.EXACT,
+    source=PAPER,
+    teaches="One decoder layer that reads what the target read drafts well, and pays for every patch it is shown.",
+    idea=(
+        "The target's last hidden state at each position, fused with the embedding of the token that follows, "
+        "goes through one decoder layer, which guesses the next hidden state; the target's own LM head turns that "
+        "into tokens. Words and patches of the picture enter alike."
+    ),
+    formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
+    differs=(
+        "The feature and the embedding are each normed before they are fused, where the paper speaks of one norm on "
+        "the drafter's input; the layer norms its input once more, and what leaves it goes through a norm that starts "
+        "as the target's last, of which EAGLE has neither. It keeps a short training stable, and guesses may differ "
+        "from the paper's by more than their training.",
+        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because a small target "
+        "pays more for each node; τ may be lower.",
+        LOSSES,
+    ),
+    place=150,
+    drafter=EagleVLM(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=5),),
+    claims=(
+        Claim(
+            "mean accepted length τ", "LLaVA-1.5-7B, greedy, one epoch, tree of 60 nodes", 3.59, 3.59,
+            f"{CITED}, main table", lambda lab: lab.tau("EagleVLM"), home=VISION_TARGET,
+        ),
+    ),
+    suites={
+        "vision": (Setting("EagleVLM"),),
+    },
+    head=Head(
+        EagleVLMNet,
+        "EagleVLM (Huang et al. 2025, arXiv 2509.11815): every position enters with the target's feature and the "
+        "embedding that follows, whether word or patch.",
+        recipe="vision-heads",
+        called="eagle",
+    ),
+    recording=Recording(scene="four-shapes"),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""The target's own first layers draft."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.early_exit import EarlyExit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "early-exit",
+    title="Early exit (LayerSkip)",
+    promise=Promise.EXACT,
+    source=Source(
+        "LayerSkip: enabling early exit inference and self-speculative decoding",
+        "Elhoushi et al.",
+        2024,
+        "https://arxiv.org/abs/2404.16710",
+        "§3.3",
+    ),
+    teaches="The target's own first layers can draft, without a second model or cache; how deep is the trade-off.",
+    idea=(
+        "The first E layers of the target, with its final norm and head, draft K tokens over the target's own "
+        "cache. The whole target then verifies them in one pass, so that there is no second model and no second "
+        "cache."
+    ),
+    formula=(
+        "q = softmax( head( norm( h(E) ) ) ), with h(E) the state after layer E; accept with probability min(1, p / q)"
+    ),
+    differs=(
+        "Verification runs the first E layers again instead of going on from the exit states that drafting left, "
+        "which keeps one way to verify for all methods; a round costs up to E layers' time over the drafted tokens "
+        "more than in the paper, and accepts the same tokens.",
+        "The bundled target was trained with an early-exit loss, on one of its early layers in turn, and without the "
+        "paper's layer dropout and curriculum, which may make early layers better drafters. Another target drafts as "
+        "it is.",
+    ),
+    place=70,
+    drafter=EarlyExit(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=3), Confidence(depth=3)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding",
+            "Llama models trained with layer dropout and early-exit loss; summaries 2.16, coding 1.82, parsing 2.0",
+            1.82, 2.16, "Elhoushi et al. 2024, arXiv:2404.16710, abstract (recalled)", lambda lab: lab.speed(),
+            timed=True,
+        ),
+    ),
+    suites={"gpu": (Setting("Early exit"),)},
+    recording=Recording(params={"temperature": 0.8}),
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""A picture as a few vectors, and several tokens from one state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.engine.bundle import VISION_TARGET
+from workbench.engine.declared import Claim, Head, Measured, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_vlm import LOSSES
+from workbench.methods.drafters.flash import Flash, FlashNet
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.trace import metrics
+
+
+def per_offset(lab: Any) -> Measured:
+    """How much likelier the first token of a block is to be right than the third, both tested."""
+    kept: dict[int, list[int]] = {}
+    traces = lab.traces("FLASH")
+    for trace in traces:
+        for depth, tested, accepted in metrics.acceptance_by_depth(trace.rounds):
+            kept.setdefault(depth, [0, 0])
+            kept[depth][0] += tested
+            kept[depth][1] += accepted
+    ratio = (kept[1][1] / kept[1][0]) / (kept[3][1] / kept[3][0])
+    return Measured(ratio, ratio, ratio, len(traces), f"{lab.setting}; mean over scenes; all rounds together")
+
+
+METHOD = Method(
+    "flash",
+    title="FLASH, latents and blocks",
+    promise=Promise.EXACT,
+    source=Source(
+        "FLASH: latent-aware semi-autoregressive speculative decoding for multimodal tasks",
+        "Wang et al.",
+        2025,
+        "https://arxiv.org/abs/2505.12728",
+        "§3",
+    ),
+    teaches="One forward can draft a block: cheaper than a token a forward, and surer the more the text is a form.",
+    idea=(
+        "Learned queries mix the picture's features into a few latent vectors. From one state of the layer an MLP "
+        "guesses several future features at once, which the LM head turns into a block of tokens that do not know "
+        "each other."
+    ),
+    formula="picture: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
+    differs=(
+        "One network answers for all offsets, an MLP of width 256 on the state whose output is added to it, where the "
+        "paper's goes from D to 4·D and gives all k features anew: fewer weights, and k = 1 is exactly EAGLE; later "
+        "offsets may be guessed worse.",
+        "A block has k = 4 features and a picture becomes 8 vectors, where the paper has 5 and 64 of 576 patches: the "
+        "pictures of the bundled target have 64 patches. Training draws how many of the queries are used, so that one "
+        "drafter can be measured at every size; each size may be a little worse than a drafter of its own.",
+        "The tree is chosen anew every round from the probabilities of the round, and a next block goes on behind the "
+        "likeliest path; the paper has one static tree of 63 nodes. At the same size more may be accepted.",
+        "The first future feature comes from the layer itself, normed as EagleVLM's here, and attention has as many "
+        "key heads as query heads, where the paper groups four: the bundled target is too narrow to gain from groups.",
+        LOSSES,
+    ),
+    place=180,
+    drafter=Flash(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=8),),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "video captioning", 2.68, 2.68,
+            "Wang et al. 2025, arXiv:2505.12728, abstract: up to 2.68×", lambda lab: lab.speed("FLASH"), timed=True,
+            home=VISION_TARGET,
+        ),
+        Claim(
+            "acceptance of a block's first token over that of its third", "semi-autoregressive head, k = 5", None, None,
+            "Wang et al. 2025, arXiv:2505.12728, §3.2 (direction)", per_offset, key="offset", home=VISION_TARGET,
+        ),
+    ),
+    suites={
+        "vision": (
+            Setting("FLASH", line="latents"),
+            *(Setting(f"FLASH, {n} of 8", {"latents": n}, line="latents", main=False) for n in (4, 2, 1)),
+        ),
+    },
+    head=Head(
+        FlashNet,
+        "FLASH (Wang et al. 2025, arXiv 2505.12728): learned queries mix the picture's features into latent vectors, "
+        "and one state answers with several future features.",
+        recipe="vision-heads",
+    ),
+    recording=Recording(scene="four-shapes"),
+)  # fmt: skip

@@ -1,0 +1,56 @@
+"""An adapter behind the target's first layers, and a stop where it is unsure."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_2 import TRIMMED
+from workbench.methods.drafters.kangaroo import ExitAdapter, Kangaroo
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "kangaroo",
+    title="Kangaroo (exit adapter)",
+    promise=Promise.EXACT,
+    source=Source(
+        "Kangaroo: lossless self-speculative decoding via double early exiting",
+        "Liu et al.",
+        2024,
+        "https://arxiv.org/abs/2404.18911",
+        "§3",
+    ),
+    teaches="Early layers do not know the next word, but a small adapter behind them can be taught to guess it.",
+    idea=(
+        "The first E layers of the target run over its own cache, and one trained attention behind them guesses "
+        "what the LM head would have read. Drafting stops where the drafter is unsure of itself: the second of the "
+        "two early exits."
+    ),
+    formula="q = softmax( LM head( A( h(E) ) ) ),  go on while max q ≥ η",
+    differs=(
+        "Verification runs the first E layers again instead of going on from the exit states that drafting left, "
+        "which keeps one way to verify for all methods; a round costs E layers' time over the drafted tokens more.",
+        "Drafting stops before the token of which the drafter is unsure, where the paper still verifies it: the test "
+        "then looks at no drawn token, and is exact when sampling too.",
+        "Chains only: of the paper's variant with siblings nothing is built.",
+        TRIMMED,
+    ),
+    place=110,
+    drafter=Kangaroo(),
+    verifier=Lossless(),
+    policies=(Confidence(depth=4), Fixed(depth=4)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Vicuna, Spec-Bench, one sequence", 1.68, 1.68,
+            "Liu et al. 2024, arXiv:2404.18911, abstract: up to 1.68×", lambda lab: lab.speed(), timed=True,
+        ),
+    ),
+    head=Head(
+        ExitAdapter,
+        "Kangaroo's adapter (Liu et al. 2024, arXiv 2404.18911): one attention behind the target's layer "
+        "{exit_layer}.",
+        settings={"loss": "ce_soft:1"},
+    ),
+    recording=Recording(("chat", "story")),
+)  # fmt: skip

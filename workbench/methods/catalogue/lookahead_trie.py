@@ -1,0 +1,50 @@
+"""Every continuation that the text has shown, as one tree."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.prompt_lookup import TINY_COPIER
+from workbench.methods.drafters.trie import LookaheadTrie
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "lookahead-trie",
+    title="Lookahead trie",
+    promise=Promise.EXACT,
+    source=Source(
+        "Lookahead: an inference acceleration framework with lossless generation accuracy",
+        "Zhao et al.",
+        2024,
+        "https://arxiv.org/abs/2312.12728",
+        "§4",
+    ),
+    teaches="When the context offers several continuations, draft them all: one look-up, many branches.",
+    idea=(
+        "Prompt and output are cut into short branches and counted in a trie, in which the newest tokens are "
+        "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
+    ),
+    formula="score = (1 − w) · count in the prompt + w · count in outputs",
+    differs=(
+        "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because a small target pays more for each "
+        "node; τ may be lower where a text offers long copies.",
+        "No share of the nodes is set aside for the prompt's or for the outputs' branches, no word is barred from "
+        "beginning a match, and outputs have no bound of their own besides the whole trie's: the best-scored branches "
+        "take all, and after a common word drafts may be poorer.",
+        "The trie begins empty in every run, where the paper's serves all requests (warm=True does), because a seeded "
+        "run would else depend on those before it; the gain over many requests shows only with it.",
+    ),
+    place=60,
+    drafter=LookaheadTrie(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=8),),
+    claims=(
+        Claim(
+            "speed-up over plain decoding where the text repeats its prompt", "retrieval-augmented service at Alipay",
+            2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (recalled)", lambda lab: lab.on("copy").speed(),
+            timed=True, why=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
+        ),
+    ),
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip

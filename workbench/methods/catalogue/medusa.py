@@ -1,0 +1,57 @@
+"""Heads on the target's last hidden state, and a fixed tree of their guesses."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Head
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.medusa import Medusa, MedusaHeads
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.typical import TypicalAcceptance
+
+DIFFERS = (
+    "All heads share the target's LM head behind a residual block of their own, where the paper gives each head an LM "
+    "head of its own: four of them would be nearly half as large as the bundled target. Heads may be less accurate.",
+    "The heads' losses are summed without the paper's weights 0.8ᵏ, as the released trainer does, so that later heads "
+    "get more of the training.",
+    "By default 12 nodes in 4 levels instead of about 60, because a small target pays more for each node; τ may be "
+    "lower. Medusa-2, which trains the target along, is not built.",
+)
+
+PAPER = Source(
+    "Medusa: simple LLM inference acceleration framework with multiple decoding heads",
+    "Cai et al.",
+    2024,
+    "https://arxiv.org/abs/2401.10774",
+    "§2.1",
+)
+
+HEAD = Head(MedusaHeads, "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.")
+
+METHOD = Method(
+    "medusa",
+    title="Medusa",
+    promise=Promise.EXACT,
+    source=PAPER,
+    teaches="Heads guess several places at once from one hidden state: nearly free, but blind to each other.",
+    idea=(
+        "Extra heads read the target's last hidden state once, and head k guesses the k-th token after the "
+        "newest one, blind to what the other heads guess. A fixed tree combines their best guesses, shaped by "
+        "how often each head was right on held-out text, and one pass of the target verifies it."
+    ),
+    formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
+    differs=DIFFERS,
+    place=80,
+    drafter=Medusa(),
+    verifier=Lossless(),
+    other_verifiers=(TypicalAcceptance(),),
+    policies=(Fixed(),),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,
+            "Cai et al. 2024, arXiv:2401.10774, abstract (over 2.2; README: 2.2 to 3.6; recalled)",
+            lambda lab: lab.speed(), timed=True,
+        ),
+    ),
+    head=HEAD,
+)  # fmt: skip

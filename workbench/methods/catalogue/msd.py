@@ -1,0 +1,73 @@
+"""Words enter with features, patches as they are."""
+
+from __future__ import annotations
+
+from workbench.engine.bundle import VISION_TARGET
+from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.catalogue.eagle_vlm import LOSSES
+from workbench.methods.drafters.msd import MSD, MSDNet
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+NO_ROOM = (
+    f"{WRONG_SCALE}: at most 6 tokens a pass can be had with 5 levels, and {{}} already takes {{}}, because all "
+    "pictures are of one small world; so many scenes are ties that the interval begins at exactly 1."
+)
+
+METHOD = Method(
+    "msd",
+    title="MSD, text and vision decoupled",
+    promise=Promise.EXACT,
+    source=Source(
+        "Speculative decoding reimagined for multimodal large language models",
+        "Lin et al.",
+        2025,
+        "https://arxiv.org/abs/2505.14260",
+        "§3",
+    ),
+    teaches="A patch has no next word: let it enter as what it is, and fuse only words with what follows them.",
+    idea=(
+        "Words enter as in EAGLE; a patch enters as the vector that the projector made of it, without the target's "
+        "hidden state and without a next token. Training goes from text alone to pictures and text."
+    ),
+    formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
+    differs=(
+        "The layer is EagleVLM's here, with its norms on embedding and feature, before the layer and behind it, of "
+        "which EAGLE, on which MSD builds, has none, so that the drafters differ only in how a picture enters; how "
+        "much MSD gains over EAGLE may differ.",
+        "By default 12 nodes, 3 children and 5 levels instead of the paper's 63, 8 and 5, because a small target pays "
+        "more for each node; τ may be lower.",
+        LOSSES,
+        "The two stages of training, text alone and then more and more pictures, are the paper's, but in minutes "
+        "instead of 40 epochs; the first stage may be too short to matter.",
+    ),
+    place=160,
+    drafter=MSD(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=5),),
+    claims=(
+        Claim(
+            "τ over that of a drafter fed everything", "LLaVA-1.5, Qwen2-VL", None, None,
+            "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction)", lambda lab: lab.tau_over("EagleVLM", "MSD"),
+            home=VISION_TARGET,
+            why=("2026-11-22 12:14 UTC", NO_ROOM.format("the drafter that is fed everything", "5.3")),
+        ),
+        Claim(
+            "speed-up over plain decoding", "LLaVA-1.5-7B, greedy", 2.29, 2.29,
+            "Lin et al. 2025, arXiv:2505.14260, abstract: up to 2.29×", lambda lab: lab.speed("MSD"), key="speed",
+            timed=True, home=VISION_TARGET,
+        ),
+    ),
+    suites={
+        "vision": (Setting("MSD"),),
+    },
+    head=Head(
+        MSDNet,
+        "MSD (Lin et al. 2025, arXiv 2505.14260): words enter with feature and next embedding, patches as the vectors "
+        "that the projector made of them. Trained on text alone first, then with pictures more and more often.",
+        recipe="vision-heads",
+        settings={"curriculum": True},
+    ),
+    recording=Recording(scene="four-shapes"),
+)  # fmt: skip

@@ -1,0 +1,45 @@
+"""Drafts that are accepted as often as a dial says."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.oracle import Oracle
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "oracle",
+    title="Oracle with a dial",
+    promise=Promise.SIMULATION,
+    source=Source(
+        "Fast inference from transformers via speculative decoding",
+        "Leviathan et al.",
+        2023,
+        "https://arxiv.org/abs/2211.17192",
+        "§3.1, equation 1: the closed forms it reproduces",
+    ),
+    teaches="Set the acceptance rate; τ is then (1 − aᴷ⁺¹)/(1 − a). It knows the answer, so its speed is moot.",
+    idea=(
+        "The drafter draws from the target's own law mixed with its least likely token, so that every draft is "
+        "accepted with the probability on the dial, whatever came before. It runs the target to draft, so it is "
+        "an instrument and no method: it shows what acceptance alone does to τ."
+    ),
+    formula="q = a · p + (1 − a) · (least likely token);  τ = (1 − aᴷ⁺¹) / (1 − a)",
+    differs=(
+        "It is no method of the paper but a model of its assumption, that every draft is accepted with one "
+        "probability: what it shows is the closed form, up to the probability of the target's least likely token.",
+    ),
+    place=140,
+    drafter=Oracle(),
+    verifier=Lossless(),
+    policies=(Fixed(),),
+    claims=(
+        Claim(
+            "τ / (1 − a⁵)/(1 − a) with the dial at a = 0.8 and drafts of 4", "a closed form", 1.0, 1.0,
+            "Leviathan et al. 2023, arXiv:2211.17192, equation 1",
+            lambda lab: lab.tau_over_closed_form(acceptance=0.8, depth=4), tolerance=0.05,
+        ),
+    ),
+    recording=Recording(params={"acceptance": 0.8}),
+)  # fmt: skip

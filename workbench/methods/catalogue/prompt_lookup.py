@@ -1,0 +1,49 @@
+"""What followed the newest tokens before is proposed again."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import WRONG_SCALE, Claim, Recording, Setting
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.ngram import NGram
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lossless import Lossless
+
+TINY_COPIER = (
+    f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there); it answers the other two "
+    "in words of its own, where a look-up finds next to nothing (τ 1.0 to 1.2). Three prompts far above 1 and two at 1 "
+    "leave an interval that reaches below 1."
+)
+
+METHOD = Method(
+    "prompt-lookup",
+    title="Prompt lookup",
+    promise=Promise.EXACT,
+    source=Source("Prompt lookup decoding", "Saxena", 2023, "https://github.com/apoorvumang/prompt-lookup-decoding"),
+    teaches="Copying from the context is the cheapest draft there is; watch τ fall when nothing repeats.",
+    idea=(
+        "The newest n tokens are looked up in the text so far, and what followed them there is proposed. No "
+        "second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
+    ),
+    formula="draft = x(j+1) … x(j+K), where x(j−n+1) … x(j) equals the newest n tokens",
+    differs=(
+        "By default the newest earlier occurrence is continued, where the original takes the first one "
+        "(occurrence=first), because it usually continues better; drafts and τ differ.",
+        "A continuation that ends with the text is proposed although it is shorter than K tokens, and drafts are not "
+        "cut before the end of a text or a token that a processor forbids, as Hugging Face's are: the text is the "
+        "same, and some places of a draft are wasted.",
+    ),
+    place=40,
+    drafter=NGram(),
+    verifier=Lossless(),
+    policies=(Fixed(depth=10),),
+    claims=(
+        Claim(
+            "speed-up over plain decoding on texts grounded in their input",
+            "summaries and questions about documents, Mistral 7B and others", 2.0, 4.0,
+            "Saxena 2023, README of prompt-lookup-decoding (recalled)", lambda lab: lab.on("copy").speed(), timed=True,
+            why=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
+        ),
+    ),
+    suites={"gpu": (Setting("Prompt lookup"),)},
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip

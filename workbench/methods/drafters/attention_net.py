@@ -1,0 +1,148 @@
+"""One attention over a text with entries of its own: what the layers of trained drafters share."""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.methods.drafters.trained import TrainedNet
+
+ROPE_BASE = 10_000.0
+_Net = TypeVar("_Net", bound="AttentionNet")
+
+
+class Entries:
+    """Keys and values that a drafter keeps for one text: stable ones, and behind them speculative ones.
+
+    Stable entries were computed from features of the target, speculative ones from the drafter's own guesses while it
+    grew a tree. `forget` drops the latter; a verdict always does, even for nodes that were accepted.
+    """
+
+    def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
+        self._buffer = like.new_zeros(2, 1, heads, capacity, head_size)
+        self.stable = self.used = 0
+
+    def put(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
+        """Append keys and values; return all of them, [1, H, used, d] each."""
+        end = self.used + new.shape[3]
+        if end > self._buffer.shape[3]:
+            self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
+            return self.put(new)
+        self._buffer[:, :, :, self.used : end] = new
+        self.used = end
+        keys, values = self._buffer[:, :, :, :end].unbind(0)
+        return keys, values
+
+    def settle(self) -> None:
+        """Make everything stable."""
+        self.stable = self.used
+
+    def keep(self, n: int) -> None:
+        """Make the first n stable, and drop the others."""
+        self.stable = self.used = n
+
+    def forget(self) -> None:
+        """Drop the speculative entries."""
+        self.used = self.stable
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of one entry, keys and values."""
+        return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
+
+
+class Norm(nn.RMSNorm):
+    """RMS norm whose weight follows the number format of what it norms, as mixed precision in training has it."""
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        return torch.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class AttentionNet(TrainedNet):
+    """Causal attention with rotary positions, added to the stream. Subclasses say what else there is, and when to norm.
+
+    Args:
+        width: D, that of the stream.
+        heads: attention heads.
+        context: longest sequence, in positions.
+
+    Raises:
+        ValueError: the heads do not divide the width into heads of an even size.
+    """
+
+    layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
+    """Linear layers that are laid out for drafting."""
+    _rope: Tensor
+
+    def __init__(self, width: int, heads: int, context: int) -> None:
+        super().__init__()
+        if heads < 1 or width % (2 * heads):
+            raise ValueError(f"{heads} heads do not divide {width} numbers into heads of an even size")
+        self.width, self.heads, self.head_size = width, heads, width // heads
+        self.before, self.after = Norm(width, eps=1e-6), Norm(width, eps=1e-6)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self._matrices: dict[str, Matrix] = {}
+        self.register_buffer("_rope", rope_table(context, self.head_size), persistent=False)
+
+    def mix(
+        self,
+        x: Float[Tensor, "B n D"],
+        places: Int[Tensor, " n"],
+        mask: Bool[Tensor, "*b n used"] | None = None,
+        entries: Entries | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        """The stream with what each input reads of the others.
+
+        Args:
+            x: the stream.
+            places: positions in the text.
+            mask: which entries each input sees; None: all entries before it, and itself.
+            entries: keys and values of what came before; the new ones are appended.
+        """
+        n = x.shape[1]
+        queries, keys, values = self._heads(x, places)
+        if entries is not None:
+            keys, values = entries.put(torch.stack([keys, values]))
+            if mask is None and n > 1:
+                mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
+        mixed = nn.functional.scaled_dot_product_attention(
+            queries, keys, values, mask, is_causal=mask is None and n > 1
+        )
+        return self._times("out", mixed.transpose(1, 2).reshape(x.shape), x)
+
+    def _heads(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned by their places, and values: [B, H, n, d] each."""
+        heads = self._times("qkv", self.before(x)).view(*x.shape[:2], 3, self.heads, self.head_size)
+        heads = heads.permute(2, 0, 3, 1, 4)
+        cos, sin = torch.embedding(self._rope, places).chunk(2, -1)  # the sign of the turned half is in the table
+        turned = torch.addcmul(heads[:2] * cos, heads[:2].roll(self.head_size // 2, -1), sin)
+        return turned[0], turned[1], heads[2]
+
+    def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
+        """The product with a linear layer's weight, added to the stream."""
+        matrix = self._matrices.get(name)
+        if matrix is None:
+            y = getattr(self, name)(x)
+            return y if add is None else add + y
+        y = matrix(x.reshape(-1, x.shape[-1]), None if add is None else add.reshape(-1, add.shape[-1]))
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    def settle(self: _Net) -> _Net:
+        """For drafting: no gradients, and on a CPU the weights in the layout that is fast for a few rows."""
+        super().settle()
+        if is_small_on_cpu(self):
+            self._matrices = {name: Matrix.of(getattr(self, name)) for name in self.layers}
+        return self
+
+
+def rope_table(context: int, head_size: int) -> Float[Tensor, "context twice"]:
+    """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x."""
+    rates = ROPE_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    angles = torch.arange(context, dtype=torch.float64).unsqueeze(1) * rates
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos, -sin, sin], 1).float()

@@ -1,0 +1,148 @@
+"""Trees that grow in a draft model: its forwards level by level, and what its cache keeps of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.sampling import sayable, with_history
+from workbench.core.transfer import to_device, to_host
+from workbench.engine.growing import Grower, Growth, WholeLaws
+from workbench.engine.models import Models
+from workbench.engine.parts import LawDrafter, Outcome
+from workbench.engine.request import Row
+from workbench.engine.runner import Runner, Segment, Slot
+from workbench.methods.drafters.draft_model import reach_of, read_committed, unread
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.chain import fit_vocabulary
+from workbench.methods.growers.stochastic_beam import StochasticBeam
+
+
+class GrowthState:
+    """A row of the draft model's cache, and where the nodes of the last tree lie in its scratch."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.scratch_of: dict[int, int] = {}
+
+
+class ModelGrowth(Growth):
+    """A tree that grows in one row of a draft model's cache; begins with what that has not read of the text."""
+
+    def __init__(self, row: Row, source: str) -> None:
+        assert row.models is not None
+        assert row.models.drafter is not None
+        self.runner: Runner = row.models.drafter
+        self.state: GrowthState = row.state
+        super().__init__(row, source, self.runner.device)
+        tokens = unread(row, row.models, self.state.slot)
+        out = self.runner.forward([Segment(self.state.slot, tokens)])
+        self.runner.commit(self.state.slot, range(tokens.shape[0]))
+        self.root = self._laws(out.logits[0, -1:], [[]])
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
+        depth = torch.full_like(tokens, len(self.tokens) - 1)
+        out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
+        return self._laws(out.logits[0], self._paths() if self.row.sampling.needs_history else [])
+
+    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+        """Remember where the nodes that are drafted lie in the cache's scratch."""
+        asked = [*([torch.cat(self.read)] if self.read else []), *([] if kept is None else [kept])]
+        found = to_host(asked)
+        place = {node: i for i, node in enumerate(found[0])} if self.read else {}
+        final = range(self.n) if kept is None else found[-1]
+        self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
+
+    def _paths(self) -> list[list[int]]:
+        """Tokens from the root to each node expanded last."""
+        read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
+        return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self.sees.tolist()]
+
+    def _laws(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> WholeLaws:
+        assert self.row.models is not None
+        logits = fit_vocabulary(logits, self.row.models.target.vocab_size)
+        sampling = self.row.sampling
+        if sampling.needs_history:
+            histories = [to_device([*self.row.committed, *path], self.device) for path in paths]
+            logits = sayable(with_history(logits, sampling, histories))
+        return WholeLaws.of(logits, sampling)
+
+
+@dataclass(frozen=True)
+class TreeFromModel(LawDrafter):
+    """Run a separate model ahead of the target, all nodes of a level at a time.
+
+    Its cache keeps the accepted nodes that it has read; what it has not is fed at the start of the next round.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
+    source: ClassVar[str]
+
+    def prime(self, row: Row, models: Models) -> GrowthState:
+        """Take a row of the draft model's cache and read everything committed but the last token."""
+        return GrowthState(read_committed(row, models))
+
+    def reach(self, row: Row) -> int:
+        """As far as the draft model has positions."""
+        return reach_of(row, row.state.slot)
+
+    def begin(self, row: Row) -> ModelGrowth:
+        """Read what is committed."""
+        return ModelGrowth(row, self.source)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Keep the accepted nodes that were read, up to the first that was not."""
+        assert row.models is not None
+        assert row.models.drafter is not None
+        state: GrowthState = row.state
+        keep = []
+        for node in outcome.verdict.path[: len(outcome.emitted)]:
+            if node not in state.scratch_of:
+                break
+            keep.append(state.scratch_of[node])
+        if state.slot.scratch and all(a < b for a, b in itertools.pairwise(keep)):
+            row.models.drafter.commit(state.slot, keep)
+        state.slot.scratch, state.scratch_of = 0, {}
+
+    def release(self, row: Row, models: Models) -> None:
+        """Give the cache row back."""
+        if models.drafter is not None and row.state is not None:
+            models.drafter.close(row.state.slot)
+
+
+@dataclass(frozen=True)
+class TopKTree(TreeFromModel):
+    """A tree of the draft model's likeliest continuations. See `BestFirst`.
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
+    """
+
+    source: ClassVar[str] = "draft-tree"
+    width: int = param(3, ge=1, le=8, doc="nodes expanded a level, and children offered by each")
+    nodes: int = param(12, ge=1, le=96, doc="nodes verified a round")
+
+    @property
+    def grower(self) -> Grower:
+        return BestFirst(self.width, self.nodes, ranked=False)
+
+
+@dataclass(frozen=True)
+class SampledTree(TreeFromModel):
+    """A tree of continuations drawn from the draft model without replacement. See `StochasticBeam`.
+
+    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S).
+    """
+
+    source: ClassVar[str] = "draft-tree-sampled"
+    width: int = param(3, ge=1, le=8, doc="paths kept a level")
+
+    @property
+    def grower(self) -> Grower:
+        return StochasticBeam(self.width)

@@ -1,0 +1,206 @@
+"""Kangaroo: the target's first layers and a small adapter behind them draft for the whole of it.
+
+An *exit state* h(s) is the residual stream at position s behind the target's E-th layer. The adapter, one attention
+over the exit states of the text, turns it into a guess at the feature that the target's LM head would read there:
+
+    position        s
+    target          x(s) → layers 1 … E → h(s)
+    adapter         h(≤ s) → f̂(s)  →  LM head  →  law of x(s + 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.errors import ModelError
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.request import Row
+from workbench.engine.runner import SCRATCH, Output, Segment, Slot
+from workbench.engine.trimmed import SharedHead
+from workbench.methods.drafters.attention_net import AttentionNet, Entries
+from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.methods.growers.chain import draft_chain
+
+CHUNK = 512
+"""Positions whose exit states are computed at once."""
+
+
+class ExitAdapter(AttentionNet):
+    """One attention between two norms, without a feed-forward: 4 D² weights.
+
+    Args:
+        width: the target's hidden size D.
+        heads: attention heads.
+        exit_layer: E, counted from 1.
+        context: longest sequence, in positions.
+
+    Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
+    """
+
+    kind: ClassVar[str] = "kangaroo"
+
+    def __init__(self, width: int, heads: int, exit_layer: int, context: int = 1024) -> None:
+        super().__init__(width, heads, context)
+        if type(exit_layer) is not int:
+            raise TypeError(f"exit_layer={exit_layer!r:.20} is no whole number")
+        self.exit_layer = exit_layer
+
+    def forward(
+        self, x: Float[Tensor, "B n D"], places: Int[Tensor, " n"], entries: Entries | None = None
+    ) -> Float[Tensor, "B n D"]:
+        """Guesses at features, from exit states at consecutive positions.
+
+        Args:
+            x: exit states.
+            places: their positions in the text.
+            entries: keys and values of what came before; the new ones are appended.
+        """
+        return self.after(self.mix(x, places, None, entries))
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return {"width": self.width, "heads": self.heads, "exit_layer": self.exit_layer}
+
+
+@dataclass(slots=True)
+class KangarooState:
+    """What the drafter knows about one text.
+
+    Attributes:
+        net: the adapter.
+        head: the target's LM head, over the tokens that the adapter keeps.
+        entries: the adapter's keys and values.
+        first: position of the first entry: what stands before it (pictures) the adapter never read.
+        place: position behind the last entry that is true.
+    """
+
+    net: ExitAdapter
+    head: SharedHead
+    entries: Entries
+    first: int
+    place: int
+
+    def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
+        """Guesses at the next features, behind everything read since the last `keep`."""
+        start = self.first + self.entries.used
+        places = torch.arange(start, start + len(states), device=states.device)
+        return self.net(states.unsqueeze(0), places, self.entries)[0]
+
+    def keep(self, place: int) -> None:
+        """Take the entries before a position for true, and drop the others."""
+        self.place = min(place, self.first + self.entries.used)
+        self.entries.keep(self.place - self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyTarget:
+    """The target's first layers with the adapter behind them, asked as if they were a model. See `draft_chain`."""
+
+    models: Models
+    states: Mapping[Slot, KangarooState]
+
+    @property
+    def device(self) -> torch.device:
+        """The target's."""
+        return self.models.target.device
+
+    @property
+    def vocab_size(self) -> int:
+        """The target's."""
+        return self.models.target.vocab_size
+
+    def forward(self, batch: Sequence[Segment], layers: Sequence[int] | None = None) -> Output:
+        """Logits of all tokens behind each segment's tokens; of those that the adapter does not keep, −∞."""
+        target = self.models.target
+        order = sorted(batch, key=lambda segment: segment.slot.index)
+        exit_layer = self.states[order[0].slot].net.exit_layer
+        exits = target.exit_states(order, exit_layer)
+        start = target.clock.mark()
+        guesses = exits.new_zeros(exits.shape)
+        for b, segment in enumerate(order):
+            n = len(segment.tokens)
+            guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
+        logits = self.states[order[0].slot].head.whole(guesses)
+        self.models.meter.add(start, target.clock.mark(), [segment.slot.owner for segment in order])
+        return Output(logits, guesses)
+
+
+@dataclass(frozen=True)
+class Kangaroo(Drafter):
+    """Draft with the target's first layers over its own cache, then a trained adapter with a cache of its own.
+
+    The adapter reads exit states of true tokens only: those of a draft are true as far as it was accepted, so that a
+    verdict cuts its cache and nothing is read twice. After a draft that was accepted whole its last token is read late,
+    together with the next one.
+
+    Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1 (adapter), §3.2 (double early exit: `policy=confidence`).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (ExitAdapter.kind,)
+    reads_target: ClassVar[bool] = True
+
+    def prime(self, row: Row, models: Models) -> KangarooState:
+        """Read the exit states of everything committed but the last token; of pictures none are read."""
+        net, head = load_adapter(models), head_of(ExitAdapter, models)
+        target, slot = models.target, row.place
+        first = 0 if slot.pictured is None else len(slot.pictured.embeds)
+        end = len(row.committed) - 1
+        like = torch.empty(0, dtype=target.dtype, device=target.device)
+        entries = Entries(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
+        state = KangarooState(net, head, entries, min(first, end), min(first, end))
+        target.rewind(slot, state.first)
+        with torch.inference_mode():
+            for at in range(state.first, end, CHUNK):
+                piece = to_device(row.committed[at : min(at + CHUNK, end)], target.device)
+                state.guess(target.exit_states([Segment(slot, piece)], net.exit_layer)[0])
+                target.commit(slot, range(len(piece)))
+        state.keep(end)
+        return state
+
+    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+        """Chains, together: what the adapter has not read yet is fed first."""
+        models = rows[0].models
+        slots = [row.place for row in rows]
+        states = [cast(KangarooState, row.state) for row in rows]
+        for slot, state in zip(slots, states, strict=True):
+            models.target.rewind(slot, state.place)
+        first = [to_device(row.committed[s.place :], models.target.device) for row, s in zip(rows, states, strict=True)]
+        early = EarlyTarget(models, dict(zip(slots, states, strict=True)))
+        try:
+            return draft_chain(rows, early, slots, first, "kangaroo")
+        finally:
+            for row, slot in zip(rows, slots, strict=True):  # the other layers' entries there are as they were
+                slot.length, slot.scratch = len(row.committed) - 1, 0
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Keep what the adapter read of the committed text: the root and what was accepted behind it."""
+        row.state.keep(len(row.committed) - 1)
+        if len(outcome.verdict.path) < len(outcome.tokens):
+            root = len(row.committed) - len(outcome.emitted) - 1
+            row.state.keep(root + 1 + len(outcome.verdict.path))
+
+
+def load_adapter(models: Models) -> ExitAdapter:
+    """The adapter that was trained for a target, loaded once.
+
+    Raises:
+        ModelError: the folder cannot be read, or was made for another target.
+    """
+    net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch it again."), models.target
+    if net.width != target.hidden_size or not 1 <= net.exit_layer < target.n_layers:
+        raise ModelError(
+            f"This exit adapter reads {net.width} numbers behind layer {net.exit_layer}; the target has "
+            f"{target.hidden_size} numbers and {target.n_layers} layers.",
+            "Train one for this target: workbench train chat-heads --set method=kangaroo.",
+        )
+    return net

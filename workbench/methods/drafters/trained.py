@@ -1,0 +1,97 @@
+"""Trained nets of drafters: built from their configuration, read from their folder once for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from workbench.core.errors import ModelError
+from workbench.engine.checksums import check_weights
+from workbench.engine.models import Models
+from workbench.engine.runner import SCRATCH
+from workbench.engine.trimmed import SharedHead
+
+_Net = TypeVar("_Net", bound="TrainedNet")
+
+
+class TrainedNet(nn.Module):
+    """What trained heads have in common; a method declares its own in `Method.head`."""
+
+    kind: ClassVar[str]
+    """Names it in `config.json`, and among what a drafter needs."""
+    begins: ClassVar[tuple[str, ...]] = ()
+    """Parts of names of weights that begin training as the constructor leaves them, and not as small random numbers."""
+    width: int
+    """The target's hidden size D."""
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        raise NotImplementedError
+
+    def config(self) -> dict[str, Any]:
+        """What its configuration says of it: enough for `of`."""
+        return {"hidden_size": self.width, "net": self.sizes}
+
+    @classmethod
+    def of(cls: type[_Net], config: Mapping[str, Any], context: int = 1024) -> _Net:
+        """A net without its weights.
+
+        Args:
+            config: as `config` gave it.
+            context: longest sequence, in positions.
+
+        Raises:
+            KeyError, TypeError, ValueError: the configuration is damaged.
+        """
+        return cls(**config["net"], context=context)
+
+    def settle(self: _Net) -> _Net:
+        """For drafting: no gradients."""
+        return self.eval().requires_grad_(False)
+
+
+def load_trained(kind: type[_Net], models: Models, what: str, again: str) -> _Net:
+    """The trained net of a kind, read once for its target; whether it fits that one, the caller asks.
+
+    Args:
+        kind: of the net.
+        models: with a head of that kind.
+        what: it is called where it cannot be read, "exit adapter".
+        again: what to do then.
+
+    Raises:
+        ModelError: the folder cannot be read, or holds no net of this kind.
+    """
+    info, target = models.heads[kind.kind], models.target
+    key = (kind.kind, info.name)
+    if key not in models.shared:
+        with torch.inference_mode(False):  # packed layers watch their weights, which inference tensors do not allow
+            try:
+                check_weights(info.folder)
+                weights = load_file(info.folder / "model.safetensors")
+                net = kind.of(info.config, target.context + SCRATCH)
+                net.load_state_dict(weights)
+            except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+                why = " ".join(str(error).split())[:300]
+                raise ModelError(f"The {what} in {info.folder} cannot be read: {why}", again) from error
+            models.shared[key] = net.to(target.device, target.dtype).settle()
+    return cast(_Net, models.shared[key])
+
+
+def head_of(kind: type[TrainedNet], models: Models) -> SharedHead:
+    """The target's LM head as the trained net of a kind drafts with it, laid out once.
+
+    Raises:
+        ModelError: the net keeps tokens that the target does not have.
+    """
+    info = models.heads[kind.kind]
+    key = ("head of", kind.kind, info.name)
+    if key not in models.shared:
+        models.shared[key] = SharedHead(models.target.lm_head, info.config)
+    return cast(SharedHead, models.shared[key])

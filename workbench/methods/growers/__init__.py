@@ -1,0 +1,1 @@
+"""Growers: how a draft tree comes of a drafter's laws, one way per file."""

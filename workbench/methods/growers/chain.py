@@ -1,0 +1,134 @@
+"""Drafting a chain token by token from something that gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.draw import Purpose
+from workbench.core.sampling import law, likeliest, pick, sayable, with_history
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, Sampling, chain_parents
+from workbench.engine.growing import goes_on
+from workbench.engine.request import Row
+from workbench.engine.runner import Output, Segment, Slot
+
+Law = Callable[[Row, Tensor], Tensor]
+"""(row, logits [1, V] after penalties) → the law q [1, V] the next drafted token is drawn from."""
+
+
+@runtime_checkable
+class Speaker(Protocol):
+    """What a chain is drafted from: a `Runner`, or what stands before one."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tokens lie."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        ...
+
+    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
+        """Logits behind new tokens, in the order of the rows in the cache."""
+        ...
+
+
+def drafter_law(row: Row, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
+    """The drafter's logits, warped exactly as the target's are."""
+    return law(logits, row.sampling)
+
+
+def fit_vocabulary(logits: Float[Tensor, "*b W"], size: int) -> Float[Tensor, "*b V"]:
+    """Cut or pad logits to the target's vocabulary (models of one family pad their embeddings differently)."""
+    width = logits.shape[-1]
+    if width >= size:
+        return logits[..., :size]
+    return torch.cat([logits, logits.new_full((*logits.shape[:-1], size - width), -torch.inf)], -1)
+
+
+def draft_chain(
+    rows: Sequence[Row],
+    runner: Speaker,
+    slots: Sequence[Slot],
+    first: Sequence[Tensor],
+    source: str,
+    layers: Sequence[int] | None = None,
+    q_law: Law | None = None,
+) -> list[DraftTree]:
+    """Draft chains for several rows in lock-step, one forward a level.
+
+    Greedy rows propose the likeliest token (deterministic: no law is needed). Sampled rows draw from the warped law,
+    which the tree carries for the acceptance test.
+
+    Args:
+        rows: `row.plan` says how deep; a row with a shorter plan stops earlier.
+        runner: what drafts.
+        slots: row of `runner`'s cache for each row.
+        first: tokens [n_i] to feed before the first draft: what the cache lacks, the last committed token among it.
+        source: name for the trace.
+        layers: run only these layers of the model.
+        q_law: how a proposal's law follows from the logits; given, proposals are sampled even when decoding is greedy.
+
+    Returns:
+        One tree a row. The forwards leave their entries in the cache's scratch.
+    """
+    size = rows[0].models.target.vocab_size if rows[0].models is not None else runner.vocab_size
+    depth = max(row.plan.depth for row in rows)
+    sampled = [q_law is not None or not row.sampling.greedy for row in rows]
+    uniforms = [
+        _uniforms(row).to(runner.device, non_blocking=True) if s else None for row, s in zip(rows, sampled, strict=True)
+    ]
+    tokens: list[list[Tensor]] = [[] for _ in rows]
+    laws: list[list[Tensor]] = [[] for _ in rows]
+    active = list(range(len(rows)))
+    feed = list(first)
+    for step in range(depth):
+        order = sorted(active, key=lambda i: slots[i].index) if len(active) > 1 else active
+        out = runner.forward([Segment(slots[i], feed[i]) for i in order], layers=layers)
+        for b, i in enumerate(order):
+            row = rows[i]
+            logits = fit_vocabulary(out.logits[b, feed[i].shape[0] - 1 : feed[i].shape[0]], size)
+            if row.sampling.needs_history:
+                past = to_device(row.committed, logits.device)
+                logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *tokens[i]])]))
+            if logits.dtype in (torch.bfloat16, torch.float16):
+                logits = logits.float()
+            q = (q_law or drafter_law)(row, logits) if sampled[i] else logits
+            if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else q.softmax(1)):
+                active.remove(i)
+                continue
+            u = uniforms[i]
+            token = likeliest(logits) if u is None else pick(q, u[step : step + 1])
+            tokens[i].append(token)
+            laws[i].append(q)
+            feed[i] = token
+        active = [i for i in active if rows[i].plan.depth > step + 1]
+        if not active:
+            break
+    return [_chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source) for i, t in enumerate(tokens)]
+
+
+def _uniforms(row: Row) -> Float[Tensor, " K"]:
+    """One number for each level that is planned, float64 on the host."""
+    return torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
+
+
+def _chain_tree(tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str) -> DraftTree:
+    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits."""
+    n = tokens.shape[0]
+    parents = chain_parents(n, tokens.device)
+    chance = (laws if sampled else laws.softmax(1)).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    if not sampled:
+        return DraftTree(
+            tokens, parents, torch.zeros_like(chance), Sampling.DETERMINISTIC, n, source=source, score=chance
+        )
+    q_of = torch.arange(n + 1, device=tokens.device)
+    q_of[-1] = -1
+    return DraftTree(tokens, parents, chance.log(), Sampling.SAMPLED, n, q=laws, q_of=q_of, source=source)

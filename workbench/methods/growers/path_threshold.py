@@ -1,0 +1,66 @@
+"""Offer what is likely enough along its whole path."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Grower, Growth
+
+MOST_NODES = 96
+"""Nodes of one tree."""
+
+
+@dataclass(frozen=True)
+class PathThreshold(Grower):
+    """Offer every continuation whose probability along its path, by the drafter, reaches a threshold.
+
+    The first level's likeliest token is always offered. Where a level has no room for all, its most promising go in.
+
+    Attributes:
+        threshold: least probability of a node's path from the root.
+        children: most children of a node.
+
+    Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961.
+    """
+
+    threshold: float = 0.1
+    children: int = 4
+
+    def grow(self, growth: Growth, depth: int) -> DraftTree:
+        """All nodes of a level at a time, until none is likely enough."""
+        laws = growth.root
+        path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
+        said, fanout = [], 1
+        for level in range(depth):
+            logq, tokens = laws.best(self.children)
+            reached = path.unsqueeze(1) + logq  # [w, k]
+            offered = reached >= math.log(self.threshold)
+            offered[0, 0] |= level == 0
+            places = offered.nonzero()  # siblings stay in the order of their probability
+            room = MOST_NODES - growth.n
+            if len(places) > room:
+                places = places[reached[offered].topk(room).indices.sort().values]
+            if not len(places):
+                break
+            below, child = places.unbind(1)
+            growth.add(tokens[below, child], below if level else None)
+            path = reached[below, child]
+            said.append(logq[below, child])
+            fanout = tokens.shape[1]
+            if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
+                break
+        growth.close()
+        return DraftTree(
+            tokens=torch.cat(growth.tokens),
+            parents=torch.cat(growth.parents),
+            logq=torch.zeros(growth.n, device=growth.device),
+            sampling=Sampling.DETERMINISTIC,
+            depth=len(said),
+            fanout=fanout,
+            source=growth.source,
+            score=torch.cat(said).exp(),
+        )

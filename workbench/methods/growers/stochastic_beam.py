@@ -1,0 +1,89 @@
+"""A tree whose siblings are sampled without replacement, spread over the levels by a stochastic beam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.draw import Purpose
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Grower, Growth
+
+
+@dataclass(frozen=True)
+class StochasticBeam(Grower):
+    """Gumbel-perturb the log-probability of every path, keep the `width` largest of each level.
+
+    φ is a path's log-probability and G its perturbed value. A child gets φ + Gumbel noise, conditioned on the largest
+    of its siblings being its parent's G, and the level keeps the largest values over all parents. Siblings in falling
+    order are then a sample without replacement, and how many of a node's children survive depends on values alone,
+    never on identities: so recursive rejection keeps the target's law.
+
+    Attributes:
+        width: paths kept a level.
+
+    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S); Kool et al. 2019, stochastic beam search,
+    arXiv:1903.06059, Algorithm 1. When decoding is greedy the laws are point masses and the tree is a chain.
+    """
+
+    width: int = 3
+
+    def grow(self, growth: Growth, depth: int) -> DraftTree:
+        """`depth` levels of at most `width` nodes."""
+        row = growth.row
+        p = _drawn_from(growth.root.whole(), row.sampling.greedy)
+        laws, law_of = [p], [0]  # law_of[i + 1]: row of `laws` for node i's children
+        phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
+        value = torch.zeros(1, dtype=torch.float64, device=growth.device)
+        logq: list[Tensor] = []
+        for level in range(depth):
+            u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+            child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
+            flat = child_value.reshape(-1)
+            k = min(self.width, int(torch.isfinite(flat).sum()))
+            top = flat.topk(k)  # falling: siblings come out in their order
+            parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
+            logq.append(p[parent, token].log())
+            phi, value = child_phi.reshape(-1)[top.indices], top.values
+            growth.add(token, parent if level else None)
+            if level + 1 == depth or not growth.goes_on(said := growth.expand()):
+                law_of += [-1] * k
+                break
+            p = _drawn_from(said.whole(), row.sampling.greedy)
+            law_of += range(law_of[-1] + 1, law_of[-1] + 1 + k)  # every node of the level has a law of its own
+            laws.append(p)
+        growth.close()
+        return DraftTree(
+            tokens=torch.cat(growth.tokens),
+            parents=torch.cat(growth.parents),
+            logq=torch.cat(logq),
+            sampling=Sampling.WITHOUT_REPLACEMENT,
+            depth=depth,
+            fanout=self.width,
+            q=torch.cat(laws),
+            q_of=to_device(law_of, growth.device),
+            source=growth.source,
+        )
+
+
+def _drawn_from(p: Float[Tensor, "w V"], greedy: bool) -> Float[Tensor, "w V"]:
+    """The laws that siblings are drawn from: when decoding is greedy, the likeliest token alone."""
+    return torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0) if greedy else p
+
+
+def _perturb(
+    p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
+) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
+    """(φ, G) of all children: Gumbel values whose largest, for each parent, is the parent's G. u: uniforms, float64."""
+    child_phi = phi.unsqueeze(1) + p.log()
+    g = child_phi - torch.log(-torch.log(u.clamp(1e-300, 1 - 1e-16)))
+    top = g.amax(1, keepdim=True)
+    g_parent = value.unsqueeze(1)
+    v = g_parent - g + torch.log1p(-torch.exp((g - top).clamp(max=0)))
+    conditioned = g_parent - v.clamp(min=0) - torch.log1p(torch.exp(-v.abs()))
+    conditioned = torch.where(g == top, g_parent.expand_as(g), conditioned)
+    return child_phi, torch.where(p > 0, conditioned, -torch.inf)

@@ -1,0 +1,353 @@
+"""Scenes: what is in a picture, drawn from a seed; geometry only, no pixels.
+
+All distances are in pixels of the finished picture of 64 × 64; y grows downward. What a caption says about a scene is
+never a matter of taste: no object lies near a border between two positions or two sizes, and no two objects are so
+nearly level that their order could be disputed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+
+from workbench.scenes.outline import covered
+
+SIDE = 64
+"""Width and height of a picture in pixels."""
+
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black")
+SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
+SIZES = ("small", "large")
+EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
+"""Longer side of an object's bounding box, by size."""
+_FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
+"""Longest side on a freehand sheet, by the number of shapes: with few of them people fill the sheet."""
+FREEHAND = 0.25
+"""Share of freehand sheets among the scenes."""
+WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
+POSITIONS = (
+    ("top left", "top", "top right"),
+    ("left", "middle", "right"),
+    ("bottom left", "bottom", "bottom right"),
+)
+FILLS = ("solid", "outline", "scribble", "bordered")
+STROKES = "strokes"
+"""Fill of a cross that is two strokes of a pen."""
+
+_MARGIN = 1.6  # no centre is nearer to a border between two positions
+_GAP = 2.5  # no two centres are nearer in x, so that the order from left to right is clear
+_LEVEL, _APART = 3.0, 6.5  # |dy| below the first is beside, above the second above or below; never in between
+
+
+@dataclass(frozen=True)
+class Item:
+    """One coloured shape.
+
+    Attributes:
+        shape: One of `SHAPES`.
+        colour: One of `COLOURS`.
+        size: One of `SIZES`.
+        x: Centre.
+        y: Centre.
+        extent: Longer side of the bounding box.
+        aspect: Height by width.
+        turn: Rotation in degrees.
+        fill: One of `FILLS`, or `STROKES`.
+        wobble: Unsteadiness of the outline, 0 for a ruler's; share of the radius.
+        stroke: Width of the outline.
+        shade: Seed of the exact colour and of the hand's unsteadiness.
+    """
+
+    shape: str
+    colour: str
+    size: str
+    x: float
+    y: float
+    extent: float
+    aspect: float = 1.0
+    turn: float = 0.0
+    fill: str = "solid"
+    wobble: float = 0.0
+    stroke: float = 1.5
+    shade: int = 0
+
+    @property
+    def name(self) -> str:
+        """Size, colour and shape."""
+        return f"{self.size} {self.colour} {self.shape}"
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A word or number drawn in the picture.
+
+    Attributes:
+        text: What is written.
+        colour: One of `COLOURS`.
+        x: Centre.
+        y: Centre.
+        height: Font size.
+        turn: Rotation in degrees.
+    """
+
+    text: str
+    colour: str
+    x: float
+    y: float
+    height: float
+    turn: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """Number or word."""
+        return "number" if self.text.isdigit() else "word"
+
+    @property
+    def width(self) -> float:
+        """Width of the text, about."""
+        return 0.66 * self.height * len(self.text)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture's contents.
+
+    Attributes:
+        items: The shapes from left to right.
+        writing: What is written, if anything.
+        overlaps: Pairs of indices of `items` that overlap, the smaller index first.
+        order: Indices of `items` in the order in which they are drawn.
+        sketch: Drawn by hand rather than by ruler.
+        background: Red, green and blue, 0 to 255.
+        noise: Standard deviation of the pixel noise, in steps of 255.
+        seed: Seed of the noise.
+    """
+
+    items: tuple[Item, ...]
+    writing: Writing | None = None
+    overlaps: frozenset[tuple[int, int]] = frozenset()
+    order: tuple[int, ...] = field(default=())
+    sketch: bool = False
+    background: tuple[int, int, int] = (255, 255, 255)
+    noise: float = 0.0
+    seed: int = 0
+
+    def overlapping(self, index: int) -> list[int]:
+        """Return the items that overlap one item."""
+        return sorted({a + b - index for a, b in self.overlaps if index in (a, b)})
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the scene is kept out of training, by a hash of its contents."""
+        text = ";".join(f"{item.name} {place(item.x, item.y)}" for item in self.items)
+        return hashlib.sha256(f"{text};{self.writing and self.writing.text}".encode()).digest()[0] < 16
+
+
+def place(x: float, y: float) -> str:
+    """Return the name of a position.
+
+    >>> place(10, 10), place(32, 30)
+    ('top left', 'middle')
+    """
+    third = SIDE / 3
+    return POSITIONS[min(2, max(0, int(y // third)))][min(2, max(0, int(x // third)))]
+
+
+def _clear(x: float, y: float) -> bool:
+    return all(abs(v - border) > _MARGIN for v in (x, y) for border in (SIDE / 3, 2 * SIDE / 3))
+
+
+def _reach(item: Item) -> float:
+    """Radius of a circle about the item."""
+    return item.extent / 2 * {"square": 1.25, "circle": 1.0, "cross": 1.08}.get(item.shape, 1.05)
+
+
+def draw_scene(
+    rng: random.Random, count: int | None = None, sketch: bool | None = None, freehand: bool = False
+) -> Scene:
+    """Draw a scene at random.
+
+    Args:
+        rng: Source of randomness.
+        count: Number of shapes, 0 to 6; at random by default.
+        sketch: Whether it is drawn by hand; at random by default.
+        freehand: As people draw on an empty sheet: one to four shapes, often larger, crosses of two strokes.
+    """
+    hand = rng.random() < 0.45 if sketch is None else sketch
+    often = (0, 5, 5, 3, 1) if freehand else (2, 12, 18, 24, 22, 14, 8)
+    count = rng.choices(range(len(often)), often)[0] if count is None else count
+    background = _background(rng, hand)
+    dark = sum(background) < 330
+    while True:
+        scene = _try_scene(rng, count, hand, background, dark, freehand)
+        if scene is not None:
+            return scene
+
+
+def _try_scene(
+    rng: random.Random, count: int, hand: bool, background: tuple[int, int, int], dark: bool, freehand: bool
+) -> Scene | None:
+    colours = [colour for colour in COLOURS if not (dark and colour in {"black", "purple", "blue"})]
+    writing = _writing(rng, colours) if rng.random() < (0.3 if count else 0.6) else None
+    items: list[Item] = []
+    wants = rng.random() < 0.35  # an overlap
+    overlaps: set[tuple[float, float]] = set()
+    names = rng.sample([(c, s) for c in colours for s in SHAPES], count)
+    if count > 1 and rng.random() < 0.4:  # more to count: one colour or one shape again
+        i, j = rng.sample(range(count), 2)
+        twin = (names[i][0], rng.choice(SHAPES)) if rng.random() < 0.5 else (rng.choice(colours), names[i][1])
+        if twin not in names:
+            names[j] = twin
+    for colour, shape in names:
+        for _ in range(30):
+            others = [item for item in items if item.colour != colour] if wants and not overlaps else []
+            partner = rng.choice(others) if others else None
+            item = _item(rng, colour, shape, hand, count, partner)
+            item = _freehand(rng, item, hand, count) if freehand else item
+            if _fits(item, items, writing, partner):
+                items.append(item)
+                if partner:
+                    overlaps.add((item.x, partner.x))
+                break
+        else:
+            return None
+    items.sort(key=lambda item: item.x)
+    at = {item.x: i for i, item in enumerate(items)}
+    pairs = frozenset((min(at[a], at[b]), max(at[a], at[b])) for a, b in overlaps)
+    if any(not _vertical_clear(a, b) for a, b in pairwise(items)):
+        return None
+    for (i, one), (j, two) in combinations(enumerate(items), 2):
+        shared = covered(one, two)
+        if not (0.05 <= shared <= 0.45 if (i, j) in pairs else shared == 0.0):
+            return None
+    order = list(range(count))
+    rng.shuffle(order)
+    order.sort(key=lambda i: -items[i].extent)  # the small ones on top
+    noise = rng.choice((0.0, 1.0, 3.0, 6.0)) if not hand else rng.choice((0.0, 0.0, 2.0))
+    return Scene(tuple(items), writing, pairs, tuple(order), hand, background, noise, rng.getrandbits(31))
+
+
+def _vertical_clear(a: Item, b: Item) -> bool:
+    return not _LEVEL < abs(a.y - b.y) < _APART
+
+
+def relation(item: Item, other: Item, overlap: bool) -> str:
+    """Return how an item lies to another: overlapping, above, below or beside."""
+    if overlap:
+        return "overlapping"
+    dy = item.y - other.y
+    return "beside" if abs(dy) <= (_LEVEL + _APART) / 2 else "above" if dy < 0 else "below"
+
+
+def _item(rng: random.Random, colour: str, shape: str, hand: bool, count: int, partner: Item | None) -> Item:
+    size = rng.choices(SIZES, (0.7, 0.3) if count > 4 else (0.5, 0.5))[0]
+    extent = rng.uniform(*EXTENTS[size])
+    if partner:
+        reach = (extent + partner.extent) / 2
+        angle, distance = rng.uniform(0, 2 * math.pi), rng.uniform(0.62, 0.78) * reach
+        x, y = partner.x + distance * math.cos(angle), partner.y + distance * math.sin(angle)
+    else:
+        half = extent / 2 + 1
+        x, y = rng.uniform(half, SIDE - half), rng.uniform(half, SIDE - half)
+    steep = {"circle": 0, "cross": 12, "square": 12, "heart": 12, "triangle": 14, "star": 18}[shape]
+    turn = rng.uniform(-steep, steep)
+    if shape == "triangle" and rng.random() < 0.15:
+        turn += rng.choice((90, 180, 270))
+    fills = rng.choices(FILLS, (4, 4, 3, 2) if hand else (8, 1, 0, 3))[0]
+    return Item(
+        shape,
+        colour,
+        size,
+        round(x, 2),
+        round(y, 2),
+        round(extent, 2),
+        round(rng.uniform(0.86, 1.16), 3),
+        round(turn, 1),
+        fills,
+        round(rng.uniform(0.01, 0.055), 3) if hand else 0.0,
+        round(rng.uniform(1.0, 2.6 if size == "small" else 3.4), 2),
+        rng.getrandbits(31),
+    )
+
+
+def _freehand(rng: random.Random, item: Item, hand: bool, count: int) -> Item:
+    """Return the item as somebody with an empty sheet would have drawn it."""
+    fill = STROKES if hand and item.shape == "cross" and rng.random() < 0.5 else item.fill
+    if rng.random() < 0.4:
+        return replace(item, fill=fill)
+    extent = rng.uniform(EXTENTS["large"][1], _FREEHAND_MOST[min(count, len(_FREEHAND_MOST) - 1)])
+    half = extent / 2 + 1
+    x, y = (round(rng.uniform(half, SIDE - half), 2) for _ in range(2))
+    stroke = round(rng.uniform(1.0, 4.5), 2)
+    return replace(item, size="large", extent=round(extent, 2), x=x, y=y, stroke=stroke, fill=fill)
+
+
+def _fits(item: Item, items: list[Item], writing: Writing | None, partner: Item | None) -> bool:
+    half = item.extent / 2
+    if not (half + 0.5 <= item.x <= SIDE - half - 0.5 and half + 0.5 <= item.y <= SIDE - half - 0.5):
+        return False
+    if not _clear(item.x, item.y):
+        return False
+    if writing and (
+        abs(item.x - writing.x) < half + writing.width / 2 + 1.5
+        and abs(item.y - writing.y) < half + writing.height / 2 + 0.5
+    ):
+        return False
+    for other in items:
+        if abs(item.x - other.x) < _GAP:
+            return False
+        if other is not partner:
+            apart = math.hypot(item.x - other.x, item.y - other.y)
+            if apart < _reach(item) + _reach(other) + 1.5:
+                return False
+    return True
+
+
+def _writing(rng: random.Random, colours: list[str]) -> Writing:
+    text = str(rng.randrange(10) if rng.random() < 0.4 else rng.randrange(10, 100))
+    text = rng.choice(WORDS) if rng.random() < 0.5 else text
+    colour = rng.choice(["black", *colours] if "black" in colours else colours)
+    height = rng.uniform(12, 17)
+    while True:
+        half = 0.33 * height * len(text) + 1
+        x, y = rng.uniform(half, SIDE - half), rng.uniform(height / 2 + 1, SIDE - height / 2 - 1)
+        if _clear(x, y):
+            return Writing(text, colour, round(x, 2), round(y, 2), round(height, 2), round(rng.uniform(-6, 6), 1))
+
+
+def _background(rng: random.Random, hand: bool) -> tuple[int, int, int]:
+    kind = rng.random()
+    if kind < (0.75 if hand else 0.35):
+        return (255, 255, 255)
+    if kind < 0.9:
+        grey = rng.randrange(222, 250)
+        return (grey + rng.randrange(-4, 6), grey + rng.randrange(-4, 6), grey + rng.randrange(-14, 6))
+    if kind < 0.93 or hand:
+        grey = rng.randrange(190, 225)
+        return (grey, grey, grey)
+    grey = rng.randrange(28, 52)
+    return (grey, grey, grey + rng.randrange(0, 10))
+
+
+def scenes(
+    seed: int, held_out: bool, sketch: bool | None = None, count: int | None = None, freehand: float = FREEHAND
+) -> Iterator[Scene]:
+    """Yield scenes without end, either those for training or those kept out of it.
+
+    Args:
+        seed: Seed of the stream.
+        held_out: Which of the two.
+        sketch: Only scenes drawn by hand, or only others; both by default.
+        count: Only scenes of so many shapes.
+        freehand: Share of freehand sheets; the other scenes are the same whatever it is.
+    """
+    rng, other = random.Random(f"scenes/{seed}/{held_out}"), random.Random(f"freehand/{seed}/{held_out}")
+    while True:
+        free = other.random() < freehand
+        scene = draw_scene(other if free else rng, count, sketch, free)
+        if scene.held_out == held_out:
+            yield scene

@@ -1,0 +1,396 @@
+"""What is asked about a scene, and the answers, which follow from the scene's geometry.
+
+Every answer comes in three styles: `plain`, which the bundled target speaks, and two paraphrases. A drafter that
+learns from answers of all styles does not yet know how its target talks; one that learns from the target's own does
+(self-data distillation, MASSV, arXiv 2505.10526).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from workbench.scenes.scene import COLOURS, POSITIONS, SHAPES, SIZES, Item, Scene, Writing, place, relation
+
+STYLES = ("plain", "list", "chatty")
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six")
+_BESIDE = 4.0  # nearer than this in x or y, nobody asks which of two is further left or higher
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question about a scene and its answers.
+
+    Attributes:
+        kind: Name in `QUESTIONS`.
+        question: What the user says.
+        answers: One right answer per style.
+        named: Indices of the scene's items that the question names, in its order.
+    """
+
+    kind: str
+    question: str
+    answers: tuple[str, str, str]
+    named: tuple[int, ...] = ()
+
+    @property
+    def answer(self) -> str:
+        """The answer that the bundled target should give."""
+        return self.answers[0]
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a shape's name.
+
+    >>> plural("star"), plural("cross")
+    ('stars', 'crosses')
+    """
+    return f"{noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def where(item: Item | Writing) -> str:
+    """Return the position of an object as a phrase.
+
+    >>> where(Writing("7", "red", 10, 30, 12))
+    'on the left'
+    """
+    name = place(item.x, item.y)
+    return {"middle": "in the middle", "left": "on the left", "right": "on the right"}.get(name, f"at the {name}")
+
+
+def link(scene: Scene, index: int) -> str:
+    """Return how an item lies to the one before it."""
+    return relation(scene.items[index], scene.items[index - 1], (index - 1, index) in scene.overlaps)
+
+
+def _further_overlaps(scene: Scene) -> list[tuple[Item, Item]]:
+    return [(scene.items[b], scene.items[a]) for a, b in sorted(scene.overlaps) if b != a + 1]
+
+
+def _short(item: Item) -> str:
+    return f"{item.colour} {item.shape}"
+
+
+def _plain_caption(scene: Scene) -> str:
+    items = scene.items
+    if not items:
+        text = "There are no shapes."
+    elif len(items) == 1:
+        text = f"There is one shape: a {items[0].name} {where(items[0])}."
+    else:
+        parts = [f"a {items[0].name} {where(items[0])}"]
+        parts += [f"a {item.name} {where(item)}, {link(scene, i)} it" for i, item in enumerate(items[1:], 1)]
+        text = f"There are {NUMBERS[len(items)]} shapes. From left to right: {'; '.join(parts)}."
+    for later, earlier in _further_overlaps(scene):
+        text += f" The {_short(later)} overlaps the {_short(earlier)}."
+    if written := scene.writing:
+        text += f" The {written.kind} {written.text} is written {where(written)} in {written.colour}."
+    return text
+
+
+def _list_caption(scene: Scene) -> str:
+    lines = []
+    for i, item in enumerate(scene.items):
+        tail = f"; {link(scene, i)} number {i}" if i else ""
+        lines.append(f"{i + 1}. {item.shape}, {item.colour}, {item.size}, {place(item.x, item.y)}{tail}")
+    for later, earlier in _further_overlaps(scene):
+        lines.append(f"overlap: {_short(earlier)}, {_short(later)}")
+    if scene.writing:
+        text = scene.writing
+        lines.append(f"text: {text.text}, {text.colour}, {place(text.x, text.y)}")
+    return "\n".join(lines) or "nothing"
+
+
+def _chatty_caption(scene: Scene) -> str:
+    items = scene.items
+    text = f"I can see {NUMBERS[len(items)]} thing{'s' * (len(items) != 1)} in this picture."
+    for i, item in enumerate(items):
+        start = "The first one" if i == 0 else "Next to the right, the following one" if i % 2 else "After that one"
+        text += f" {start} is a {item.colour} {item.shape}. It is {item.size} and lies {where(item)}"
+        text += f", {link(scene, i)} the {_short(items[i - 1])}." if i else "."
+    for later, earlier in _further_overlaps(scene):
+        text += f" By the way, the {_short(earlier)} and the {_short(later)} overlap."
+    if scene.writing:
+        text += f" Somebody wrote {scene.writing.text} {where(scene.writing)}, in {scene.writing.colour}."
+    return text
+
+
+def _caption(scene: Scene, rng: random.Random) -> Ask:
+    question = rng.choice(
+        (
+            "Describe every object, left to right.",
+            "Describe the picture.",
+            "Describe the image in detail.",
+            "What do you see?",
+            "What is in the picture?",
+            "List all objects with size, colour, shape and place.",
+            "Describe this drawing.",
+        )
+    )
+    return Ask("caption", question, (_plain_caption(scene), _list_caption(scene), _chatty_caption(scene)))
+
+
+def refer(scene: Scene, item: Item, rng: random.Random) -> str:
+    """Return words that fit one item of the scene only."""
+    alone = sum(other.shape == item.shape for other in scene.items) == 1
+    return item.shape if alone and rng.random() < 0.4 else item.name if rng.random() < 0.2 else _short(item)
+
+
+def _count(scene: Scene, rng: random.Random) -> Ask:
+    kind = rng.random()
+    if kind < 0.4:
+        n, what = len(scene.items), "shapes"
+        question = rng.choice(("How many shapes are there?", "How many objects are there?", "Count the shapes."))
+    else:
+        by_colour = kind < 0.7
+        values = [item.colour if by_colour else item.shape for item in scene.items]
+        value = rng.choice(values) if values and rng.random() < 0.8 else rng.choice(COLOURS if by_colour else SHAPES)
+        n = values.count(value)
+        what = f"{value} shapes" if by_colour else plural(value)
+        question = rng.choice((f"How many {what} are there?", f"Count the {what}."))
+    return Ask("count", question, (NUMBERS[n], str(n), f"I count {NUMBERS[n]} of them."))
+
+
+def _short_answer(kind: str, question: str, value: str, subject: str = "it", named: tuple[int, ...] = ()) -> Ask:
+    answers = (value, f"answer: {value}", f"As far as I can see, {subject} is {value}.")
+    return Ask(kind, question, answers, named)
+
+
+def _colour(scene: Scene, rng: random.Random) -> Ask | None:
+    alone = [i for i in scene.items if sum(o.shape == i.shape for o in scene.items) == 1]
+    if not alone:
+        return None
+    item = rng.choice(alone)
+    word = rng.choice(("colour", "color"))
+    question = rng.choice((f"What {word} is the {item.shape}?", f"Which {word} has the {item.shape}?"))
+    return _short_answer("colour", question, item.colour, named=(scene.items.index(item),))
+
+
+def _shape(scene: Scene, rng: random.Random) -> Ask | None:
+    alone = [i for i in scene.items if sum(o.colour == i.colour for o in scene.items) == 1]
+    if not alone:
+        return None
+    item = rng.choice(alone)
+    question = rng.choice(
+        (f"What shape is {item.colour}?", f"What is the {item.colour} shape?", f"Which shape is {item.colour}?")
+    )
+    return _short_answer("shape", question, item.shape, named=(scene.items.index(item),))
+
+
+def _size(scene: Scene, rng: random.Random) -> Ask | None:
+    if not scene.items:
+        return None
+    item = rng.choice(scene.items)
+    name = item.shape if sum(o.shape == item.shape for o in scene.items) == 1 else _short(item)
+    question = rng.choice((f"How big is the {name}?", f"Is the {name} small or large?", f"What size is the {name}?"))
+    return _short_answer("size", question, item.size, named=(scene.items.index(item),))
+
+
+def _place(scene: Scene, rng: random.Random) -> Ask | None:
+    if not scene.items:
+        return None
+    item = rng.choice(scene.items)
+    question = f"Where is the {refer(scene, item, rng)}?"
+    return _short_answer("place", question, where(item), named=(scene.items.index(item),))
+
+
+def _relation(scene: Scene, rng: random.Random) -> Ask | None:
+    if len(scene.items) < 2:
+        return None
+    one, two = rng.sample(scene.items, 2)
+    dx, dy = one.x - two.x, one.y - two.y
+    asked = [("left of", dx < 0), ("right of", dx > 0)] if abs(dx) >= _BESIDE else []
+    asked += [("above", dy < 0), ("below", dy > 0)] if abs(dy) >= _BESIDE else []
+    if not asked:
+        return None
+    word, true = rng.choice(asked)
+    question = f"Is the {refer(scene, one, rng)} {word} the {refer(scene, two, rng)}?"
+    named = (scene.items.index(one), scene.items.index(two))
+    return _short_answer("relation", question, "yes" if true else "no", "the answer", named)
+
+
+def _direction(scene: Scene, rng: random.Random) -> Ask | None:
+    pairs = [
+        (one, two)
+        for one in scene.items
+        for two in scene.items
+        if abs(one.x - two.x) >= _BESIDE and abs(one.y - two.y) >= _BESIDE
+    ]
+    if not pairs:
+        return None
+    one, two = rng.choice(pairs)
+    across, along = "left" if one.x < two.x else "right", "above" if one.y < two.y else "below"
+    question = f"Where is the {refer(scene, one, rng)}, seen from the {refer(scene, two, rng)}?"
+    named = (scene.items.index(one), scene.items.index(two))
+    return _short_answer("direction", question, f"{along} it, to the {across}", named=named)
+
+
+def _neighbour(scene: Scene, rng: random.Random) -> Ask | None:
+    if not scene.items:
+        return None
+    index = rng.randrange(len(scene.items))
+    side = rng.choice((-1, 1))
+    name = refer(scene, scene.items[index], rng)
+    word = "left" if side < 0 else "right"
+    question = rng.choice((f"What is the next shape {word} of the {name}?", f"What comes next {word} of the {name}?"))
+    other = index + side
+    value = f"a {scene.items[other].name}" if 0 <= other < len(scene.items) else "nothing"
+    return _short_answer("neighbour", question, value, named=(index,))
+
+
+def _furthest(scene: Scene, rng: random.Random) -> Ask | None:
+    if len(scene.items) < 2:
+        return None
+    word, key, sign = rng.choice((("left", "x", 1), ("right", "x", -1), ("up", "y", 1), ("down", "y", -1)))
+    ranked = sorted(scene.items, key=lambda item: sign * getattr(item, key))
+    if key == "y" and abs(ranked[0].y - ranked[1].y) < _BESIDE:
+        return None
+    question = rng.choice((f"Which shape is furthest {word}?", f"What is furthest {word}?"))
+    return _short_answer("furthest", question, f"a {ranked[0].name}")
+
+
+def _exists(scene: Scene, rng: random.Random) -> Ask:
+    names = {_short(item) for item in scene.items}
+    if names and rng.random() < 0.5:
+        name = rng.choice(sorted(names))
+    elif scene.items:  # near misses: one of the two words fits
+        item = rng.choice(scene.items)
+        name = f"{rng.choice(COLOURS)} {item.shape}" if rng.random() < 0.5 else f"{item.colour} {rng.choice(SHAPES)}"
+    else:
+        name = f"{rng.choice(COLOURS)} {rng.choice(SHAPES)}"
+    article = "an" if name.startswith("o") else "a"
+    question = rng.choice((f"Is there {article} {name}?", f"Do you see {article} {name}?"))
+    named = tuple(i for i, item in enumerate(scene.items) if _short(item) == name)
+    return _short_answer("exists", question, "yes" if named else "no", "the answer", named)
+
+
+def _overlap(scene: Scene, rng: random.Random) -> Ask | None:
+    if not scene.items:
+        return None
+    if len(scene.items) > 1 and rng.random() < 0.4:
+        value = "yes" if scene.overlaps else "no"
+        return _short_answer("overlap", "Do any shapes overlap?", value, "the answer")
+    touched = sorted({index for pair in scene.overlaps for index in pair})
+    index = rng.choice(touched) if touched and rng.random() < 0.7 else rng.randrange(len(scene.items))
+    others = scene.overlapping(index)
+    value = f"a {scene.items[others[0]].name}" if others else "nothing"
+    question = f"What overlaps the {refer(scene, scene.items[index], rng)}?"
+    return _short_answer("overlap", question, value, named=(index,))
+
+
+def _reading(scene: Scene, rng: random.Random) -> Ask:
+    text = scene.writing
+    question = rng.choice(
+        (
+            "What is written?",
+            "What does the text say?",
+            "Read the text.",
+            "What is written in the picture?",
+            "What does it say?",
+        )
+    )
+    if text and rng.random() < 0.5:
+        question = f"What {text.kind} is written?"
+    return _short_answer("reading", question, text.text if text else "nothing")
+
+
+def _list(scene: Scene, rng: random.Random) -> Ask | None:
+    if not scene.items:
+        return None
+    attribute = rng.choice(("colour", "shape"))
+    value = ", ".join(getattr(item, attribute) for item in scene.items)
+    question = f"List the {attribute}s from left to right."
+    return Ask("list", question, (value, value.replace(", ", "\n"), f"From the left I see {value}."))
+
+
+QUESTIONS: dict[str, Callable[[Scene, random.Random], Ask | None]] = {
+    "caption": _caption,
+    "count": _count,
+    "colour": _colour,
+    "shape": _shape,
+    "size": _size,
+    "place": _place,
+    "relation": _relation,
+    "direction": _direction,
+    "neighbour": _neighbour,
+    "furthest": _furthest,
+    "exists": _exists,
+    "overlap": _overlap,
+    "reading": _reading,
+    "list": _list,
+}
+"""All kinds of question; one that does not fit a scene gives None."""
+
+
+def ask(kind: str, scene: Scene, rng: random.Random) -> Ask | None:
+    """Ask one kind of question about a scene; None where it does not fit."""
+    return QUESTIONS[kind](scene, rng)
+
+
+def ask_some(scene: Scene, count: int, rng: random.Random, favoured: Sequence[str] = ()) -> list[Ask]:
+    """Ask for the caption and `count` other things about a scene.
+
+    Args:
+        scene: The scene.
+        count: Number of questions next to the caption.
+        rng: Source of randomness.
+        favoured: Kinds that are asked for five times as often as others.
+    """
+    asked = [_caption(scene, rng)]
+    kinds = [kind for kind in QUESTIONS if kind != "caption"]
+    kinds += [kind for kind in favoured for _ in range(4)]
+    while len(asked) <= count:
+        question = ask(rng.choice(kinds), scene, rng)
+        if question:
+            asked.append(question)
+    return asked
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a plain caption says of one object.
+
+    Attributes:
+        size: Its size.
+        colour: Its colour.
+        shape: Its shape.
+        place: Its position.
+        relation: How it lies to the object before; empty for the first.
+    """
+
+    size: str
+    colour: str
+    shape: str
+    place: str
+    relation: str
+
+
+_OBJECT = re.compile(
+    rf"a ({'|'.join(SIZES)}) ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)}) (?:at|in|on) the"
+    rf" ({'|'.join(sorted({name for row in POSITIONS for name in row}, key=len, reverse=True))})"
+    r"(?:, (above|below|beside|overlapping) it)?"
+)
+
+
+def read_caption(text: str) -> list[Said]:
+    """Return the objects that a plain caption names, in its order.
+
+    >>> read_caption("There is one shape: a large red star at the top left.")
+    [Said(size='large', colour='red', shape='star', place='top left', relation='')]
+    """
+    return [Said(*(part or "" for part in found.groups())) for found in _OBJECT.finditer(text)]
+
+
+LEXICON: dict[str, tuple[str, ...]] = {
+    "colour": COLOURS,
+    "shape": tuple(name for shape in SHAPES for name in (shape, plural(shape))),
+    "size": SIZES,
+    "relation": (
+        *("above", "below", "beside", "overlapping", "overlaps", "overlap", "left", "right", "top", "bottom"),
+        *("middle", "furthest", "next"),
+    ),
+    "number": (*NUMBERS, "no", *map(str, range(100))),
+}
+"""Words that state facts of a picture, by kind; every other word is `other`."""

@@ -1,0 +1,174 @@
+"""Models that are loaded once, and whole generations with them in a process that a GPU is lent to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from workbench.core.errors import ModelError, WorkbenchError
+from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.models import (
+    find_heads,
+    load_model,
+    load_processor,
+    load_tokenizer,
+    resolve_device,
+    resolve_dtype,
+    same_vocabulary,
+)
+from workbench.engine.names import is_drafter, locate, own_drafter
+from workbench.engine.probe import admit
+from workbench.engine.request import ENDED
+from workbench.engine.vision.reading import read
+from workbench.methods import registry
+from workbench.service import catalogue
+from workbench.service.names import Pair
+from workbench.service.params import split_params
+
+log = logging.getLogger("workbench.service")
+
+PACE_S = 0.05
+"""Rounds of so many seconds travel together."""
+
+
+class Lent:
+    """What a GPU's process finds when it starts: it is forked from the app's.
+
+    Args:
+        isolated: whether each generation has a process of its own.
+        device: of all models.
+        dtype: of all models; see `workbench.engine.models.resolve_dtype`.
+
+    Attributes:
+        loaded: model and tokenizer by name.
+        processors: what reads pictures, by name; None: text only.
+        problems: why a model that was named is not loaded.
+    """
+
+    def __init__(self, isolated: bool, device: str, dtype: str) -> None:
+        self.isolated = isolated
+        self.device = resolve_device(device)
+        self.dtype = resolve_dtype(dtype, self.device)
+        self.loaded: dict[str, tuple[Any, Any]] = {}
+        self.processors: dict[str, Any] = {}
+        self.problems: dict[str, str] = {}
+        self._engines: dict[tuple[int, Pair], Engine] = {}
+
+    def load(self, name: str) -> None:
+        """Load a model that somebody named; what is wrong with it is kept."""
+        try:
+            model = load_model(name, self.device, self.dtype)
+            self.processors[name] = load_processor(name, model)
+            self.loaded[name] = model, load_tokenizer(name)
+        except WorkbenchError as error:
+            log.warning("not loaded: %s", error)
+            self.problems[name] = str(error)
+
+    @property
+    def kind(self) -> str:
+        """The number format of all models."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
+        """The models that are meant; see `workbench.service.names.Names.pair`.
+
+        Raises:
+            ModelError: one is not loaded.
+        """
+        target = target or next(iter({DEFAULT_TARGET} & self.loaded.keys()), next(iter(self.loaded)))
+        if drafter in (None, "", "auto"):
+            own = own_drafter(target, blind)
+            drafter = own if own in self.loaded else "none"
+        for name in (target, drafter):
+            if name != "none" and name not in self.loaded:
+                raise ModelError("This model is not loaded here.", f"Use one of: {', '.join(self.loaded)}.")
+        return target, None if drafter == "none" else drafter
+
+    def drafters(self, target: str) -> list[dict[str, Any]]:
+        """Draft models, with whether each speaks the target's vocabulary; the one that belongs to it first."""
+        found, details = [], {entry["name"]: entry["detail"] for entry in catalogue.drafters(target)}
+        for name, (_, tokenizer) in self.loaded.items():
+            if name != target:
+                same = same_vocabulary(self.loaded[target][1], tokenizer)
+                reason = "" if same else f"{name} and {target} do not share a vocabulary."
+                found.append(
+                    {"name": name, "title": name, "available": same, "reason": reason, "detail": details.get(name, "")}
+                    | {"pictures": self.processors[name] is not None}
+                )
+        return sorted(found, key=lambda entry: entry["name"] != own_drafter(target))
+
+    def sizes(self) -> list[dict[str, Any]]:
+        """What is in memory, as `workbench.client.Client.loaded` tells it."""
+        return [
+            {"name": name, "role": "drafter" if is_drafter(name) else "target", "device": "cuda", "runs": 0,
+             "bytes": sum(p.numel() * p.element_size() for p in model.parameters()), "idle_s": 0.0, "dtype": self.kind}
+            for name, (model, _) in self.loaded.items()
+        ]  # fmt: skip
+
+    def generation(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """One whole generation. Threads of the app do not exist here, and what is changed here the app never sees.
+
+        Yields:
+            plain dicts: the header first, rounds as they come, the footer last; or an error.
+        """
+        begun = time.perf_counter()
+        if self.isolated:
+            torch.set_num_threads(1)  # the threads of the app's OpenMP pool did not survive the fork
+        try:
+            engine = self.engine((job["target"], job["drafter"]))
+            chosen = registry.get(job["method"])
+            mine, sampling = split_params(chosen, job["params"])
+            prompt, inputs = job["prompt"], None
+            if job["pictures"]:
+                prompt, inputs = read(engine.models, prompt, job["pictures"])
+            row = engine.submit(
+                Request(prompt, chosen.with_params(**mine), sampling, job["max_new_tokens"], job["seed"], job["stop"],
+                        images=inputs, pictures=job["pictures"])
+            )  # fmt: skip
+        except WorkbenchError as error:
+            yield {"error": (error.message, error.remedy)}
+            return
+        trace = row.trace
+        assert trace is not None
+        try:
+            yield {"header": trace.header.to_wire()}
+            sent, last, rules = 0, time.perf_counter(), 0
+            while row.status not in ENDED:
+                engine.step()
+                if time.perf_counter() - last >= PACE_S and len(trace.rounds) > sent:
+                    header = {} if rules == len(trace.header.rules) else {"header": trace.header.to_wire()}
+                    yield {**header, "rounds": [record.to_wire() for record in trace.rounds[sent:]]}
+                    sent, last, rules = len(trace.rounds), time.perf_counter(), len(trace.header.rules)
+            yield {
+                "header": trace.header.to_wire(),  # now with the time of prefill
+                "rounds": [record.to_wire() for record in trace.rounds[sent:]],
+                "footer": trace.footer.to_wire(),
+                "busy_s": time.perf_counter() - begun,
+            }
+        finally:
+            if row.status not in ENDED:
+                row.cancel()
+                engine.step()
+
+    def engine(self, pair: Pair) -> Engine:
+        """This process's engine for a pair of models: a process may serve several runs, one after the other."""
+        key = (os.getpid(), pair)
+        if key not in self._engines:
+            target, drafter = pair
+            model, tokenizer = self.loaded[target]
+            models = Models(Runner(model), tokenizer, target, processor=self.processors[target])
+            admit(models.target, target, locate(target))
+            models.heads = find_heads(target, models.target)
+            if drafter is not None:
+                models.drafter = Runner(self.loaded[drafter][0], models.target.context)
+                admit(models.drafter, drafter, locate(drafter))
+                models.drafter_name, models.drafter_problem = drafter, ""
+                models.drafter_processor = self.processors[drafter]
+            self._engines[key] = Engine(models, max_rows=1)
+        return self._engines[key]

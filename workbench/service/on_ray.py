@@ -1,0 +1,98 @@
+"""A crew on a Ray cluster: cells go to whichever machine is free, and those of a machine that is lost are done again.
+
+Ray is an optional extra (`pip install 'speculative-decoding-workbench[ray]'`); every machine of the cluster needs the
+workbench installed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from workbench.bench.crews import BEGIN, END, Crew, Event, measure_cell
+from workbench.bench.grid import Cell
+from workbench.bench.kept import FAILED, Result
+from workbench.core.errors import WorkbenchError
+from workbench.service.workers import conditions_of, make_host
+
+RETRIES = 3
+POLL_S = 0.5
+
+
+def on_ray(address: str | None = "auto", cpus: float = 1, gpus: float = 0, **backend: Any) -> Crew:
+    """A crew on a Ray cluster.
+
+    Args:
+        address: of the cluster, as in "ray://head:10001"; "auto": the one that runs here; "local": start one here.
+        cpus: cores that a cell takes; as many cells run at once as the cluster has room for.
+        gpus: GPUs that a cell takes.
+        backend: options of each worker's `workbench.service.Backend`: target, device, dtype, ….
+
+    Raises:
+        WorkbenchError: Ray is not installed, or there is no cluster at the address.
+    """
+    try:
+        import ray
+        from ray.exceptions import RayError
+    except ModuleNotFoundError:
+        raise WorkbenchError(
+            "Ray is not installed.",
+            "Install it with pip install 'speculative-decoding-workbench[ray]', or use --workers.",
+        ) from None
+    if not ray.is_initialized():
+        try:
+            ray.init(None if address == "local" else address, log_to_driver=False, include_dashboard=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise WorkbenchError(
+                f"There is no Ray cluster at {address}: {' '.join(str(error).split())[:160]}",
+                "Start one with `ray start --head`, or use --ray local.",
+            ) from None
+    options = tuple(sorted(backend.items()))
+
+    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+        task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)
+        given = {task.remote(cell, options): cell for cell in cells}
+        try:
+            for cell in cells:
+                yield BEGIN, cell, "given to the cluster"
+            while given and not stopped():
+                ready, _ = ray.wait(list(given), timeout=POLL_S)
+                for reference in ready:
+                    cell = given.pop(reference)
+                    try:
+                        ended = ray.get(reference)
+                    except RayError as error:
+                        reason = " ".join(str(error).split())[:200]
+                        ended = Result(cell.id, FAILED, error=f"The cluster could not measure it: {reason}"), None
+                    yield END, cell, ended
+        finally:
+            for reference in given:
+                ray.cancel(reference, force=True)
+
+    return Crew(work, lambda cell: _conditions(cell, address, backend))
+
+
+def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Those of this machine's files, with the cluster as the machine: each result names the one it came from."""
+    found = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
+    asked = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
+    return found and {**found, **asked, "machine": {"cluster": address or "auto"}}
+
+
+def _measure(cell: Cell, options: tuple[tuple[str, Any], ...]) -> tuple[Result, Any]:
+    """On a machine of the cluster: one cell. Each worker process keeps its backend for the next one."""
+    ended = None
+    for kind, _, said in measure_cell(
+        _host(options), cell, lambda: False, worker=f"{socket.gethostname()} {os.getpid()}"
+    ):
+        ended = said if kind == END else ended
+    assert ended is not None, "it is not stopped from outside"
+    return ended
+
+
+@lru_cache(maxsize=1)
+def _host(options: tuple[tuple[str, Any], ...]) -> Any:
+    return make_host(dict(options))

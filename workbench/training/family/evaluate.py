@@ -1,0 +1,140 @@
+"""How well a chat model's drafters draft on policy: on held-out prompts, behind text that decoding itself wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.core.errors import ParameterError
+from workbench.engine import Engine, Request
+from workbench.engine.models import HeadInfo, Models, load_models, other_weights
+from workbench.engine.placed import named
+from workbench.methods import registry
+from workbench.trace import metrics
+from workbench.trace.events import Trace
+from workbench.trace.files import write_whole
+from workbench.training.answers import is_held, read
+from workbench.training.family.cards import write_card
+from workbench.training.loop import Report
+
+CHAINS: dict[str, tuple[str, dict[str, Any]]] = {
+    "drafter": ("draft-model", {"policy": "fixed", "depth": 5}),
+    "medusa": ("medusa", {"nodes": 4, "depth": 4}),
+    "eagle": ("eagle-2", {"depth": 5, "width": 1, "nodes": 5}),
+    "kangaroo": ("kangaroo", {"policy": "fixed", "depth": 5}),
+}
+"""Method and parameters by what was trained: one branch, so that a place is accepted or not."""
+TREES: dict[str, tuple[str, dict[str, Any]]] = {
+    "drafter": ("draft-tree", {"depth": 4, "width": 3, "nodes": 16}),
+    "medusa": ("medusa", {"nodes": 16, "depth": 4}),
+    "eagle": ("eagle-2", {"depth": 5, "width": 3, "nodes": 16}),
+}
+"""The same as a tree."""
+
+
+@dataclass
+class ChatEvaluateOptions:
+    """Options of the `chat-evaluate` recipe.
+
+    Attributes:
+        target: Name or folder of the target.
+        answers: Folder written by the `answers` recipe: its held-out prompts are answered again.
+        models: Folder with the drafters, one folder each: `smollm2-drafter`, `smollm2-eagle`, …
+        each: Prompts of each group.
+        max_new_tokens: Longest answer.
+        dtype: Number format of the target.
+        threads: CPU threads.
+    """
+
+    target: str = "smollm2"
+    answers: Path = Path(".cache/train/answers")
+    models: Path = Path(".cache/models")
+    each: int = 2
+    max_new_tokens: int = 96
+    dtype: str = "bfloat16"
+    threads: int = 2
+
+
+def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, Any]:
+    """Measure each drafter there is, greedily, write `evaluation.json` and the card beside it; return the figures.
+
+    Raises:
+        ParameterError: there are no held-out prompts, or no drafters.
+    """
+    torch.set_num_threads(options.threads)
+    prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
+    name, found = named(options.target), {}
+    folders = {kind: options.models / f"{name}-{kind}" for kind in CHAINS}
+    for kind, folder in list(folders.items()):
+        if not all((folder / f"{file}.json").exists() for file in ("config", "training")):
+            del folders[kind]  # there is none, or one that is being trained
+            report(f"{folder.name} is left out: its training has not ended")
+    if not prompts or not folders:
+        raise ParameterError(
+            f"There is nothing to measure: {len(prompts)} held-out prompts, {len(folders)} drafters of {name}.",
+            "Make them: workbench train answers, readings, chat-drafter, chat-heads.",
+        )
+    drafter = str(folders["drafter"]) if "drafter" in folders else None
+    models = load_models(options.target, drafter, "cpu", options.dtype, strict=drafter is not None)
+    for kind, folder in list(folders.items()):
+        if kind != "drafter":
+            config = json.loads((folder / "config.json").read_text())
+            if problem := other_weights(folder.name, config, name, models.target):
+                del folders[kind]
+                report(f"{folder.name} is left out: {problem}")
+            else:
+                models.heads[kind] = HeadInfo(folder.name, folder, config)
+    for kind, folder in folders.items():
+        figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": options.dtype}
+        for form, table in (("chain", CHAINS), ("tree", TREES)):
+            if kind in table:
+                asked = one_branch(models) if (kind, form) == ("medusa", "chain") else models
+                figures[form] = measured(asked, *table[kind], prompts, options.max_new_tokens)
+                report(f"{folder.name}: {form}: τ {figures[form]['tau']:.2f}")
+        write_whole(folder / "evaluation.json", (json.dumps(figures, indent=2) + "\n").encode())
+        write_card(folder)
+        found[kind] = figures
+    return found
+
+
+def one_branch(models: Models) -> Models:
+    """The same models, with Medusa's heads of whose guesses a tree takes the best alone."""
+    info = models.heads["medusa"]
+    best = info.config | {"head_accuracy": [ranks[:1] for ranks in info.config["head_accuracy"]]}
+    heads = models.heads | {"medusa": HeadInfo(f"{info.name}, one branch", info.folder, best)}
+    return dataclasses.replace(models, heads=heads)
+
+
+def held_prompts(path: Path, each: int) -> Iterator[tuple[str, list[int]]]:
+    """(group, tokens) of the first held-out prompts of each group, in the order of their numbers."""
+    count: dict[str, int] = {}
+    for line in sorted((line for line in read(path) if is_held(line["n"])), key=lambda line: line["n"]):
+        if count.setdefault(line["group"], 0) < each:
+            count[line["group"]] += 1
+            yield line["group"], line["prompt"]
+
+
+def measured(
+    models: Models, method: str, params: dict[str, Any], prompts: list[tuple[str, list[int]]], n_tokens: int
+) -> dict[str, Any]:
+    """τ over all rounds and by group, and for each depth (rounds that tested it, rounds that accepted it)."""
+    asked = registry.get(method).with_params(**params)
+    groups: dict[str, list[Trace]] = {}
+    for group, ids in prompts:
+        trace = Engine(models).generate(Request(ids, asked, max_new_tokens=n_tokens))
+        groups.setdefault(group, []).append(trace)
+    rounds = [r for traces in groups.values() for trace in traces for r in trace.rounds]
+    by_group = {group: metrics.tau([r for trace in traces for r in trace.rounds]) for group, traces in groups.items()}
+    return {
+        "method": method,
+        "params": params,
+        "tau": metrics.tau(rounds),
+        "groups": {group: round(tau, 3) for group, tau in sorted(by_group.items()) if tau is not None},
+        "by_depth": [[depth, tried, kept] for depth, tried, kept in metrics.acceptance_by_depth(rounds)],
+    }

@@ -1,0 +1,148 @@
+"""Gradio endpoints made from requests: arguments, words and checks are the request's, and errors are answers."""
+
+# Gradio reads the annotations of the endpoints at run time, hence no `from __future__ import annotations` here.
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gradio as gr
+
+from workbench.client import Client, wire
+from workbench.client.requests import Request
+from workbench.core.panics import no_panic
+
+THREADS = 16
+"""For calls that may wait for a file or a model, so that nothing else does."""
+
+Answer = dict[str, Any]
+
+
+class Host:
+    """Whose methods are endpoints: a client, and threads to ask it in."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
+
+    async def _do(self, work: Callable[[], Any]) -> Any:
+        """Do something in a thread: the client may still be in the making, or have to look at files."""
+
+        def unpanicked() -> Any:
+            with no_panic():
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, unpanicked)
+
+
+def answers(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make an endpoint of a method that is called, in a thread, with what was asked, checked.
+
+    Args:
+        kind: the request. Where the method takes a `request`, it is given Gradio's as well.
+        key: the name under which the answer holds what the method returns; None: the method's own, empty: what the
+            method returns is the answer.
+    """
+
+    def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
+        name = function.__name__ if key is None else key
+
+        async def endpoint(host: Host, asked: dict[str, Any], more: dict[str, Any]) -> Answer:
+            try:
+                found = await host._do(lambda: function(host, **more, **kind.options(host._client, asked)))
+            except Exception as problem:
+                return {"error": wire.error_to_wire(problem)}
+            return {name: found} if name else found
+
+        signature = _signature(kind, function, (), Answer)
+
+        async def wrapped(*args: Any, **named: Any) -> Answer:
+            return await endpoint(*_bound(signature, args, named))
+
+        return _dressed(wrapped, function, signature, kind)
+
+    return made
+
+
+def streams(
+    kind: type[Request], *, without: Collection[str] = (), text: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make an endpoint of a method that yields messages, called with what was asked, checked.
+
+    Args:
+        kind: the request. Where the method takes a `request`, it is given Gradio's as well.
+        without: fields that cannot be asked for here.
+        text: each message is told as a JSON text: Gradio compares and sends it as a whole, not path by path.
+    """
+    told: Callable[[Answer], Any] = json.dumps if text else lambda message: message
+
+    def made(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
+        async def endpoint(host: Host, asked: dict[str, Any], more: dict[str, Any]) -> AsyncGenerator[Any, None]:
+            try:
+                options = await host._do(lambda: kind.options(host._client, asked))
+                async with contextlib.aclosing(function(host, **more, **options)) as said:
+                    async for message in said:
+                        yield told(message)
+            except Exception as problem:
+                yield told({"error": wire.error_to_wire(problem)})
+
+        signature = _signature(kind, function, without, AsyncIterator[str if text else Answer])
+
+        async def wrapped(*args: Any, **named: Any) -> AsyncIterator[Any]:
+            async with contextlib.aclosing(endpoint(*_bound(signature, args, named))) as said:
+                async for message in said:
+                    yield message
+
+        return _dressed(wrapped, function, signature, kind)
+
+    return made
+
+
+def _signature(
+    kind: type[Request], function: Callable[..., Any], without: Collection[str], returns: Any
+) -> inspect.Signature:
+    """The request's fields as arguments: those that must be given, Gradio's request where it is taken, the others."""
+    must, may = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
+    for name, field in kind.model_fields.items():
+        if name not in without:
+            is_must = name in kind.first or field.is_required()
+            default = inspect.Parameter.empty if is_must else field.default
+            made = inspect.Parameter(
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=field.annotation, default=default
+            )
+            (must if is_must else may).append(made)
+    if "request" in inspect.signature(function).parameters:
+        must.append(inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request))
+    return inspect.Signature([*must, *may], return_annotation=returns)
+
+
+def _bound(
+    signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Whose endpoint was called, what was asked, and Gradio's request where it is taken."""
+    found = signature.bind(*args, **named)
+    found.apply_defaults()
+    asked = dict(found.arguments)
+    return asked.pop("self"), asked, {"request": asked.pop("request")} if "request" in asked else {}
+
+
+def _dressed(
+    wrapped: Callable[..., Any], function: Callable[..., Any], signature: inspect.Signature, kind: type[Request]
+) -> Callable[..., Any]:
+    """An endpoint as Gradio, the API page and MCP read it: name, arguments, types, words."""
+    functools.update_wrapper(wrapped, function)
+    del wrapped.__wrapped__  # type: ignore[attr-defined]
+    arguments = [name for name in signature.parameters if name not in ("self", "request")]
+    words = "\n".join(f"    {name}: {kind.model_fields[name].description}" for name in arguments)
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {name: p.annotation for name, p in signature.parameters.items() if name != "self"} | {
+        "return": signature.return_annotation
+    }
+    about = inspect.cleandoc(function.__doc__ or "")
+    wrapped.__doc__ = f"{about}\n\nArgs:\n{words}\n" if words else about
+    return wrapped

@@ -1,0 +1,210 @@
+/** What the Compare panel holds: lanes, prompts, numbers; the request made from it, and its address. No DOM. */
+
+export const MOST_LANES = 4;
+const FIRST = ["draft-model", "draft-tree", "prompt-lookup"], FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
+export const OWN = "vision";
+const NUMBERS = { repeats: [1, 21, 3], max_new_tokens: [1, 4096, 64], seed: [0, 2147483647, 0] };
+
+/** The first choice a visitor sees. */
+export function first(catalogue) {
+  const pictures = reads(catalogue, catalogue.chosen.target);
+  const numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
+  return { target: catalogue.chosen.target, lanes: lanesOf(catalogue, pictures), presets: catalogue.presets.slice(0, 2).map((p) => p.name), text: "", sampling: {}, pictures, ...picturesOf(catalogue, pictures), ...numbers };
+}
+
+/** The lanes that a target begins with. */
+function lanesOf(catalogue, pictures) {
+  const usable = (pictures ? FIRST_OF_PICTURES : FIRST).filter((name) => catalogue.methods.some((m) => m.name === name && m.available !== false));
+  return usable.map((method) => ({ method, params: {}, drafter: null }));
+}
+
+/** The picture and the questions that a target begins with. */
+function picturesOf(catalogue, pictures) {
+  const scene = pictures ? catalogue.scenes?.[0] : null;
+  return { scene: scene?.name ?? "", own: null, questions: scene?.questions.slice(0, 2) ?? [] };
+}
+
+/** Whether a target reads pictures: its prompts are then questions about one. Pure. */
+export function reads(catalogue, target) {
+  return Boolean(catalogue.targets.find((t) => t.name === target)?.pictures);
+}
+
+/** The picture that is asked about, and the questions that go with it. Pure.
+ *  @returns {{url: string, alt: string, offered: string[]}} */
+export function picture(choice, catalogue) {
+  const scene = catalogue.scenes?.find((each) => each.name === choice.scene), own = choice.scene === OWN ? choice.own : null;
+  const offered = [...new Set([...(scene?.questions ?? []), ...(catalogue.questions ?? []), ...choice.questions])];
+  return { url: scene?.url ?? own?.url ?? "", alt: scene?.alt ?? own?.alt ?? "", offered };
+}
+
+/** What changes when another picture is taken: a scene by its name, or the one of the Vision tab. Pure. */
+export function take(choice, catalogue, name, shown) {
+  const scene = catalogue.scenes.find((each) => each.name === name), fits = (q) => (scene?.questions ?? []).includes(q) || catalogue.questions.includes(q);
+  const kept = choice.questions.filter(fits), questions = kept.length ? kept : (scene?.questions ?? catalogue.questions).slice(0, 2);
+  return { scene: name, questions, own: name === OWN ? (shown ?? null) : null };
+}
+
+/** The words for a picture by what it shows. Pure. */
+export function altOf(catalogue, url) {
+  return catalogue?.scenes?.find((scene) => scene.url === url)?.alt || "the picture that is asked about";
+}
+
+/** Own words, a question a line. Pure. */
+function lines(text) {
+  return text.split("\n").map((line) => line.trim()).filter(Boolean);
+}
+
+/** How many prompts are chosen. Pure. */
+function count(choice) {
+  return choice.pictures ? new Set([...choice.questions, ...lines(choice.text)]).size : choice.presets.length + (choice.text.trim() ? 1 : 0);
+}
+
+/** Whether the panel asks for what a comparison holds: target, lanes and prompts. A message is the same one whether it was
+ *  sent as such or, as older comparisons did, as text with markers. Pure. */
+export function asksFor(choice, catalogue, made, roles) {
+  if (!catalogue) return true;
+  const { prompts } = request(choice, catalogue, roles), said = (all) => JSON.stringify(all.map((p) => roles.join(p.text, Boolean(p.chat)))), mine = choice.lanes.map(laneText), theirs = made.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
+  return choice.target === made.settings.target && `${mine}` === `${theirs}` && said(prompts) === said(made.prompts);
+}
+
+/** Keep what still exists after the target changed. */
+export function revise(choice, catalogue) {
+  const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
+  const lanes = choice.lanes.filter((lane) => has(catalogue.methods, lane.method)).map((lane) => ({ ...lane, drafter: has(catalogue.drafters, lane.drafter) ? lane.drafter : null }));
+  const usual = first(catalogue), pictures = reads(catalogue, choice.target);
+  if (pictures !== choice.pictures) return { ...choice, pictures, lanes: usual.lanes, scene: usual.scene, own: null, questions: usual.questions, text: "" };
+  return { ...choice, lanes: lanes.length ? lanes : usual.lanes };
+}
+
+/** A whole number inside the range of a setting. Pure. */
+export function whole(name, value) {
+  const [low, high, usual] = NUMBERS[name], n = Math.round(Number(value));
+  return Number.isFinite(n) ? Math.min(high, Math.max(low, n)) : usual;
+}
+
+/** What cannot be measured, and what to do; null when it can. Pure. */
+export function problem(choice, catalogue) {
+  if (!choice.lanes.length) return { message: "There is no lane.", remedy: "Add one: plain decoding is measured beside it." };
+  if (choice.pictures && !picture(choice, catalogue).url) return { message: "There is no picture.", remedy: "Choose one of the scenes, or open one in the Vision tab first." };
+  if (choice.pictures && !count(choice)) return { message: "There is no question.", remedy: "Choose one, or write your own." };
+  if (!choice.pictures && !count(choice)) return { message: "There is no prompt.", remedy: "Choose one, or write your own." };
+  const said = choice.lanes.map((lane) => laneText(lane));
+  if (new Set(said).size < said.length) return { message: "Two lanes are the same.", remedy: "Change a parameter of one, or remove it." };
+  return null;
+}
+
+/** Runs of the comparison: lanes and plain decoding, a warm-up each. Pure. */
+export function runs(choice) {
+  const lanes = choice.lanes.length + (choice.lanes.some((l) => l.method === "autoregressive") ? 0 : 1);
+  return lanes * (count(choice) * choice.repeats + 1);
+}
+
+/** The request, with values inside their ranges. A message goes as its words, marked `chat`: the target's own format is put
+ *  around them. @param {{split: Function}} roles  takes a prompt with markers apart */
+export function request(choice, catalogue, roles, clamp = (spec, value) => ({ value })) {
+  const held = (specs, given) => Object.fromEntries(specs.filter((p) => given[p.name] !== undefined).map((p) => [p.name, typeof given[p.name] === "number" ? clamp(p, given[p.name]).value : given[p.name]]));
+  const named = (name, prompt) => {
+    const { words, chat } = roles.split(prompt);
+    return { name, text: words, ...(chat && { chat }) };
+  };
+  const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => named(p.title, p.prompt));
+  const own = choice.text.trim() ? [named("your own", choice.text)] : [];
+  const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({ name: text.length > 40 ? `${text.slice(0, 39)}…` : text, text }));
+  const specs = (lane) => catalogue.methods.find((m) => m.name === lane.method)?.params ?? [];
+  return {
+    prompts: choice.pictures ? questions : [...presets, ...own], images: choice.pictures ? [picture(choice, catalogue).url].filter(Boolean) : [], lanes: choice.lanes.map((lane) => ({ method: lane.method, params: held(specs(lane), lane.params), drafter: lane.drafter })),
+    target: choice.target, sampling: held(catalogue.sampling, choice.sampling), repeats: choice.repeats, max_new_tokens: choice.max_new_tokens, seed: choice.seed,
+  };
+}
+
+/** A lane as one line, as the command line reads it. Pure. */
+export function laneText({ method, params, drafter }) {
+  const pairs = [...Object.entries(params).filter(([, v]) => v !== undefined), ...(drafter ? [["drafter", drafter]] : [])].map(([name, value]) => `${name}=${value}`);
+  return method + (pairs.length ? `:${pairs.join(",")}` : "");
+}
+
+/** The command line that measures the same. Pure. */
+export function command(choice, catalogue, roles) {
+  const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const { prompts } = request(choice, catalogue, roles), how = (p) => (choice.pictures ? ["--question"] : p.chat ? ["--chat"] : []);
+  const words = ["workbench", "compare", ...(choice.pictures ? ["--image", `${choice.scene === OWN ? "picture" : choice.scene}.png`] : []), ...prompts.flatMap((p) => [...how(p), quote(p.text)])];
+  for (const lane of choice.lanes) words.push("--lane", quote(laneText(lane)));
+  for (const name of ["temperature", "top_k", "top_p"]) if (choice.sampling[name] !== undefined) words.push(`--${name.replace("_", "-")}`, `${choice.sampling[name]}`);
+  words.push("--target", quote(choice.target ?? ""), "--repeats", `${choice.repeats}`, "--max-new-tokens", `${choice.max_new_tokens}`, "--seed", `${choice.seed}`);
+  return words.join(" ");
+}
+
+/** The query that restores the choice. Pure. */
+export function toQuery(choice, catalogue) {
+  const query = new URLSearchParams(), put = (name, value) => value !== null && value !== undefined && value !== "" && query.append(name, String(value));
+  if (choice.target !== catalogue.targets[0]?.name) put("target", choice.target);
+  for (const lane of choice.lanes) put("lane", laneText(lane));
+  if (!choice.pictures) put("prompts", choice.presets.join(","));
+  else {
+    if (choice.scene !== OWN) put("scene", choice.scene);
+    for (const question of choice.questions) put("question", question);
+  }
+  put("text", choice.text);
+  for (const [name, [, , usual]] of Object.entries(NUMBERS)) if (choice[name] !== usual) put(name, choice[name]);
+  for (const [name, value] of Object.entries(choice.sampling)) put(name, value);
+  return query.toString();
+}
+
+/** What an address asks for. What is wrong is left out and said. @returns {{choice: object, problems: string[]}} */
+export function fromQuery(search, catalogue, clamp) {
+  const query = new URLSearchParams(search), choice = first(catalogue), problems = [], sampling = new Map(catalogue.sampling.map((p) => [p.name, p]));
+  if (query.get("tab") !== "compare") return { choice, problems };
+  const bad = (name, text, why) => problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`);
+  const lanes = [], questions = [];
+  choice.target = query.get("target") ?? choice.target;
+  const pictures = reads(catalogue, choice.target);
+  if (pictures !== choice.pictures) Object.assign(choice, { pictures }, picturesOf(catalogue, pictures), { lanes: lanesOf(catalogue, pictures) });
+  for (const [name, text] of query) {
+    if (name === "lane") {
+      const lane = readLane(text, catalogue, clamp);
+      if (lane.why) bad(name, text, lane.why);
+      else if (lane.method === catalogue.baseline) continue; // is measured beside any lanes, and the panel's select leaves it out
+      else if (lanes.length < MOST_LANES) lanes.push(lane);
+      else bad(name, text, `at most ${MOST_LANES} lanes`);
+    } else if (name === "prompts") {
+      const asked = text.split(",").filter(Boolean), known = (n) => catalogue.presets.some((p) => p.name === n), unknown = asked.filter((n) => !known(n));
+      choice.presets = asked.filter(known);
+      if (unknown.length) bad(name, unknown.join(","), `no such prompt; there are ${catalogue.presets.map((p) => p.name).join(", ")}`);
+    } else if (name === "text") choice.text = text;
+    else if (name === "scene") {
+      if (catalogue.scenes?.some((scene) => scene.name === text)) choice.scene = text;
+      else bad(name, text, "no such picture in the gallery");
+    } else if (name === "question") questions.push(text);
+    else if (name === "target") choice.target = text;
+    else if (name in NUMBERS) {
+      if (/^\d{1,10}$/.test(text) && whole(name, text) === Number(text)) choice[name] = Number(text);
+      else bad(name, text, "not a whole number in range");
+    } else if (sampling.has(name)) {
+      const spec = sampling.get(name), value = text.trim() === "" ? NaN : Number(text);
+      if (clamp(spec, value).value === value) choice.sampling[name] = value;
+      else bad(name, text, "out of range");
+    } else if (name !== "tab" && !name.startsWith("__")) bad(name, text, "unknown");
+  }
+  if (query.has("prompts") && !query.has("text") && !choice.presets.length) choice.presets = first(catalogue).presets;
+  if (lanes.length) choice.lanes = /** @type {any[]} */ (lanes);
+  if (questions.length) choice.questions = questions;
+  return { choice, problems };
+}
+
+function readLane(text, catalogue, clamp) {
+  const at = text.indexOf(":"), name = at < 0 ? text : text.slice(0, at), method = catalogue.methods.find((m) => m.name === name);
+  if (!method) return { why: "no such method" };
+  const lane = { method: name, params: {}, drafter: null };
+  for (const pair of at < 0 ? [] : text.slice(at + 1).split(",")) {
+    const [key, value] = [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)], spec = method.params.find((p) => p.name === key);
+    if (key === "drafter") lane.drafter = value;
+    else if (!spec) return { why: `${name} has no ${key || pair}` };
+    else if (spec.choices?.length) {
+      if (!spec.choices.includes(value)) return { why: `${key} is one of ${spec.choices.join(", ")}` };
+      lane.params[key] = value;
+    } else if (spec.kind === "bool") lane.params[key] = /^(true|1)$/i.test(value);
+    else if (value.trim() === "" || clamp(spec, Number(value)).value !== Number(value)) return { why: `${key} is out of range` };
+    else lane.params[key] = Number(value);
+  }
+  return lane;
+}

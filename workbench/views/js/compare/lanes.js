@@ -1,0 +1,139 @@
+/** The side panel of the Compare view. It holds no state: it shows `data` and emits events.
+ *
+ *  Events: `wb:choose` {…what changed} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}. */
+
+import * as comparechoice from "./choice.js";
+import * as comparepicture from "./picture.js";
+import * as controls from "../shared/controls.js";
+import * as kit from "../shared/kit.js";
+import { h, tell } from "../shared/kit.js";
+import * as roles from "../shared/roles.js";
+
+/** Draw into `el`.
+ *  @param {{catalogue: object, choice: object, measuring: boolean, note: string, draw: (el: Element, data: object) => void,
+ *           made?: object|null}} data */
+export function render(el, data) {
+  const { catalogue, choice } = data, ui = (el._ui ??= build(el));
+  ui.data = data;
+  controls.select(ui.target, controls.options(catalogue.targets), choice.target);
+  while (ui.lanes.childElementCount > choice.lanes.length) ui.lanes.lastChild.remove();
+  while (ui.lanes.childElementCount < choice.lanes.length) ui.lanes.append(lane(ui));
+  choice.lanes.forEach((held, i) => showLane(ui.lanes.children[i], held, i, data));
+  ui.add.disabled = choice.lanes.length >= comparechoice.MOST_LANES;
+  ui.add.title = ui.add.disabled ? `at most ${comparechoice.MOST_LANES} lanes` : "";
+  ui.pictured.hidden = !choice.pictures;
+  ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
+  if (choice.pictures) comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null });
+  kit.write(ui.textLabel, choice.pictures ? "Your own questions, one a line" : "Your own prompt, beside those chosen");
+  while (ui.presets.childElementCount < catalogue.presets.length) ui.presets.append(h("button", { type: "button" }));
+  catalogue.presets.forEach((preset, i) => {
+    const chip = ui.presets.children[i];
+    chip.dataset.preset = preset.name;
+    chip.title = roles.split(preset.prompt).words;
+    kit.write(chip, preset.title);
+    chip.setAttribute("aria-pressed", String(choice.presets.includes(preset.name)));
+  });
+  if (document.activeElement !== ui.text && ui.text.value !== choice.text) ui.text.value = choice.text;
+  for (const name of ["repeats", "max_new_tokens", "seed"]) if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
+  const [first, ...more] = catalogue.sampling, inForce = { ...Object.fromEntries(catalogue.sampling.map((p) => [p.name, p.default])), temperature: 0, ...choice.sampling };
+  const sampling = (part, params) => data.draw(part, { params, values: { temperature: 0, ...choice.sampling }, inForce });
+  sampling(ui.sampling, first ? [first] : []);
+  sampling(ui.more, more);
+  const runs = comparechoice.runs(choice);
+  kit.write(ui.runs, `${runs} runs`);
+  ui.measure.disabled = data.measuring;
+  ui.measure.title = data.measuring ? "it is being measured" : "";
+  ui.stop.disabled = !data.measuring;
+  ui.stop.title = data.measuring ? "" : "nothing is being measured";
+  const raced = Boolean(data.made?.lanes.some((each) => each.race));
+  ui.race.disabled = data.measuring || !raced;
+  ui.race.title = raced ? "" : "measure first: the race replays what was recorded";
+  kit.write(ui.note, data.note);
+  ui.note.classList.toggle("is-empty", !data.note);
+  kit.write(ui.command, comparechoice.command(choice, catalogue, roles));
+}
+
+function showLane(card, held, i, data) {
+  const { catalogue } = data, method = catalogue.methods.find((each) => each.name === held.method);
+  card.dataset.lane = i;
+  controls.select(card._method, controls.options(catalogue.methods.filter((each) => each.name !== catalogue.baseline)), held.method);
+  card._method.setAttribute("aria-label", `Method of lane ${i + 1}`);
+  const drafts = Boolean(method?.needs.includes("drafter"));
+  card._drafterRow.hidden = !drafts;
+  if (drafts) controls.select(card._drafter, [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)], held.drafter ?? "");
+  card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);
+  card._remove.setAttribute("aria-label", `Remove lane ${i + 1}`);
+  const params = method?.params ?? [];
+  card._params.parentElement.hidden = !params.length && !drafts;
+  const changed = params.filter((p) => held.params[p.name] !== undefined && held.params[p.name] !== p.default);
+  kit.write(card._said, [...changed.map((p) => `${p.name.replaceAll("_", " ")} ${held.params[p.name]}`), ...(held.drafter ? [held.drafter] : [])].join(" · ") || "defaults");
+  const promise = controls.promised(method, held.params);
+  controls.badge(card._promise, promise);
+  if (promise === "exact") kit.write(card._promise, "");
+  data.draw(card._params, { params, values: held.params, inForce: { ...Object.fromEntries(params.map((p) => [p.name, p.default])), ...held.params } });
+}
+
+function lane(ui) {
+  const card = h("div", { className: "wb-lanecard" });
+  const change = (more) => {
+    const lanes = ui.data.choice.lanes.map((each, i) => (i === Number(card.dataset.lane) ? { ...each, ...more } : each));
+    tell(card, "wb:choose", { lanes });
+  };
+  card._method = h("select", { onchange: () => change({ method: card._method.value, params: {}, drafter: null }) });
+  card._drafter = h("select", { onchange: () => change({ drafter: card._drafter.value || null }) });
+  card._drafterRow = h("div", { className: "wb-pick" }, h("label", {}, "Drafter"), card._drafter);
+  card._remove = h("button", { type: "button", className: "wb-tool", title: "Remove this lane", onclick: () => tell(card, "wb:choose", { lanes: ui.data.choice.lanes.filter((_, i) => i !== Number(card.dataset.lane)) }) }, "✕");
+  card._said = h("span");
+  card._promise = h("small", { className: "wb-promise" });
+  card._params = h("div", { className: "wb-form" });
+  card.append(h("div", { className: "wb-lanehead" }, card._method, card._remove), card._promise, h("details", { className: "wb-moresampling" }, h("summary", {}, "Parameters ", h("small", {}, card._said)), card._drafterRow, card._params));
+  return card;
+}
+
+function build(el) {
+  const uid = Math.random().toString(36).slice(2, 7), ui = {};
+  const labelled = (name, words, control) => {
+    control.id = `${uid}-${name}`;
+    return [h("label", { htmlFor: control.id }, words), (ui[name] = control)];
+  };
+  const choose = (name) => (event) => tell(el, "wb:choose", { [name]: event.target.value });
+  const number = (name, min, max) => h("input", { type: "number", min, max, step: 1, onchange: (event) => tell(el, "wb:choose", { [name]: comparechoice.whole(name, event.target.value) }) });
+  const press = (button, className, words) => (ui[button] = Object.assign(h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words)));
+  const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
+  ui.lanes = h("div", { className: "wb-lanecards" });
+  ui.add = h("button", { type: "button", className: "wb-link", onclick: () => tell(el, "wb:choose", { lanes: [...ui.data.choice.lanes, next(ui.data)] }) }, "+ add a lane");
+  ui.presets = h("div", { className: "wb-chips", onclick: (event) => {
+    const name = event.target.dataset.preset, { presets } = ui.data.choice;
+    if (name) tell(el, "wb:choose", { presets: presets.includes(name) ? presets.filter((n) => n !== name) : [...presets, name] });
+  } });
+  ui.presets.setAttribute("role", "group");
+  ui.presets.setAttribute("aria-label", "Prompts");
+  const text = labelled("text", "Your own prompt, beside those chosen", h("textarea", { rows: 2, spellcheck: false, oninput: choose("text") }));
+  ui.textLabel = text[0];
+  const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
+  const pair = [["repeats", "Repeats", 1, 21], ["max_new_tokens", "Max tokens", 1, 4096], ["seed", "Seed", 0, 2147483647]].map(([name, words, min, max]) => h("div", {}, ...labelled(name, words, number(name, min, max))));
+  ui.sampling = h("div", { className: "wb-form" });
+  ui.more = h("div", { className: "wb-form" });
+  ui.note = h("p", { className: "wb-note" });
+  ui.note.setAttribute("role", "status");
+  ui.command = h("code", { className: "wb-command" });
+  press("measure", "wb-go", "Measure ").append((ui.runs = h("small")), h("kbd", {}, mac ? "⌘ ↵" : "Ctrl ↵"));
+  el.append(
+    h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches }, h("summary", {}, "Lanes and prompts"),
+      h("div", { className: "wb-pick" }, ...target),
+      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Lanes"), h("div", { className: "wb-lanecard is-plain" }, "Plain decoding ", h("small", {}, "always measured: the reference")), ui.lanes, ui.add),
+      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Prompts"), ui.presets, (ui.pictured = h("div", { className: "wb-pictured", hidden: true })), ...text),
+      h("div", { className: "wb-pair is-three" }, ...pair),
+      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Sampling, the same for all lanes"), ui.sampling, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more)),
+      h("details", { className: "wb-moresampling" }, h("summary", {}, "The same on the command line"), ui.command)),
+    h("div", { className: "wb-buttons" }, ui.measure, press("race", "", "Race"), press("stop", "", "Stop"), ui.note,
+      h("p", { className: "wb-estimate" }, "Each lane has the device to itself, in turn, prompt by prompt. The race replays what was measured.")));
+  return ui;
+}
+
+/** The first method that can run and has no lane yet. */
+function next({ catalogue, choice }) {
+  const used = new Set(choice.lanes.map((each) => each.method));
+  const usable = catalogue.methods.filter((each) => each.available !== false && each.name !== catalogue.baseline);
+  return { method: (usable.find((each) => !used.has(each.name)) ?? usable[0]).name, params: {}, drafter: null };
+}

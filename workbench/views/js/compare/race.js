@@ -1,0 +1,168 @@
+/** The race: every lane's recorded text on one clock, which starts where the prompt has been read. */
+
+import * as comparetable from "./table.js";
+import * as controls from "../shared/controls.js";
+import * as copying from "../shared/copying.js";
+import * as kit from "../shared/kit.js";
+import { h } from "../shared/kit.js";
+import * as ribbon from "../shared/ribbon.js";
+
+const WINDOW = 36;
+
+/** The clock of a race: `t` in seconds, `speed` 1 is as it was. */
+export function newRace() {
+  return { t: Infinity, speed: 1, playing: false, frame: null };
+}
+
+/** A lane at a time: its tokens so far, and whether it has ended. Pure.
+ *  @param {{rounds: [number, [string, string][]][], seconds: number}} race  @param {number} t  seconds
+ *  @returns {{tokens: number, of: number, last: [string, string][], ended: boolean, cut: boolean}}  `last`: at most `window` */
+export function at(race, t, window = WINDOW) {
+  let tokens = 0, of = 0;
+  const last = [];
+  for (const [end, emitted] of race.rounds) {
+    of += emitted.length;
+    if (end > t) continue;
+    tokens += emitted.length;
+    last.push(...emitted);
+  }
+  return { tokens, of, last: last.slice(-window), ended: tokens === of, cut: last.length > window };
+}
+
+/** Whether words are wider than their line, all letters being equally wide. Pure. */
+export function overflows(words, room, letter = 8.4) {
+  return words.reduce((n, word) => n + word.length, 0) * letter > room;
+}
+
+/** When the last lane ends, in seconds. Pure. */
+export function length(lanes, prompt) {
+  return Math.max(0, ...lanes.map((lane) => lane.race?.[prompt]?.rounds.at(-1)?.[0] ?? 0));
+}
+
+/** Which run is replayed, and why that one. Pure. */
+export function replay(lanes, prompt, repeats, name) {
+  const repeat = lanes.find((lane) => lane.race?.[prompt])?.race[prompt].repeat ?? null;
+  if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 does not say which
+  return repeats > 1 ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to what all repeats of it give` : `replayed: the one run on ${name}`;
+}
+
+/** What a lane's row says at its end: the table's estimate, and the replayed run's own ratio named as such. Pure.
+ *  @returns {{estimate: string, own: string}} */
+export function ratio(lane, prompt) {
+  const found = lane.figures?.speedup ?? null, own = lane.race?.[prompt]?.speedup ?? null, several = (lane.race ?? []).filter(Boolean).length > 1;
+  if (lane.plain) return { estimate: "1.00×", own: "reference" };
+  return { estimate: found === null ? "–" : `${found.value.toFixed(2)}×`, own: own === null ? "" : `${several ? "all prompts · " : ""}this run ${own.toFixed(2)}×` };
+}
+
+/** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */
+export function toggle(page, again = false) {
+  const { race } = page;
+  if (race.playing && !again) return stop(page);
+  stop(page);
+  const end = length(page.made?.lanes ?? [], page.prompt);
+  if (!end) return;
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches && again) return seek(page, 1);
+  if (again || race.t >= end) race.t = 0;
+  race.playing = true;
+  let before = performance.now();
+  const tick = (now) => {
+    race.t += ((now - before) / 1000) * race.speed;
+    before = now;
+    if (race.t >= end) {
+      race.t = end;
+      stop(page);
+      page.parts.live.textContent = said(page);
+    } else race.frame = requestAnimationFrame(tick);
+    render(page);
+  };
+  race.frame = requestAnimationFrame(tick);
+  page.draw();
+}
+
+/** Halt. */
+export function stop(page) {
+  cancelAnimationFrame(page.race.frame);
+  page.race.playing = false;
+  page.draw();
+}
+
+/** Go to a share of the race, 0 to 1. */
+export function seek(page, share) {
+  stop(page);
+  page.race.t = share * length(page.made?.lanes ?? [], page.prompt);
+  page.draw();
+}
+
+/** A little back or forth: a fiftieth of the race. */
+export function nudge(page, direction) {
+  const end = length(page.made?.lanes ?? [], page.prompt);
+  if (end) seek(page, Math.min(1, Math.max(0, Math.min(page.race.t, end) / end + direction / 50)));
+}
+
+/** How it ended, in words. */
+function said(page) {
+  const order = page.made.lanes.filter((lane) => lane.race?.[page.prompt]).sort((a, b) => ratioTime(a, page) - ratioTime(b, page));
+  return `The race has ended: ${order.map((lane) => `${lane.name} ${ratioTime(lane, page).toFixed(2)} s`).join(", ")}`;
+}
+
+const ratioTime = (lane, page) => lane.race[page.prompt].rounds.at(-1)?.[0] ?? 0;
+
+/** Draw the lanes at the clock's time. Elements are made once and then only changed. */
+export function render(page) {
+  const { parts, made, race, prompt } = page;
+  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]), end = length(lanes, prompt), t = Math.min(race.t, end), of = made.prompts[prompt]?.name ?? "";
+  const pin = page.pin && lanes.find((lane) => comparetable.key(made, lane) === page.pin.key);
+  if (document.activeElement !== parts.prompt || parts.prompt._key === undefined) controls.select(parts.prompt, made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })), `${prompt}`);
+  while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
+  while (parts.race.childElementCount < lanes.length) parts.race.append(row());
+  const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before anything is written
+  lanes.forEach((lane, i) => {
+    const line = parts.race.children[i], now = at(lane.race[prompt], t), said = ratio(lane, prompt), mine = lane.figures.speedup?.value ?? null, against = pin && pin !== lane ? (pin.figures.speedup?.value ?? null) : null;
+    kit.set(line, { "data-lane": lane.name });
+    kit.write(line._name, lane.name);
+    line._text = lane.race[prompt].rounds.flatMap(([, emitted]) => emitted.map(([text]) => text)).join("");
+    kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
+    const cut = now.cut || overflows(now.last.map(([text]) => ribbon.visibleText(text)), room);
+    kit.write(line._more, cut ? "…" : "");
+    line._tokens.classList.toggle("is-cut", cut);
+    now.last.forEach(([text, kind], k) => {
+      if (k >= line._tokens.childElementCount) line._tokens.append(h("span"));
+      const token = line._tokens.children[k], shown = ribbon.visibleText(text), name = `wb-token is-${lane.plain ? "plain" : kind}`;
+      kit.write(token, shown);
+      token._raw = text;
+      if (token.className !== name) token.className = name;
+      token.hidden = false;
+    });
+    for (let k = now.last.length; k < line._tokens.childElementCount; k += 1) line._tokens.children[k].hidden = true;
+    line._fill.style.width = `${now.of ? (100 * now.tokens) / now.of : 0}%`;
+    line._bar.classList.toggle("is-plain", lane.plain);
+    kit.write(line._ratio, said.estimate);
+    kit.write(line._own, said.own);
+    kit.write(line._delta, mine !== null && against !== null ? comparetable.signed(mine - against, 2, "×") : "");
+  });
+  kit.write(parts.raceNote, `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`);
+  kit.write(parts.clock, `${t.toFixed(2)} s`);
+  if (document.activeElement !== parts.slider || race.playing) parts.slider.value = end ? Math.round((1000 * t) / end) : 0;
+  parts.slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of ${end.toFixed(2)} seconds`);
+  parts.slider.style.setProperty("--fill", `${end ? (100 * t) / end : 0}%`);
+  kit.write(parts.play, race.playing ? "❚❚" : "▶");
+  parts.play.setAttribute("aria-label", race.playing ? "Halt the race" : "Play the race");
+}
+
+function row() {
+  const line = h("div", { className: "wb-racer" });
+  line.setAttribute("role", "listitem");
+  line._name = h("b");
+  line._count = h("small");
+  line._more = h("span", { className: "wb-more" });
+  line._tokens = h("span", { className: "wb-racetokens" });
+  line._fill = h("i");
+  line._bar = h("div", { className: "wb-racebar" }, line._fill);
+  line._ratio = h("b");
+  line._own = h("small");
+  line._delta = h("small", { className: "wb-delta" });
+  line._ratio.title = "speed-up over all repeats and prompts, as in the table";
+  line._own.title = "speed-up of the replayed run over the plain run of the same repeat";
+  line.append(h("div", { className: "wb-racename" }, line._name, line._count, copying.button(() => line._text, "the lane's text")), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._own, line._delta));
+  return line;
+}

@@ -1,0 +1,163 @@
+/** The parts of the Compare view: builds them once, then tells each drawing what to show. */
+
+import * as comparechoice from "./choice.js";
+import * as comparelive from "./live.js";
+import * as compareplots from "./plots.js";
+import * as comparerace from "./race.js";
+import * as comparetable from "./table.js";
+import * as comparetext from "./text.js";
+import * as jobs from "../shared/jobs.js";
+import * as kit from "../shared/kit.js";
+import { h } from "../shared/kit.js";
+import * as pagehead from "../shared/pagehead.js";
+import * as panel from "../shared/panel.js";
+import * as roles from "../shared/roles.js";
+import * as stage from "../live/stage.js";
+
+const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
+
+/** What will be there, for those who have measured nothing yet. */
+const INTRO = [
+  ["Race", "each lane's words appear at the pace they were measured at; 1× to a tenth of it"],
+  ["Measured", "speed-up against plain decoding with its 95 % interval, τ, accepted drafts, tokens per second; pin a lane to see differences to it"],
+  ["One token costs", "where the milliseconds go: draft, verify, overhead"],
+  ["Would it pay?", "the acceptance a method needs at these costs, and the acceptance it had"],
+  ["Same text?", "whether an exact method wrote plain decoding's text, token for token, and where a text first differs"],
+];
+
+/** Build the empty view inside `el`; returns the parts by name. */
+export function build(el, host) {
+  const parts = {};
+  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
+  const card = (...given) => panel.card(parts, ...given), chart = (...given) => panel.chart(parts, ...given);
+  const select = (name, label, options = []) => {
+    const control = part(name, "select", {}, ...options.map(([value, text]) => h("option", { value }, text)));
+    control.setAttribute("aria-label", label);
+    return control;
+  };
+  const stage = part("stage", "div", { className: "wb-stage" },
+    part("alerts", "div", { className: "wb-alerts" }),
+    part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
+    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small"), part("now", "div", { className: "wb-now", role: "list" })),
+    part("banner", "p", { className: "wb-banner", hidden: true }),
+    card("race", "Race", h("span", { className: "wb-extra" }, select("prompt", "Prompt of the race"), part("origin", "span", { className: "wb-origins" }), panel.legend([["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"]])),
+      part("asked", "img", { className: "wb-asked", hidden: true }),
+      part("race", "div", { className: "wb-race", role: "list" }),
+      h("div", { className: "wb-raceline" }, part("play", "button", { type: "button", className: "wb-tool" }, "▶"), slider(part), select("speed", "Speed of the race", SPEEDS), part("clock", "span", { className: "wb-clock" }))),
+    h("div", { className: "wb-two" },
+      card("table", "Measured", null, part("table", "div", { className: "wb-scroll wb-compared", tabIndex: 0 })),
+      chart("costs", "One token costs", panel.legend([["wb-phase-draft", "draft"], ["wb-phase-verify", "verify"], ["wb-phase-overhead", "overhead"]]), "wb-plot")),
+    h("div", { className: "wb-two" },
+      chart("pays", "Would it pay?", null, "wb-plot is-tall"),
+      card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" }))),
+    card("texts", "Text beside plain decoding", h("span", { className: "wb-extra" }, select("lane", "Lane whose text is shown"), panel.legend([["wb-key-plain", "only in plain"], ["wb-key-lane", "only here"]])),
+      part("texts", "div", { className: "wb-texts", tabIndex: 0 })),
+    part("foot", "p", { className: "wb-foot" }));
+  el.append(header(part, host), h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage), part("live", "div", { className: "wb-unseen" }));
+  kit.set(parts.live, { "aria-live": "polite" });
+  kit.set(parts.alerts, { role: "alert" });
+  kit.set(parts.side, { "aria-label": "What is compared" });
+  kit.set(parts.table, { role: "region", "aria-label": "Figures of each lane" });
+  kit.set(parts.texts, { role: "region", "aria-label": "Differences of the texts" });
+  kit.set(parts.play, { "aria-label": "Play the race" });
+  stage.tabIndex = -1;
+  return parts;
+}
+
+function slider(part) {
+  const made = part("slider", "input", { type: "range", min: 0, max: 1000, step: 1, value: 0 });
+  made.setAttribute("aria-label", "Time of the race");
+  return made;
+}
+
+function header(part, host) {
+  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
+  const exports = jobs.exportMenu(part, "Save this comparison", [["json", "JSON: opens here again"], ["csv", "CSV: a row a run"], ["parquet", "Parquet: a row a run"]]);
+  const file = part("file", "input", { type: "file", accept: ".json,application/json", hidden: true });
+  file.setAttribute("aria-label", "Comparison file");
+  const nav = part("nav", "nav", { className: "wb-nav" });
+  pagehead.fill(nav, host, "Compare");
+  const made = h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
+    badge("copy", "copy link", "Copy a link to these lanes and prompts"), exports,
+    badge("open", "open …", "Open a comparison that was saved as JSON"), file, badge("theme", "◐ theme", "Light or dark"));
+  return made;
+}
+
+/** Show the page as it is. */
+export function draw(page) {
+  const { parts, made, step, catalogue } = page, measuring = page.channel !== null;
+  stage.alerts(parts.alerts, page.errors);
+  kit.write(parts.badgeText, badge(page, measuring, catalogue));
+  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : made ? origin(page) : "idle", "data-from": made && !measuring ? origin(page) : "live" });
+  parts.progress.hidden = !measuring;
+  if (measuring) {
+    const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; what was measured stays` : step ? [step.waiting, step.text].filter(Boolean).join(" · ") : "asking the backend …";
+    jobs.progress(page, { text, note: step ? `${step.done} of ${step.total} runs${jobs.left(step.left_s)}` : "", done: step?.done, total: step?.total, label: "Runs measured" });
+    parts.now.hidden = !made || !step;
+    if (made && step) comparelive.render(parts.now, step, made);
+  }
+  const example = page.from === "example" && made && !measuring;
+  parts.banner.hidden = !example;
+  if (example) kit.write(parts.banner, comparelive.banner(made, !page.choice || comparechoice.asksFor(page.choice, catalogue, made, roles)));
+  const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
+  for (const name of ["tableCard", "costsCard", "paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some;
+  for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some || !complete(made);
+  const [first, second] = parts.stage.querySelectorAll(".wb-two");
+  first.hidden = !some;
+  second.hidden = !some || !complete(made);
+  const raced = comparelive.raced(made, page.prompt);
+  parts.raceCard.hidden = !raced;
+  parts.intro.hidden = some || measuring;
+  parts.empty.nextSibling.hidden = !catalogue;
+  kit.write(parts.empty, catalogue ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock." : "The backend is starting …");
+  kit.write(parts.foot, made ? foot(made, measuring) : "");
+  for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : made);
+  for (const kind of ["csv", "parquet"]) parts.exports.querySelector(`[data-kind=${kind}]`).disabled = !page.job;
+  if (!some) return;
+  comparetable.render(page);
+  compareplots.costs(page);
+  if (raced) {
+    picture(page);
+    comparerace.render(page);
+  }
+  if (!complete(made)) return;
+  compareplots.pays(page);
+  comparetext.exact(page);
+  comparetext.texts(page);
+}
+
+/** Whether texts and what follows from all runs are there: they come with the end. */
+function complete(made) {
+  return Boolean(made?.lanes.some((lane) => lane.exact !== undefined));
+}
+
+/** Where the shown figures come from, as badges colour it. */
+function origin(page) {
+  return page.from === "imported" ? "imported" : "recorded";
+}
+
+/** The picture that the questions are about. */
+function picture({ parts, made, ...page }) {
+  const url = made.settings.images?.[0] ?? (page.from === "live" ? page.pictured : "") ?? "";
+  parts.asked.hidden = !url;
+  if (url && parts.asked.src !== url) parts.asked.src = url;
+  parts.asked.alt = comparechoice.altOf(page.catalogue, url);
+}
+
+function badge(page, measuring, catalogue) {
+  const { made } = page;
+  if (page.silent) return "NO ANSWER";
+  if (measuring) return ["LIVE", catalogue?.device].filter(Boolean).join(" · ");
+  if (!made) return catalogue?.device ?? "";
+  const { target, device, dtype } = made.settings;
+  return [{ imported: "IMPORTED", example: "RECORDED" }[page.from] ?? "MEASURED", target, [device?.toUpperCase(), dtype].filter(Boolean).join(" · ")].filter(Boolean).join(" · ");
+}
+
+/** Where the figures come from, in one line. `going`: they are being measured. */
+export function foot(made, going = false) {
+  const { settings: s, machine } = made, sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+  const on = [machine.cpu, machine.cores ? `${machine.cores} cores` : "", machine.gpu].filter(Boolean).join(", ");
+  return [`${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
+    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`, made.complete || going ? "" : "Stopped before the end."].filter(Boolean).join(". ");
+}

@@ -1,0 +1,51 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { columnLines, columns, hereFigure, lawWords, paperFigure, tally } from "./boards.js";
+import { byTarget, differences } from "./methods.js";
+
+test("figures of paper and here in words", () => {
+  assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
+  assert.equal(paperFigure({ low: 2.73, high: 2.73 }), "2.73");
+  assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1, no figure given");
+  assert.equal(hereFigure({ value: 1.612, low: 1.4, high: 1.9, n: 24 }), "1.61 (1.40–1.90, n = 24)");
+  assert.equal(hereFigure(null), "–");
+});
+
+test("a claim has a column a target: its setting, what it lacks, when it was made, why it is not reproduced", () => {
+  const here = { measured: { setting: "toys" }, lacking: "", date: "today", commit: "abc", machine: "two cores", load: 0.5, why: "wrong scale: toys" };
+  const there = { measured: null, lacking: "no medusa heads for smollm2 yet", date: "", commit: "", machine: "", load: null, why: "" };
+  const row = { ...here, lacks: "", timed: true, elsewhere: [there] };
+  assert.deepEqual(columns(row), [row, there]);
+  assert.deepEqual(columnLines(row, row), ["toys", "today, abc; two cores; load 0.5", "Why: wrong scale: toys"]);
+  assert.deepEqual(columnLines(row, there), ["no medusa heads for smollm2 yet"]);
+  assert.deepEqual(columnLines({ ...row, lacks: "a tree", timed: false }, there), ["lacks a tree"]);
+});
+
+test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
+  const law = { name: "two tokens", verdict: "pass", statistic: 20.51, freedom: 19, p_value: 0.364, runs: 1000, total_variation: 0.02 };
+  assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees), p = 0.36, 1000 runs");
+  assert.equal(lawWords({ ...law, tests: 4 }), "two tokens: χ² 20.5 (19 degrees), p = 0.36, the worst of 4 settings, 1000 runs");
+  assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
+});
+
+test("the tally counts every row once", () => {
+  assert.equal(tally([{ v: "shown" }, { v: "broken" }, { v: "shown" }], "v"), "2 shown, 1 broken");
+});
+
+test("a card says in how many points its method differs from the paper, and each of them as text", () => {
+  const h = (tag, props, ...children) => ({ tag, children });
+  const [summary, list] = differences({ differs: ["No <b>norm</b>.", "Fewer nodes."] }, h).children;
+  assert.deepEqual(summary.children, ["Differs from the paper in 2 points"]);
+  assert.deepEqual(list.children.map((item) => item.children), [["No <b>norm</b>."], ["Fewer nodes."]]);
+  assert.deepEqual(differences({ differs: ["Fewer nodes."] }, h).children[0].children, ["Differs from the paper in one point"]);
+  assert.equal(differences({ differs: [] }, h), "");
+});
+
+test("the matrix has a column a target, and one reason where one explains all", () => {
+  const columns = [{ target: "text", drafter: "small" }, { target: "text", drafter: null }, { target: "seeing", drafter: "eye" }, { target: "seeing", drafter: null }];
+  const [text, seeing] = byTarget(columns, ["reads text only.", "No draft model. reads text only.", "", "No draft model."]);
+  assert.deepEqual(text, { target: "text", on: [], off: [{ reason: "reads text only.", with: ["small", "no draft model"] }], all: true });
+  assert.deepEqual(seeing, { target: "seeing", on: ["eye"], off: [{ reason: "No draft model.", with: ["no draft model"] }], all: false });
+  assert.equal(byTarget(columns, ["a", "b", "", ""])[0].off.length, 2, "reasons that differ are both said");
+  assert.deepEqual(byTarget(columns, ["", "", "", ""])[1], { target: "seeing", on: ["eye", "no draft model"], off: [], all: true });
+});

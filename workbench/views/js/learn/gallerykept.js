@@ -1,0 +1,101 @@
+/** Runs kept on this machine, below the recordings: search, open, link, set beside another, tag, note, delete. */
+
+import * as addresses from "../shared/address.js";
+import { h } from "../shared/kit.js";
+import * as pagehead from "../shared/pagehead.js";
+
+const PIN = "wb-kept-pin";
+
+/** Draw the section; nothing where the app keeps no runs.
+ *  @param {Element} main  of the page  @param {{host: object, card: (entry: object, more: object) => Element}} given */
+export async function mount(main, { host, card }) {
+  const ask = (name, request) => pagehead.ask(main, { host }, name, request);
+  const list = h("div", { className: "wb-gallery" }), found = h("p", { className: "wb-keptfound" }), more = h("button", { type: "button", className: "wb-button" }, "Show more");
+  const search = h("input", { type: "search", placeholder: "words  #tag  tau>=2", value: new URLSearchParams(location.search).get("search") ?? "" });
+  const pins = pinning(list, host);
+  let shown = 0, asked = 0;
+  found.setAttribute("role", "status");
+  const show = async (first) => {
+    const turn = (asked += 1), answer = await ask("kept", { search: search.value, first });
+    if (!answer || turn !== asked) return answer; // a newer search is under way
+    if (first === 0) list.replaceChildren();
+    list.append(...answer.runs?.map((run) => kept(run, ask, card, () => show(0), host, pins)) ?? []);
+    pins.draw();
+    shown = first + Math.min(answer.page ?? 0, (answer.total ?? 0) - first);
+    more.hidden = shown >= answer.total;
+    found.textContent = [words(answer.total, search.value), ...answer.problems ?? []].join(" · ");
+    return answer;
+  };
+  const answer = await show(0);
+  if (!answer?.allowed) return;
+  const label = h("label", { className: "wb-keptsearch" }, h("span", {}, "Search"), search);
+  let typing = null;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => show(0), 250);
+  });
+  more.addEventListener("click", () => show(shown));
+  const section = h("section", { id: "kept", className: "wb-kept" }, h("h2", {}, "Kept on this machine"), label, found, list, more);
+  main.append(section);
+  if (location.hash === "#kept") section.scrollIntoView();
+}
+
+/** How many were found, in words. Pure. */
+export function words(total, search) {
+  if (total) return total === 1 ? "One run" : `${total} runs`;
+  return search.trim() ? "No kept run fits." : "No run is kept yet: export ▾ → Keep in a view, or workbench generate --keep";
+}
+
+/** One run may be pinned; the others then have a link that shows them beside it. */
+function pinning(list, host) {
+  let pinned = host.remember?.getItem(PIN) ?? null;
+  const draw = () => {
+    for (const box of list.querySelectorAll(".wb-keptpin")) {
+      const [button, link] = box.children, id = box.dataset.run, mine = id === pinned;
+      button.setAttribute("aria-pressed", String(mine));
+      button.textContent = mine ? "Pinned" : "Pin";
+      link.hidden = !pinned || mine;
+      if (!link.hidden) Object.assign(link, { href: addresses.run(host.base, pinned, id), textContent: `Compare with ${pinned}` });
+    }
+  };
+  const toggle = (id) => {
+    pinned = pinned === id ? null : id;
+    if (pinned) host.remember?.setItem(PIN, pinned);
+    else host.remember?.removeItem(PIN);
+    draw();
+  };
+  const forget = (id) => pinned === id && toggle(id);
+  return { draw, toggle, forget };
+}
+
+function kept(run, ask, card, again, host, pins) {
+  const tags = h("input", { value: run.tags.join(", "), placeholder: "none" }), note = h("input", { value: run.note, placeholder: "none" }), said = h("small", {});
+  said.setAttribute("role", "status");
+  const mark = async () => {
+    const answer = await ask("mark", { id: run.id, tags: tags.value, note: note.value });
+    if (answer) tags.value = answer.tags.join(", ");
+    said.textContent = answer ? "saved" : "not saved";
+  };
+  for (const field of [tags, note]) field.addEventListener("change", mark);
+  const remove = h("button", { type: "button", className: "wb-button" }, "Delete");
+  remove.setAttribute("aria-label", `Delete ${run.id}`);
+  remove.addEventListener("click", async () => {
+    if (!remove.dataset.sure) {
+      remove.dataset.sure = "true";
+      remove.textContent = "Delete for good?";
+      setTimeout(() => {
+        delete remove.dataset.sure;
+        remove.textContent = "Delete";
+      }, 4000);
+    } else if (await ask("forget", { id: run.id })) {
+      pins.forget(run.id);
+      await again();
+    }
+  });
+  const form = h("div", { className: "wb-keptmarks" }, h("label", {}, h("span", {}, "tags"), tags), h("label", {}, h("span", {}, "note"), note), said);
+  const address = addresses.run(host.base, run.id), pin = h("button", { type: "button", className: "wb-button", title: "Set this run beside another one", onclick: () => pins.toggle(run.id) }, "Pin");
+  pin.setAttribute("aria-label", `Pin ${run.id}`);
+  const beside = h("span", { className: "wb-keptpin" }, pin, h("a", { className: "wb-button", hidden: true }));
+  beside.dataset.run = run.id;
+  return card(run, { badge: "KEPT", href: address, form, actions: [pagehead.copyButton(address), beside, remove] });
+}

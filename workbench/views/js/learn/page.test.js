@@ -1,0 +1,51 @@
+import assert from "node:assert";
+import { test } from "node:test";
+import { gain, reached } from "./page.js";
+import { range, telling } from "./methods.js";
+import { liveLink, settingsOf, when } from "../shared/pagehead.js";
+
+test("the closed forms at their ends", () => {
+  assert.equal(gain(0, 4, 0).tau, 1);
+  assert.equal(gain(1, 4, 0).tau, 5);
+  assert.ok(Math.abs(gain(0.8, 4, 0).tau - 3.3616) < 1e-9);
+  assert.equal(gain(1, 4, 0.25).speedup, 2.5);
+  assert.ok(gain(0.9, 12, 1).speedup < 1);
+});
+
+test("a step is done by the node that was meant, not by the round it stands in", () => {
+  const step = { rounds: [], places: [[3, 1]] };
+  assert.ok(reached(step, { round: 3, node: 1 }, { round: 3, node: 1 }));
+  assert.ok(reached(step, { round: 3, token: 0 }, { round: 3, node: 1 }));
+  assert.ok(!reached(step, { round: 3, node: null, token: null }, { round: 3, node: 1 }));
+  assert.ok(!reached(step, { round: 3, node: 0 }, { round: 3, node: 0 }));
+  assert.ok(reached({ rounds: [3], places: [] }, { round: 3 }, null));
+});
+
+test("the picture is the first round with branches, kept and refused", () => {
+  const round = (parents, path) => ({ nodes: { parents }, path });
+  const chain = round([-1, 0], [0]), tree = round([-1, -1], [1]), all = round([-1, 0], [0, 1]), empty = round([], []);
+  assert.equal(telling([empty, all, chain, tree]), tree);
+  assert.equal(telling([empty, all, chain]), chain);
+  assert.equal(telling([empty, all]), all);
+  assert.equal(telling([empty]), empty);
+  assert.equal(telling([]), null);
+});
+
+test("parameters say what they may be", () => {
+  assert.equal(range({ kind: "int", ge: 1, le: 8 }), "1 … 8");
+  assert.equal(range({ kind: "float", ge: 0, le: null }), "0 … ∞");
+  assert.equal(range({ kind: "choice", choices: ["a", "b"] }), "a, b");
+  assert.equal(range({ kind: "bool" }), "true, false");
+});
+
+test("a link to the Live page carries the settings, and nothing that is missing", () => {
+  const entry = { method: "m", target: "a/b", drafter: null, seed: 0, max_new_tokens: 5, prompt: "x & y", params: { depth: 4 } };
+  assert.equal(liveLink("", settingsOf(entry)), "/?target=a%2Fb&method=m&seed=0&max_new_tokens=5&prompt=x+%26+y&depth=4");
+  assert.equal(liveLink("/space", { recorded: "switch" }), "/space/?recorded=switch");
+});
+
+test("dates are short, and what is no date stays as it is", () => {
+  assert.equal(when("2026-11-21T10:49:00+0000"), "2026-11-21 10:49");
+  assert.equal(when("soon"), "soon");
+  assert.equal(when(undefined), "");
+});

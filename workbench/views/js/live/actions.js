@@ -1,0 +1,206 @@
+/** What the visitor does: choices in the panel, picks in the drawings, buttons and keys. */
+
+import * as backend from "./backend.js";
+import * as bar from "./bar.js";
+import * as branches from "./branch.js";
+import * as choices from "./choice.js";
+import * as copying from "../shared/copying.js";
+import * as form from "../shared/form.js";
+import * as link from "./link.js";
+import * as opening from "./opening.js";
+import * as pace from "./pace.js";
+import * as player from "./player.js";
+import * as repeats from "./repeats.js";
+import * as ribbon from "../shared/ribbon.js";
+import * as selection from "./selection.js";
+import * as store from "../shared/store.js";
+import * as treemodel from "./treemodel.js";
+import * as view from "./view.js";
+
+const MODES = ["spine", "levels", "mask", "list"];
+
+/** What buttons and keys do in Live. */
+function live(page) {
+  const { parts } = page, rounds = () => (page.run ? store.visible(page.run) : []);
+  const to = (pick) => pick && pin(page, pick);
+  const presses = {
+    run: () => start(page, false), stop: () => backend.control(page, "cancel"), baseline: () => backend.startPlain(page),
+    pause: () => backend.control(page, page.run?.state === "paused" ? "resume" : "pause"),
+    step: () => {
+      if (!store.isActive(page.run)) start(page, true);
+      page.stepping = true;
+      backend.control(page, "step");
+    },
+  };
+  const views = () => [parts.figures.firstChild, parts.ribbon, [parts.tree, parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)], parts.laneCard, parts.curveCard, parts.slider];
+  return { rounds, to, presses, views };
+}
+
+function start(page, paused) {
+  backend.start(page, paused);
+  bar.toTokens(page.parts);
+}
+
+/** What buttons and keys do. @param {any} page  @param {object} own  of a view: the `rounds` it shows, `to` pin one, `presses` of its buttons,
+ *  its `views` for the keys 1 to 6 */
+export function of(page, { rounds, to, presses, views } = live(page)) {
+  const { parts } = page, at = () => selection.shown(page.selection, rounds());
+  return {
+    token: (direction) => to(selection.stepToken(at(), rounds(), direction)),
+    round: (direction) => to(selection.stepRound(at(), rounds(), direction)),
+    node: (key) => at() && to({ round: at().round, node: treemodel.neighbour(treemodel.places(treemodel.model(rounds()[at().round], { threshold: page.threshold, keep: at().node })), at().node, key) }),
+    first: () => rounds().length && to({ round: 0 }),
+    last: () => rounds().length && to({ round: rounds().length - 1 }),
+    hold: () => to(at()),
+    sum: (direction) => {
+      const here = at()?.round ?? 0, [from, end] = page.brush ?? [here, here];
+      page.brush = rounds().length ? [from, Math.max(from, Math.min(rounds().length - 1, end + direction))] : null;
+      page.draw();
+    },
+    follow: () => {
+      player.stop(page);
+      page.selection = selection.newSelection();
+      page.brush = null;
+      ribbon.catchUp(parts.ribbon);
+      page.draw();
+    },
+    mode: () => {
+      page.mode = MODES[(MODES.indexOf(page.mode) + 1) % MODES.length];
+      page.draw();
+    },
+    view: (i) => {
+      const target = views()[i];
+      if (!target) return;
+      if (target.tabIndex < 0) target.tabIndex = -1;
+      target.focus({ preventScroll: true });
+      target.scrollIntoView({ block: "nearest" });
+    },
+    playPause: () => (store.isActive(page.run) ? page.actions.press("pause") : playPause(page)),
+    press: (button) => {
+      const reason = page.catalogue?.barred?.[button];
+      if (!reason) return presses[button]();
+      page.note = reason; // a key may ask for what its button does not offer
+      page.draw();
+    },
+    help: () => parts.keys.showModal(),
+  };
+}
+
+/** Hold what is shown at a place of the run. */
+export function pin(page, pick) {
+  player.stop(page);
+  page.touched = true;
+  page.selection = { hover: null, pin: pick };
+  page.scroll = true;
+  page.brush = null;
+  page.draw();
+}
+
+/** A run has ended: say it, then go on with what was waiting for it. */
+export function ended(page, run) {
+  if (run === page.plain) repeats.follow(page, () => view.of(page, performance.now()).pairsBarred);
+  if (run !== page.run) return;
+  page.stepping = false;
+  const next = page.next;
+  if (next) page.announce(true); // another run takes its place now
+  else page.ending = run;
+  page.next = null;
+  if (next) next();
+  else if (page.wantPlain) backend.startPlain(page);
+}
+
+/** Something in the panel was chosen. */
+export function choose(page, what, value) {
+  const { choice } = page, active = store.isActive(page.run);
+  page.note = "";
+  const before = choice.target;
+  if (what === "preset") {
+    const picked = choices.pick(choice, page.catalogue, value);
+    Object.assign(choice, picked.choice);
+    page.note = picked.note;
+  } else choice[what] = value;
+  if (what === "pace") pace.remember(value);
+  if (what === "prompt") choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
+  if (["prompt", "preset", "prompt_tokens", "target"].includes(what)) Object.assign(choice, { prompt_tokens: null, origin: null });
+  if (active && page.catalogue.barred?.change) page.note = page.catalogue.barred.change;
+  else if (what === "method" && active) backend.change(page, { method: value, params: choices.parameters(choice, page.catalogue, value, form.clamp) });
+  else if (what === "drafter" && active) backend.change(page, { drafter: value });
+  else if (what === "pace" && active) backend.change(page, { pace: value });
+  else if (active) page.note = "This takes effect with the next run.";
+  if (choice.target !== before || what === "target" || what === "drafter") backend.look(page, choice.target, choice.drafter);
+  page.wish = null;
+  page.touched = page.formed = true;
+  estimate(page);
+  page.draw();
+}
+
+/** A parameter was set; a run in progress takes it over. */
+export function setParam(page, { name, value, note }) {
+  page.choice.params[name] = value;
+  const barred = store.isActive(page.run) && page.catalogue.barred?.change;
+  page.note = barred || note;
+  page.touched = page.formed = true;
+  if (!barred) backend.change(page, { params: { [name]: value } });
+  estimate(page);
+  page.draw();
+}
+
+/** What a run will cost, where the backend can say. */
+export async function estimate(page) {
+  const { choice, catalogue } = page;
+  if (!catalogue?.estimates) return;
+  const answer = await page.host.call("estimate", choices.request(choice, catalogue, "", form.clamp, false)).catch(() => null);
+  page.estimate = answer?.text ?? "";
+  page.draw();
+}
+
+/** A new run whose prompt is the text up to a token of choice. A run in progress is stopped first; it is kept. */
+export function branch(page, pick) {
+  const { run } = page, rounds = store.visible(run);
+  const made = branches.continuation(run.header, rounds, pick);
+  const origin = { run, round: pick.round, text: pick.text, instead: branches.instead(rounds[pick.round], pick.place) };
+  Object.assign(page.choice, made, { origin, preset: null, target: run.header.target });
+  const go = () => backend.start(page, false);
+  if (store.isActive(run)) {
+    page.next = go;
+    backend.control(page, "cancel");
+  } else go();
+}
+
+/** Put a link to what is shown into the clipboard, or under the buttons where there is none. */
+export async function copy(page) {
+  const url = page.host.address.url(query(page));
+  const done = await copying.put(url);
+  page.note = done ? "The link is in the clipboard." : url;
+  page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
+  page.draw();
+}
+
+/** What is shown, as the query of an address. */
+export function query(page) {
+  const { choice, catalogue } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
+  const params = choices.parameters(choice, catalogue, choice.method, form.clamp);
+  const recorded = page.recorded !== opening.EXAMPLE || pin ? page.recorded : null;
+  return link.toQuery(choice, catalogue, params, { pin, view: page.shownView, embed: page.embed, recorded, settings: !recorded || page.formed });
+}
+
+/** Play from where one is, or stop. */
+export function playPause(page) {
+  if (page.playing) return player.stop(page), page.draw();
+  page.feeding?.stop();
+  const rounds = page.run ? store.visible(page.run) : [];
+  if (!rounds.length) return;
+  page.playing = () => {};
+  page.playing = player.play({
+    rounds, from: page.selection.pin?.round ?? 0, speed: () => Number(page.parts.speed.value),
+    show: (round) => {
+      page.selection = { hover: null, pin: { round } };
+      page.scroll = true;
+      page.draw();
+    },
+    over: () => {
+      page.playing = null;
+      page.draw();
+    },
+  });
+}

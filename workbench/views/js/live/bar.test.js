@@ -1,0 +1,20 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { offered, outOfSight } from "./bar.js";
+import { buttons } from "../shared/controls.js";
+
+const state = { active: false, paused: false, ready: true, measuring: false, baseline: { label: "Baseline", off: "" } };
+
+test("the controls at hand are those of the panel: what is idle can be run, what runs can be paused", () => {
+  assert.deepEqual(offered(buttons(state), false).map(({ name, off }) => [name, off]), [["run", ""], ["step", ""], ["stop", "nothing is running"]]);
+  assert.deepEqual(offered(buttons({ ...state, active: true }), true).map(({ name, label, off }) => [name, label, off]), [["pause", "Pause", ""], ["step", "Step", ""], ["stop", "Stop", ""]]);
+  assert.equal(offered(buttons({ ...state, active: true, paused: true }), true)[0].label, "Resume");
+});
+
+test("Run brings tokens into sight on a narrow page only: beside the panel, pictures above them stay in view", () => {
+  const phone = { bottom: 700 }, wide = { bottom: 900 };
+  assert.ok(outOfSight({ top: 760, bottom: 1100 }, phone, 844), "below the panel, below the fold");
+  assert.ok(!outOfSight({ top: 40, bottom: 380 }, { bottom: 0 }, 844), "in sight already");
+  assert.ok(!outOfSight({ top: 606, bottom: 900 }, wide, 900), "Vision on a wide page");
+  assert.ok(outOfSight({ top: 900, bottom: 1200 }, { bottom: 899.6 }, 844), "rounding");
+});

@@ -1,0 +1,26 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { continuation, instead, words } from "./branch.js";
+
+const { header, rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)));
+
+test("the prompt of a branch is what the target had read at that place, then the token", () => {
+  const round = rounds.find((r) => r.index > 0 && r.path.length > 0), place = round.path[0];
+  const made = continuation(header, rounds, { round: round.index, place, token: 7, text: " x" });
+  const before = rounds.slice(0, round.index).flatMap((r) => r.emitted.map((e) => e.token));
+  assert.deepEqual(made.prompt_tokens, [...header.prompt_tokens, ...before, round.nodes.tokens[place], 7]);
+  assert.ok(made.prompt.endsWith(`${round.nodes.text[place]} x`));
+});
+
+test("a branch at the root of the first round is the prompt and one token", () => {
+  assert.deepEqual(continuation(header, rounds, { round: 0, place: -1, token: 3, text: "a" }).prompt_tokens, [...header.prompt_tokens, 3]);
+});
+
+test("it is said what the text went on with, and off the path that it never came there", () => {
+  const round = rounds.find((r) => r.path.length > 0);
+  assert.equal(instead(round, -1), round.emitted[0].text);
+  const off = round.nodes.parents.findIndex((_, i) => !round.path.includes(i));
+  assert.equal(instead(round, off), null);
+  assert.equal(words({ round: 6, text: " a", instead: " b" }, (t) => t), "branch at round 7: “ a” instead of “ b”");
+});

@@ -1,0 +1,174 @@
+/** One node, or one round when no node is chosen: probabilities, the test that was made, what came of it. */
+
+import * as formula from "./formula.js";
+import * as kit from "../shared/kit.js";
+import * as playcard from "./playcard.js";
+import * as ribbon from "../shared/ribbon.js";
+import * as ruling from "./ruling.js";
+import { visible } from "../shared/visible.js";
+
+const ROWS = 5;
+/** What the button beside a token says; the whole of it is its name and its tooltip. */
+export const FROM = "continue";
+
+/** The likeliest tokens at the place a node was drafted for, target and drafter side by side. Pure.
+ *  A probability that was not recorded is null: it is unknown, not zero.
+ *  @returns {{token: number, text: string, p: number|null, q: number|null, own: boolean}[]} */
+export function candidates(round, node) {
+  const { nodes } = round, place = (node === null ? (round.path.at(-1) ?? -1) : nodes.parents[node]) + 1;
+  const found = new Map();
+  const add = (top, name) => top?.tokens.forEach((token, i) => {
+    const row = found.get(token) ?? { token, text: top.text[i], p: null, q: null, own: false };
+    row[name] = top.prob[i];
+    found.set(token, row);
+  });
+  add(round.top_p[place], "p");
+  add(round.top_q[place], "q");
+  nodes.parents.forEach((parent, i) => {
+    if (parent + 1 !== place || (found.size === 0 && i !== node)) return;
+    const row = found.get(nodes.tokens[i]) ?? { token: nodes.tokens[i], text: nodes.text[i], p: null, q: null, own: false };
+    Object.assign(row, { p: row.p ?? nodes.p[i], q: row.q ?? nodes.q[i], own: i === node });
+    found.set(nodes.tokens[i], row);
+  });
+  const ranked = [...found.values()].sort((a, b) => Math.max(b.p ?? 0, b.q ?? 0) - Math.max(a.p ?? 0, a.q ?? 0));
+  const best = ranked.slice(0, ROWS), own = ranked.find((r) => r.own);
+  return own && !best.includes(own) ? [...best.slice(0, ROWS - 1), own] : best;
+}
+
+/** Sentences about a node: [term, words] pairs. Pure.
+ *  @param {Record<string, object>} rules  what the trace's header says of its rules */
+export function facts(round, node, rules) {
+  const { nodes } = round;
+  if (node === null) return [];
+  const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node], status = nodes.status[node];
+  const said = ruling.statement(round, node, rules, formula, visible), why = said.at(-1)?.[0] === "why" ? [said.pop()] : [];
+  const out = [["probability", `p = ${short(p, formula)} · q = ${short(q, formula)}`], ...said];
+  const drawn = () => formula.compared(u, accept).join(" ");
+  const passed = accept === 1 && status === "rejected";
+  out.push(["drawn", (u !== null && accept !== null ? `u = ${drawn()} → ${status}`
+    : status === "discarded" ? `never tested: ${untested(round, node)}`
+      : passed ? "nothing: it passed, and another path that passed was taken" : `nothing → ${status}`) + (passed ? "" : sequel(round, node))]);
+  out.push(...why);
+  const entropy = round.entropy[nodes.parents[node] + 1];
+  if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats, of p`]);
+  const siblings = nodes.parents.flatMap((parent, i) => (parent === nodes.parents[node] ? [i] : []));
+  const rank = siblings.length > 1 ? `, draft ${siblings.indexOf(node) + 1} of ${siblings.length} for it` : "";
+  out.push(["place", `depth ${nodes.depth[node]}${rank}, position ${nodes.position[node]}`], ["token", `id ${nodes.tokens[node]}, “${visible(nodes.text[node])}”`], ["time", timeText(round)]);
+  if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
+  return out;
+}
+
+const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2));
+
+/** Why a draft was never tested: one it hangs from was rejected, another was accepted in its place, or the round was over. */
+function untested({ nodes }, node) {
+  const { parents, status } = nodes, kept = (i) => i < 0 || status[i] === "accepted";
+  let top = node; // where its branch leaves the accepted path
+  while (!kept(parents[top])) top = parents[top];
+  if (status[top] === "rejected") return `“${visible(nodes.text[top])}” before it was rejected`;
+  const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
+  if (winner < 0) return "the path ended before it";
+  return `“${visible(nodes.text[winner])}” was accepted in ${top === node ? "its place" : `place of “${visible(nodes.text[top])}”`}`;
+}
+
+/** What followed a rejection: the next draft for the same place, or the target's own token. */
+function sequel({ nodes, emitted, bonus_kind }, node) {
+  if (nodes.status[node] !== "rejected") return "";
+  const next = nodes.parents.findIndex((parent, i) => i > node && parent === nodes.parents[node] && nodes.status[i] !== "discarded");
+  if (next >= 0) return `; then “${visible(nodes.text[next])}” was ${nodes.status[next]}`;
+  const own = emitted.find((e) => e.node === null);
+  return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the target's own` : "";
+}
+
+/** Σ min(p, q) over the tokens of which both are known: how often a draft from q can be kept. Pure. */
+export function overlap(rows) {
+  const known = rows.filter((r) => r.p !== null && r.q !== null);
+  return known.length ? known.reduce((sum, r) => sum + Math.min(r.p, r.q), 0) : null;
+}
+
+function timeText(round) {
+  const ms = (s) => (1e3 * s).toFixed(1), waited = round.waited_s ? ` + ${ms(round.waited_s)} waiting for other runs` : "", n = round.emitted.length;
+  return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(round.overhead_s)} overhead${waited}`;
+}
+
+/** Facts about a whole round. Pure. */
+export function roundFacts(round) {
+  const out = [
+    ["method", round.method],
+    ["time", timeText(round)],
+    ["forwards", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
+  ];
+  for (const [name, value] of Object.entries(round.signals)) out.push([name, Number(value).toPrecision(3)]);
+  for (const note of round.notes) out.push(["note", note]);
+  return out;
+}
+
+/** The place a row of the card stands for: the node it hangs from, or the end of the accepted path. Pure. */
+export function placeOf(round, node) {
+  return node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[node];
+}
+
+/** Draw into `el`; emits `wb:branch` {round, place, token, text} when a token is chosen to continue from.
+ *  @param {{round: object|null, node: number|null, barred: string, rules: Record<string, object>|undefined}} data
+ *         `barred`: why nothing can be continued; `rules`: of the trace's header */
+export function render(el, data) {
+  const state = (el._card ??= build(el));
+  const { node } = data;
+  el.classList.toggle("is-empty", !data.round);
+  if (!data.round) return;
+  const round = ribbon.legible(data.round), rows = candidates(round, node), own = candidates(data.round, node), taken = new Set(round.emitted.filter((e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node])).map((e) => e.token));
+  while (state.bars.childElementCount < rows.length) state.bars.append(bar(el));
+  [...state.bars.children].forEach((row, i) => {
+    row.hidden = i >= rows.length;
+    if (row.hidden) return;
+    fill(row, rows[i]);
+    row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: own[i].text }; // as the vocabulary has it: a prompt is made of it
+    const button = row.lastChild, kept = taken.has(rows[i].token);
+    kit.set(button, { "aria-label": `Continue from here with “${visible(rows[i].text)}”` });
+    button.disabled = Boolean(data.barred) || kept;
+    button.title = kept ? "this is what the text goes on with" : data.barred || "continue from here with this token: a new run";
+  });
+  state.key.hidden = rows.length === 0;
+  playcard.render(state.play, { ...data, round });
+  const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null; // where nothing was drawn from q, it says nothing
+  const list = [...facts(round, node, data.rules), ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]), ...(node === null ? roundFacts(round) : [])];
+  while (state.list.childElementCount < 2 * list.length) state.list.append(kit.h("dt"), kit.h("dd"));
+  [...state.list.children].forEach((cell, i) => {
+    const pair = list[i >> 1];
+    cell.hidden = !pair;
+    if (!pair) return;
+    kit.write(cell, pair[i & 1]);
+    cell.classList.toggle("is-words", pair[0] === "why");
+  });
+}
+
+function build(el) {
+  const bars = kit.h("div", { className: "wb-bars" }), list = kit.h("dl", { className: "wb-facts" });
+  const key = kit.h("div", { className: "wb-key" }, kit.h("span", { className: "is-q" }, "q drafter"), kit.h("span", { className: "is-p" }, "p target"));
+  const play = kit.h("div", { hidden: true });
+  el.append(bars, key, play, list);
+  return { bars, key, list, play };
+}
+
+function bar(el) {
+  const row = kit.h("div", { className: "wb-bar" }, ...["code", "i", "i", "span", "span"].map((tag) => kit.h(tag)));
+  row.append(kit.h("button", { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) }, FROM));
+  ["", "is-q", "is-p", "is-q", "is-p"].forEach((name, i) => (row.children[i].className = name));
+  return row;
+}
+
+function fill(row, { text, p, q, own }) {
+  const [word, barQ, barP, textQ, textP] = row.children, shown = visible(text);
+  row.classList.toggle("is-own", own);
+  kit.write(word, shown.length > 11 ? `${shown.slice(0, 10)}…` : shown);
+  for (const [bar, label, v, name] of [[barQ, textQ, q, "q"], [barP, textP, p, "p"]]) {
+    bar.style.setProperty("--v", v ?? 0);
+    label.style.setProperty("--v", v ?? 0);
+    bar.toggleAttribute("data-unknown", v === null);
+    kit.write(label, v === null ? `${name} –` : `${name} ${figure(v)}`);
+  }
+}
+
+function figure(v) {
+  return v > 0 && v < 0.005 ? "<0.01" : v.toFixed(2);
+}

@@ -1,0 +1,80 @@
+/** What Live and Vision have in common as pages: their state, how they come to life, the export menu, and what a screen
+ *  reader hears of a run. */
+
+import * as copying from "../shared/copying.js";
+import * as exports from "../shared/exports.js";
+import * as figures from "../shared/figures.js";
+import * as kit from "../shared/kit.js";
+import * as pagehead from "../shared/pagehead.js";
+import * as ribbon from "../shared/ribbon.js";
+import * as store from "../shared/store.js";
+import * as keyboard from "./keyboard.js";
+import * as selection from "./selection.js";
+import * as words from "./words.js";
+
+const ANNOUNCE_MS = 5000;
+
+/** A page of runs in `el`, alive and with what it was opened for.
+ *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: what only this view keeps;
+ *  `begin(page)`: give it `draw`, `fresh`, `describe` and `ended`; `hear(page, message)` of the bus; `actions(page)` of its
+ *  buttons and keys; `textOf(page, name)`: what is copied; `wire(page, el)`, `tick(page)` every second; `arrive(page)`: show
+ *  what it was opened for; `stepped(page)`: the address changed; `dress(page)`; `menu(page)`: what its exports are made of
+ *  @returns {Promise<any>} */
+export async function createPage(el, { parts, host, embed, title, state, ...view }) {
+  if (host.base === undefined) parts.nav.hidden = true;
+  else pagehead.fill(parts.nav, host, title);
+  const page = {
+    el, parts, host, embed, catalogue: null, choice: null, run: null, plain: null, plainKey: "", errors: [], notices: [],
+    selection: selection.newSelection(), wish: null, brush: null, ghosts: true, threshold: 0, mode: "spine",
+    wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
+    scroll: false, heardAt: 0, heardRounds: 0, stepping: false, shownView: null, recorded: null, estimate: "",
+    touched: false, ...state,
+  };
+  page.announce = (over) => announce(page, over);
+  view.begin(page);
+  host.listen?.((message) => view.hear(page, message));
+  page.actions = view.actions(page);
+  parts.textOf = (name) => view.textOf(page, name);
+  copying.listen(el);
+  view.wire(page, el);
+  wireMenu(parts);
+  keyboard.listen(page, page.actions);
+  new ResizeObserver(page.draw).observe(parts.stage);
+  page.timer = setInterval(() => view.tick(page), 1000);
+  page.draw();
+  await view.arrive(page);
+  addEventListener("wb:address", () => host.address && host.isOpen?.() !== false && view.stepped(page));
+  view.dress(page);
+  page.draw();
+  const given = { stage: parts.stage, host, definitions: () => page.view?.definitions ?? {}, keeps: page.catalogue?.keeps };
+  exports.mount(parts.exports, { ...given, ...view.menu(page) });
+  el.dataset.ready = "true";
+  return page;
+}
+
+function wireMenu(parts) {
+  const menu = (on) => {
+    parts.exports.hidden = !on;
+    parts.export.setAttribute("aria-expanded", String(on));
+  };
+  parts.export.addEventListener("click", () => menu(parts.exports.hidden));
+  document.addEventListener("click", (/** @type {any} */ event) => event.target.closest(".wb-menu") || menu(false));
+  parts.exports.parentElement.addEventListener("keydown", (event) => event.key === "Escape" && menu(false));
+  kit.set(parts.export, { "aria-haspopup": "true", "aria-expanded": "false" });
+}
+
+/** Tell a screen reader: every round while stepping, a summary every few seconds while it runs, and the end. */
+export function announce(page, over) {
+  const { run } = page;
+  if (!run || run.from !== "live") return;
+  const rounds = store.visible(run), now = performance.now(), last = rounds.at(-1);
+  const running = store.isActive(run) && run.state === "running";
+  let text = null;
+  if (over) text = words.heard(figures.summary(rounds), true);
+  else if (page.stepping && rounds.length !== page.heardRounds && last) {
+    text = `${last.vision?.pictures?.length ? "The picture was changed. " : ""}${ribbon.describe(last)}`;
+  } else if (running && now - page.heardAt > ANNOUNCE_MS && last) text = words.heard(figures.summary(rounds), false);
+  if (text === null) return;
+  Object.assign(page, { heardAt: now, heardRounds: rounds.length });
+  page.parts.live.textContent = text;
+}

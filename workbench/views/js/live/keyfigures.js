@@ -1,0 +1,68 @@
+/** The strip of key figures; each one opens its formula on hover and focus. */
+
+import * as kit from "../shared/kit.js";
+
+const dash = "—";
+
+/** What the strip says. Pure.
+ *  @param {object} f  figures of the run (`figures.summary`)
+ *  @param {object|null} plain  figures of the measured baseline, when it belongs to the same prompt and settings
+ *  @param {{value: string, unit: string, label: string, worked: string}} speed  the speed-up, of `speedup.figure`
+ *  @param {Record<string, [string, string]>} definitions  name → [title, formula], from `workbench.trace.metrics`
+ *  @returns {{id: string, value: string, unit: string, label: string, formula: string, worked?: string}[]} */
+export function items(f, plain, definitions, speed) {
+  const formula = (name) => definitions[name]?.[1] ?? "";
+  const fixed = (v, digits) => (v === null || v === undefined ? dash : v.toFixed(digits));
+  const overhead = f.overhead_seconds, waited = f.waited_seconds;
+  const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
+  const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
+  return [
+    { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
+    { id: "tau", value: fixed(f.tau, 2), unit: f.rounds ? `${f.tokens}/${f.rounds}` : "", label: "τ tokens a pass", formula: formula("tau"),
+      worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} passes` : "" },
+    { id: "acceptance", value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
+      unit: f.tested ? `${f.accepted}/${f.tested}` : "", label: "accepted of tested", formula: formula("acceptance_rate"),
+      worked: f.drafted ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %` : "" },
+    { id: "rate", value: fixed(f.tokens_per_second, 0), unit: "tok/s", formula: formula("tokens_per_second"),
+      label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second", worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "" },
+    { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: f.tokens > f.target_forwards ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved` : `for ${f.tokens} tokens`,
+      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token", worked: "" },
+    { id: "cost", value: !f.rounds ? dash : ms(f.seconds), unit: "ms a round", formula: `seconds from the end of prefill to the last token / rounds; overhead: ${formula("overhead_share")}`,
+      label: f.rounds ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}` : "draft + verify + overhead",
+      worked: f.rounds ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds` : "" },
+  ];
+}
+
+/** Draw into `el`. A figure opens its formula while it is pointed at or focused, and a click or Enter keeps it open.
+ *  @param {{items: ReturnType<typeof items>}} data */
+export function render(el, data) {
+  const state = (el._items ??= []);
+  data.items.forEach((item, i) => {
+    const cell = (state[i] ??= build(el, item.id, i));
+    kit.write(cell.value, item.value);
+    kit.write(cell.unit, item.unit);
+    kit.write(cell.label, item.label);
+    kit.write(cell.formula, item.formula);
+    kit.write(cell.worked, item.worked);
+  });
+}
+
+function build(el, id, i) {
+  const parts = { value: kit.h("span", { className: "wb-value" }), unit: kit.h("small"), label: kit.h("span", { className: "wb-label" }), formula: kit.h("span"), worked: kit.h("small") };
+  const tip = kit.h("span", { className: "wb-formula", id: `wb-formula-${(el._uid ??= Math.random().toString(36).slice(2, 8))}-${i}` }, parts.formula, parts.worked);
+  const button = kit.h("button", { type: "button", className: "wb-figure" }, kit.h("b", {}, parts.value, " ", parts.unit), parts.label, tip);
+  tip.setAttribute("role", "tooltip");
+  button.dataset.figure = id;
+  button.setAttribute("aria-describedby", tip.id);
+  button.setAttribute("aria-expanded", "false");
+  const open = (on) => button.setAttribute("aria-expanded", String(on));
+  button.addEventListener("click", () => open(button.getAttribute("aria-expanded") !== "true"));
+  button.addEventListener("blur", () => open(false));
+  button.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || button.getAttribute("aria-expanded") !== "true") return;
+    open(false);
+    event.stopPropagation();
+  });
+  el.append(button);
+  return parts;
+}

@@ -1,0 +1,23 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { items } from "./keyfigures.js";
+import { summary } from "../shared/figures.js";
+import { figure } from "../shared/speedup.js";
+
+const definitions = { tau: ["τ", "tokens / passes"] }, none = figure({ mine: null, plain: null, none: "no baseline yet" });
+
+test("no figure is invented before there is a round or a baseline", () => {
+  for (const item of items(summary([]), null, definitions, none)) assert.doesNotMatch(item.value, /\d|NaN/);
+});
+
+test("the formula is the one of the definitions", () => {
+  assert.equal(items(summary([]), null, definitions, none).find((i) => i.id === "tau").formula, "tokens / passes");
+});
+
+test("time for other runs of the batch is named beside the overhead, and only where there is some", () => {
+  const round = { nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.04, draft_s: 0.01, verify_s: 0.02, overhead_s: 0.004, waited_s: 0.006, target_forwards: 1 };
+  const cost = (r) => items(summary([r]), null, definitions, none).find((i) => i.id === "cost");
+  assert.equal(cost(round).label, "10.0 draft + 20.0 verify + 4.0 overhead + 6.0 waiting for other runs");
+  assert.match(cost(round).worked, /0\.004 s overhead \+ 0\.006 s in forwards for other runs\) \/ 1 rounds$/);
+  assert.equal(cost({ ...round, waited_s: 0, seconds: 0.034 }).label, "10.0 draft + 20.0 verify + 4.0 overhead");
+});

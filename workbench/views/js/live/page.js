@@ -1,0 +1,152 @@
+/** The Live view: joins the side panel, the drawings and a backend. A page, a notebook or a file
+ *  hosts it.
+ *
+ *  @typedef {{call?: (name: string, payload: object) => Promise<any>, decode?: (request: object) => void,
+ *             listen?: (hear: (message: object) => void) => void, theme?: () => void, remember?: Storage, base?: string,
+ *             sources?: () => Promise<object>,
+ *             isOpen?: () => boolean, go?: (tab: string) => void,
+ *             address?: {read: () => string, write: (query: string) => void, url: (query: string) => string}}} Host
+ *  `decode` starts a run whose messages arrive through `listen`; closing the page ends it. `call` is answered at once.
+ *  A host without `call` shows the trace it gives, and starts nothing.
+ */
+
+import * as actions from "./actions.js";
+import * as backend from "./backend.js";
+import * as bar from "./bar.js";
+import * as controls from "../shared/controls.js";
+import * as copying from "../shared/copying.js";
+import { announce, createPage } from "./create.js";
+import * as haste from "./haste.js";
+import * as kit from "../shared/kit.js";
+import * as opening from "./opening.js";
+import * as pace from "./pace.js";
+import * as repeats from "./repeats.js";
+import * as roles from "../shared/roles.js";
+import * as stage from "./stage.js";
+import * as store from "../shared/store.js";
+import * as view from "./view.js";
+import * as whatif from "./whatif.js";
+
+/** Put the view into `el`.
+ *  @param {any} el  @param {{host: Host, trace?: object, embed?: boolean}} given  `trace`: shown at once */
+export function mount(el, { host, trace = null, embed = false }) {
+  return createPage(el, {
+    parts: stage.build(el), host, embed, title: "Live", wire, tick,
+    state: { pairs: null, arrival: null, still: false, formed: false },
+    begin: (page) => {
+      haste.drawing(page, kit.paced(() => host.isOpen?.() !== false && draw(page))); // when its tab is opened again, its size changes
+      page.fresh = () => opening.fresh(page);
+      page.describe = () => actions.query(page);
+      page.ended = (run) => actions.ended(page, run);
+    },
+    hear: (page, message) => {
+      repeats.hear(page, message);
+      backend.hear(page, message);
+    },
+    actions: (page) => actions.of(page),
+    textOf: (page) => copying.textOf(page.run),
+    arrive: async (page) => {
+      const looked = backend.look(page, null, null);
+      if (!trace) opening.greet(page);
+      await looked;
+      await opening.arrive(page, trace ?? opening.handed());
+      addEventListener("wb:tab", (/** @type {CustomEvent} */ { detail }) => detail === "live" && opening.take(page));
+    },
+    stepped: (page) => opening.stepped(page),
+    dress: (page) => {
+      opening.dress(page);
+      actions.estimate(page);
+    },
+    menu: (page) => ({ trace: () => whole(page), kept: (id) => opening.kept(page, id) }),
+  });
+}
+
+/** The run that is shown, for a file: a recording that is still playing arrives whole first. */
+function whole(page) {
+  page.feeding?.stop();
+  draw(page, true); // pictures are taken of what is out of sight, too
+  return page.run ? store.toTrace(page.run) : null;
+}
+
+function wire(page, el) {
+  const { parts } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail)), click = (part, act) => parts[part].addEventListener("click", act);
+  const set = (change) => {
+    Object.assign(page, change, { scroll: false });
+    page.draw();
+  };
+  on("wb:redraw", () => page.draw());
+  on("wb:press", ({ button }) => page.actions.press(button));
+  on("wb:choose", ({ what, value }) => actions.choose(page, what, value));
+  on("wb:param", (detail) => actions.setParam(page, detail));
+  on("wb:pick", (pick) => actions.pin(page, pick));
+  on("wb:branch", (pick) => actions.branch(page, pick));
+  on("wb:brush", ({ from, to }) => set({ brush: [from, to] }));
+  parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
+  parts.threshold.addEventListener("input", () => set({ threshold: Number(parts.threshold.value) }));
+  parts.threshold.addEventListener("input", () => parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`));
+  parts.modes.addEventListener("click", (event) => event.target.dataset.mode && set({ mode: event.target.dataset.mode }));
+  parts.slider.addEventListener("input", () => actions.pin(page, { round: Number(parts.slider.value) - 1 }));
+  click("pairsGo", () => repeats.toggle(page));
+  click("back", () => page.actions.round(-1));
+  click("forth", () => page.actions.round(1));
+  click("jump", () => page.actions.follow());
+  click("play", () => actions.playPause(page));
+  click("theme", () => page.host.theme?.());
+  click("help", () => parts.keys.showModal());
+  click("runHere", () => page.actions.press("run"));
+  click("copy", () => actions.copy(page));
+  click("whatif", () => whatif.open(page));
+  parts.whatif.hidden = !page.host.call;
+  click("open", () => parts.file.click());
+  click("originBack", () => opening.show(page, page.run.origin.run));
+  parts.file.addEventListener("change", () => opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")));
+  const under = (event) => {
+    const at = event.target.closest("[data-node],[data-token],[data-round]");
+    if (!at) return null;
+    const round = at.dataset.round === undefined ? page.view?.shown?.round : Number(at.dataset.round);
+    const { node, token } = at.dataset;
+    return round === undefined ? null : { round, token: token === undefined ? null : Number(token), node: node === undefined ? null : node === "target" || node === "-1" ? node : Number(node) };
+  };
+  const hover = (pick) => {
+    page.selection.hover = pick;
+    set({});
+  };
+  for (const region of [parts.ribbon, parts.tree, parts.mask, parts.treeList]) {
+    region.addEventListener("pointerover", (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)));
+    region.addEventListener("pointerleave", () => page.selection.hover && hover(null));
+    region.addEventListener("click", (event) => {
+      const pick = under(event), marked = getSelection();
+      if (pick && (marked.isCollapsed || !parts.ribbon.contains(marked.anchorNode))) actions.pin(page, pick); // text that is being selected is left alone
+    });
+  }
+}
+
+function tick(page) {
+  backend.watch(page);
+  repeats.tidy(page);
+  announce(page, false);
+  if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();
+  opening.say(page);
+}
+
+function draw(page, all = false) {
+  const { wish } = page;
+  if (wish && page.run?.from === "live" && store.visible(page.run)[wish.round]) {
+    page.selection.pin = wish; // the place that a link named exists now
+    page.wish = null;
+    page.scroll = true;
+  }
+  const now = performance.now();
+  pace.notice([page], all, now);
+  page.view = view.of(page, now);
+  pace.again(page, [page.view.arriving]);
+  pace.tellEnd(page);
+  const whole = haste.all(page, now) || all;
+  stage.draw(page.parts, { ...page.view, all: all || !page.view.active, whole });
+  if (page.stepping) announce(page, false);
+  if (!page.catalogue || !whole) return;
+  const panel = { ...view.panel(page, page.view), roles: roles };
+  controls.render(page.parts.side, panel);
+  bar.render(page.parts.bar, panel);
+  opening.saySoon(page);
+}

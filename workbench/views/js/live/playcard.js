@@ -1,0 +1,158 @@
+/** The part of the node card that one can play with: sliders for u, temperature, K and the rule's own parameters, and
+ *  what would have come of the node. Marked as a thought, never to be taken for what was recorded. */
+
+import * as formula from "./formula.js";
+import * as kit from "../shared/kit.js";
+import { h, write } from "../shared/kit.js";
+import * as playing from "./playing.js";
+import * as ruling from "./ruling.js";
+import { visible } from "../shared/visible.js";
+
+const SHOWN = 6;
+
+/** Draw into `el`; hidden where there is nothing to play with: no tested node, or a trace that does not name its rule.
+ *  @param {{round: object|null, node: number|null, rules: Record<string, object>|undefined}} data */
+export function render(el, data) {
+  const { round, node, rules } = data;
+  const told = round && node !== null && round.nodes.accept[node] !== null ? ruling.ruleOf(round, node, rules) : null;
+  el.hidden = !told || !round.top_p.length;
+  if (el.hidden) return;
+  const ui = (el._play ??= build(el));
+  if (ui.round !== round || ui.node !== node) Object.assign(ui, { round, node, rules, start: playing.recorded(round, node, told.rule), moved: null });
+  ui.moved ??= structuredClone(ui.start);
+  if (ui.details.open) draw(ui);
+}
+
+function draw(ui) {
+  const { round, node, start, moved } = ui;
+  const given = { ...moved, u: moved.u ?? 0.5 }, seen = playing.judge(round, node, ui.rules, given);
+  const list = sliders(start, seen, ui.rules[round.nodes.rule[node]]);
+  while (ui.sliders.childElementCount < list.length) ui.sliders.append(slider(ui));
+  [...ui.sliders.children].forEach((row, i) => {
+    row.hidden = i >= list.length;
+    if (!row.hidden) set(row, list[i], given, start, seen);
+  });
+  ui.reset.disabled = seen.asRecorded || (moved.u === null && same(moved, start));
+  ui.badge.dataset.moved = !ui.reset.disabled;
+  write(ui.badge, ui.reset.disabled ? "as recorded" : "what if: computed, not recorded");
+  const status = seen.kept ? "accepted" : "rejected", was = round.nodes.status[node];
+  ui.verdict.dataset.status = status;
+  write(ui.verdict, `${sentence(seen, given, formula, (token) => nameOf(seen, token))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`);
+  const rows = seen.rows.filter((row) => row.p !== null).sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.left, b.p) - Math.max(a.left, a.p)).slice(0, SHOWN);
+  while (ui.bars.childElementCount < rows.length) ui.bars.append(bar());
+  [...ui.bars.children].forEach((row, i) => {
+    row.hidden = i >= rows.length;
+    if (!row.hidden) fill(row, rows[i]);
+  });
+  write(ui.keyP, seen.rule.leaves !== "all" && ruling.elders(round, node).length ? "left by its elders" : "p");
+  write(ui.expected, outlook(seen, moved.K, formula));
+  write(ui.known, coverage(seen, moved, start));
+}
+
+const same = (a, b) => a.temperature === b.temperature && a.K === b.K && Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
+
+/** How many tokens K drafts like this one give; where drafts are drawn from q, the unrecorded tokens can only add. Pure. */
+export function outlook({ rate, drawn, expected, mass, rest }, K, f) {
+  if (rate >= 1) return `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round`;
+  const sign = drawn && Math.min(1 - mass.p, 1 - mass.q, rest.p, rest.q) > 5e-4 ? "≥" : "=";
+  const a = drawn ? `a = Σ min(p, q) ${sign} ${f.digits(rate, 3)}` : `a = ${f.digits(rate, 3)}`;
+  return `K = ${K} drafts${drawn ? " from laws like these" : ""}, each kept with ${a}: (1 − aᴷ⁺¹)/(1 − a) ${sign} ${expected.toFixed(2)} tokens a round`;
+}
+
+/** What decides, with numbers that make it true. Pure but for names. */
+function sentence(seen, { u }, f, name) {
+  const { rule, values, accept, compares } = seen, names = new Set(Object.keys(rule.places).filter((symbol) => ["token", "likeliest"].includes(rule.places[symbol])));
+  const used = Object.fromEntries(Object.entries(values).filter(([symbol]) => f.tokens(rule.formula, Object.keys(values)).some((t) => t.kind === "symbol" && t.value === symbol)));
+  const found = f.rounded(rule.formula, used, accept, names);
+  const alike = new Set([...names].map((symbol) => name(values[symbol]))).size < new Set([...names].map((symbol) => values[symbol])).size;
+  for (const symbol of found ? names : []) found.words[symbol] = alike ? `id ${values[symbol]}` : name(values[symbol]);
+  const filled = found ? f.written(rule.formula, found.words) : "";
+  if (compares) return `${rule.formula}: ${filled || "?"} ${accept === 1 ? "holds" : "does not hold"}`;
+  return `${[...new Set([rule.formula, filled, found?.result ?? f.digits(accept, 3)])].filter(Boolean).join(" = ")}; u = ${f.compared(u, accept).join(" ")}`;
+}
+
+function nameOf(seen, token) {
+  const row = seen.rows.find((each) => each.token === token);
+  return row ? `“${visible(row.text)}”` : `id ${token}`;
+}
+
+/** What of the laws is known, and what was taken for the rest. Pure. */
+export function coverage({ rows, mass, rest }, moved, start) {
+  const n = (name) => rows.filter((row) => row[name] !== null).length, percent = (v) => (v > 0.9995 ? "all" : `${(100 * v).toFixed(1)} %`);
+  const known = `Over the recorded tokens: ${n("p")} that hold ${percent(mass.p)} of p${mass.q === null ? "" : `, ${n("q")} that hold ${percent(mass.q)} of q`}.`;
+  const bound = moved.temperature === start.temperature || rest.p < 5e-4 ? "" : moved.temperature < start.temperature
+    ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.` : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
+  return known + bound + (moved.temperature !== start.temperature && start.temperature === 0 ? " The draft was chosen greedily: it is judged as an exact method judges a chosen one." : "");
+}
+
+/** The sliders of a node: [name, label, least, most, step, value]. Pure. */
+export function sliders(start, seen, rule) {
+  const symbol = (where) => Object.keys(rule.places).find((each) => rule.places[each] === where) ?? where;
+  return [
+    ...(seen.compares ? [] : [{ name: "u", label: "u", words: "uniform that was drawn", low: 0, high: 1, step: 0.001 }]),
+    { name: "temperature", label: "T", words: "temperature of p and q", low: 0, high: Math.max(2, start.temperature), step: 0.01 },
+    { name: "K", label: "K", words: "drafts in a row", low: 1, high: Math.max(16, start.K), step: 1 },
+    ...Object.keys(start.params).map((name) => ({ name, label: symbol(name), words: name, low: 0, high: 1, step: 0.01, param: true })),
+  ];
+}
+
+function set(row, { name, label, words, low, high, step, param = false }, moved, start, seen) {
+  const [text, input, output] = row.children, value = param ? moved.params[name] : moved[name], first = param ? start.params[name] : start[name];
+  Object.assign(input, { min: low, max: high, step });
+  if (document.activeElement !== input || Number(input.value) !== value) input.value = value;
+  row._name = param ? ["params", name] : [name];
+  write(text.firstChild, label);
+  text.title = words;
+  kit.set(input, { "aria-label": `what if: ${words}`, "aria-valuetext": `${formula.digits(value, 3)}${first === value ? ", as recorded" : first === null ? "" : `; recorded ${formula.digits(first, 3)}`}` });
+  input.style.setProperty("--at", name === "u" ? seen.accept : 0);
+  input.toggleAttribute("data-u", name === "u");
+  write(output, name === "K" ? String(value) : value.toFixed(name === "u" ? 3 : 2));
+}
+
+function slider(ui) {
+  const input = h("input", { type: "range" }), row = h("label", { className: "wb-slider" }, h("span", {}, ""), input, h("output"));
+  row.firstChild.append("");
+  input.addEventListener("input", () => {
+    const [name, param] = row._name, value = Number(input.value);
+    ui.moved = param ? { ...ui.moved, params: { ...ui.moved.params, [param]: value } } : { ...ui.moved, [name]: value };
+    draw(ui);
+  });
+  input.addEventListener("keydown", (event) => event.stopPropagation()); // arrows move the slider, not the selected token
+  return row;
+}
+
+function bar() {
+  const row = h("div", { className: "wb-bar" }, ...["code", "i", "i", "span", "span"].map((tag) => h(tag)));
+  ["", "is-q", "is-p", "is-q", "is-p"].forEach((name, i) => (row.children[i].className = name));
+  return row;
+}
+
+function fill(row, { text, p, left, own }) {
+  const [word, barP, barLeft, textP, textLeft] = row.children, shown = visible(text);
+  row.classList.toggle("is-own", own);
+  write(word, shown.length > 11 ? `${shown.slice(0, 10)}…` : shown);
+  for (const [drawn, label, v] of [[barP, textP, p], [barLeft, textLeft, left]]) {
+    drawn.style.setProperty("--v", v);
+    label.style.setProperty("--v", v);
+    write(label, v > 0 && v < 0.005 ? "<0.01" : v.toFixed(2));
+  }
+}
+
+function build(el) {
+  const ui = { details: h("details", { className: "wb-play" }), round: null, node: null, moved: null };
+  const part = (name, tag, more, ...inner) => (ui[name] = h(tag, more, ...inner));
+  part("badge", "span", { className: "wb-play-badge" });
+  part("reset", "button", { type: "button", className: "wb-tool", onclick: () => { ui.moved = structuredClone(ui.start); draw(ui); } }, "Reset");
+  part("sliders", "div", { className: "wb-sliders" });
+  part("verdict", "p", { className: "wb-play-verdict" });
+  ui.verdict.setAttribute("aria-live", "polite");
+  part("bars", "div", { className: "wb-bars" });
+  part("keyP", "span", { className: "is-q" }, "p");
+  part("expected", "p");
+  part("known", "p", { className: "wb-play-known" });
+  ui.details.append(h("summary", {}, "What if …"), h("div", { className: "wb-play-head" }, ui.badge, ui.reset), ui.sliders, ui.verdict, ui.bars,
+    h("div", { className: "wb-key" }, ui.keyP, h("span", { className: "is-p" }, "left after a rejection")), ui.expected, ui.known);
+  ui.details.addEventListener("toggle", () => ui.details.open && ui.round && draw(ui));
+  el.append(ui.details);
+  return ui;
+}

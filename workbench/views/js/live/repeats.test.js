@@ -1,0 +1,74 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { barred, follow, hear, keyOf, line, measured, request, tidy, toggle } from "./repeats.js";
+
+const header = { prompt: "Once", prompt_tokens: [5, 6], method: "draft-model", drafter: "d", params: { depth: 3 }, target: "t", max_new_tokens: 9, seed: 1 };
+const run = { key: "k", header, from: "live", state: "finished" }, rounds = [{ changes: [] }];
+
+function page(more = {}) {
+  const sent = [], asked = [];
+  return { run, plain: { state: "finished" }, pairs: null, channels: 0, barred: "", sent, asked, drawn: 0, parts: { live: {} }, draw() { this.drawn += 1; },
+    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (asked.push([name, wish]), Promise.resolve({})) }, ...more };
+}
+
+test("pairs are asked for with the tokens and settings of the run", () => {
+  assert.deepEqual(request(run, "c"), { pairs: true, channel: "c", ...header });
+  assert.notEqual(keyOf(run), keyOf({ ...run, header: { ...header, params: { depth: 4 } } }));
+  assert.equal(keyOf({ key: "k", header: null }), null);
+});
+
+test("they are offered only beside a baseline, for a run that kept its settings", () => {
+  assert.equal(barred(run, rounds, rounds, true), "");
+  assert.equal(barred(run, rounds, null, true), null);
+  assert.equal(barred(run, rounds, rounds, false), null);
+  assert.equal(barred({ ...run, from: "recorded" }, rounds, rounds, true), null);
+  assert.equal(barred({ ...run, header: { ...header, method: "autoregressive" } }, rounds, rounds, true), null);
+  assert.match(barred(run, [{ changes: [{}] }], rounds, true), /one run it stays/);
+});
+
+test("a baseline goes on into pairs; the interval tightens with each; it ends with its reason and can go on", () => {
+  const at = page();
+  follow(at, () => at.barred);
+  const [{ channel }] = at.sent, hears = (more) => hear(at, { channel, job: "j", ...more });
+  follow(at, () => at.barred);
+  assert.equal(at.sent.length, 1, "one measurement at a time");
+  const widths = [[1.2, 1.4, 1.3], [1.2, 1.4, 1.3, 1.35, 1.25, 1.3]].map((ratios) => {
+    hears({ pairs: { ratios, text: `pair ${ratios.length + 1}`, waiting: false, ended: "", most: 12 } });
+    const found = measured(at.pairs, run);
+    return found.high - found.low;
+  });
+  assert.ok(widths[1] < widths[0]);
+  assert.match(line(at.pairs, run, "").text, /^6 pairs of runs: 1\.30×: faster \(.*n = 6, this prompt only\) · pair 7, at most 12$/);
+  assert.equal(line(at.pairs, run, "").button, "Stop");
+  toggle(at);
+  assert.deepEqual(at.asked, [["stop_pairs", { job: "j" }]]);
+  hears({ pairs: { ratios: [1.2, 1.4, 1.3], text: "", waiting: false, ended: "stopped", most: 12 } });
+  assert.match(line(at.pairs, run, "").text, /ended: stopped$/);
+  assert.match(at.parts.live.textContent, /^Speed-up 1\.30×/);
+  toggle(at);
+  assert.deepEqual(at.pairs.before, [1.2, 1.4, 1.3], "what was measured counts on");
+});
+
+test("a run with other settings ends the measurement, and its pairs are not shown for it", () => {
+  const at = page();
+  toggle(at);
+  hear(at, { channel: at.pairs.channel, job: "j", pairs: { ratios: [2, 2, 2], text: "", waiting: false, ended: "", most: 12 } });
+  tidy(at);
+  assert.equal(at.asked.length, 0);
+  at.run = { ...run, header: { ...header, method: "medusa" } };
+  assert.equal(measured(at.pairs, at.run), null);
+  tidy(at);
+  assert.equal(at.asked.length, 1);
+});
+
+test("nothing goes on by itself where the baseline or the run did not finish, or an error ends it", () => {
+  for (const more of [{ plain: { state: "cancelled" } }, { run: { ...run, state: "cancelled" } }, { barred: null }]) {
+    const at = page(more);
+    follow(at, () => at.barred);
+    assert.equal(at.sent.length, 0);
+  }
+  const at = page();
+  toggle(at);
+  hear(at, { channel: at.pairs.channel, error: { message: "No.", remedy: "Do." } });
+  assert.deepEqual(line(at.pairs, run, ""), { text: "Measuring pairs of runs · No. Do.", button: "Measure more" });
+});

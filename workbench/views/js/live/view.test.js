@@ -1,0 +1,115 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import * as choice from "./choice.js";
+import * as pace from "./pace.js";
+import * as repeats from "./repeats.js";
+import * as selection from "./selection.js";
+import * as store from "../shared/store.js";
+import { of, panel } from "./view.js";
+
+const read = (name) => JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
+const catalogue = {
+  targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
+  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 5 }], presets: [], baseline: "autoregressive", chosen: { target: "synthetic-target", drafter: "d", method: "draft-model", max_new_tokens: 9 },
+};
+
+function page(changes = {}) {
+  return {
+    catalogue, choice: choice.first(catalogue), run: null, plain: null, plainKey: "", errors: [], notices: [], selection: selection.newSelection(), brush: null, ghosts: true,
+    threshold: 0, mode: "spine", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
+  };
+}
+
+const live = (name, changes = {}) => Object.assign(store.fromTrace("c", read(name), "live"), { key: "k" }, changes);
+
+test("a baseline counts only for the settings it was measured with", () => {
+  const plain = live("plain");
+  assert.equal(of(page({ run: live("chain") }), 0).noBaseline, "no baseline yet");
+  assert.equal(of(page({ run: live("chain"), plain, plainKey: "other" }), 0).noBaseline, "the baseline was for other settings");
+  const good = of(page({ run: live("chain"), plain, plainKey: "k" }), 0);
+  assert.equal(good.noBaseline, "");
+  assert.equal(good.plainRounds.length, 12);
+});
+
+test("a change of sampling in mid-run voids it; a recording has none", () => {
+  const run = live("chain");
+  run.rounds = run.rounds.map((r, i) => (i === 4 ? { ...r, changes: [{ name: "temperature", before: 0.7, after: 0.2 }] } : r));
+  assert.match(of(page({ run, plain: live("plain"), plainKey: "k" }), 0).noBaseline, /^baseline void: temperature 0.70 → 0.20 @ round 5$/);
+  assert.match(of(page({ run: store.fromTrace("c", read("chain"), "recorded") }), 0).noBaseline, /recorded/);
+});
+
+test("the badge's state says what is shown: nothing, a run, a recording, or that nobody answers", () => {
+  assert.equal(of(page(), 0).state, "idle");
+  assert.equal(of(page({ run: live("chain") }), 0).state, "finished");
+  assert.equal(of(page({ run: store.fromTrace("c", read("chain"), "imported") }), 0).state, "imported");
+  const lost = of(page({ run: { ...live("chain"), state: "running" }, lost: 1000 }), 4000);
+  assert.deepEqual([lost.state, lost.status], ["lost", "reconnecting: no answer for 3 s"]);
+});
+
+test("a brush narrows what the histograms count", () => {
+  const shown = of(page({ run: live("chain"), brush: [2, 5] }), 0);
+  assert.deepEqual(shown.counted.map((r) => r.index), [2, 3, 4, 5]);
+  assert.equal(of(page({ run: live("chain") }), 0).counted.length, 12);
+});
+
+test("continuing is barred with a reason where it cannot work", () => {
+  assert.equal(of(page({ run: live("chain") }), 0).barredBranch, "");
+  assert.match(of(page({ run: live("chain"), host: {} }), 0).barredBranch, /no backend/);
+  const foreign = live("chain");
+  foreign.header = { ...foreign.header, target: "elsewhere/model" };
+  assert.match(of(page({ run: foreign }), 0).barredBranch, /elsewhere\/model is not available/);
+});
+
+test("the panel names the branch it would run", () => {
+  const state = page({ run: live("chain") });
+  Object.assign(state.choice, { prompt_tokens: [1, 2], origin: { round: 2, text: " a", instead: " b" } });
+  assert.match(panel(state, of(state, 0)).branch, /^branch at round 3/);
+});
+
+test("of a run that is held back, the newest round counts only when all of it has been shown", () => {
+  const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
+  const at = (now, more = {}) => of(page({ run, arrival: { run, n, at: 0 }, ...more }), now);
+  assert.deepEqual([at(0).rounds.length, at(0).arriving.judged, at(0).figures.rounds], [n - 1, 0, n - 1]);
+  assert.ok(at(0.5 * whole).arriving.judged > 0);
+  assert.deepEqual([at(whole).rounds.length, at(whole).arriving], [n, null]);
+  assert.equal(at(0, { still: true }).arriving, null, "where motion is unwanted, a round is there at once");
+  assert.equal(at(0, { run: { ...run, pace: 0 } }).arriving, null);
+});
+
+test("a run that is held back has finished when its last tokens are shown; what broke it off is said at once", () => {
+  const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
+  const at = (now, changes = {}) => {
+    const changed = { ...run, ...changes }, { state, status } = of(page({ run: changed, arrival: { run: changed, n, at: 0 } }), now);
+    return [state, status.split(" · ")[0], status.includes("shown at 4 tokens/s")];
+  };
+  assert.deepEqual(at(0.5 * whole), ["running", "running", true]);
+  assert.deepEqual(at(whole), ["finished", "finished: max tokens reached", false]);
+  assert.deepEqual(at(0.5 * whole, { state: "cancelled" }).slice(0, 1), ["cancelled"]);
+  assert.deepEqual(at(0.5 * whole, { state: "error" }).slice(0, 1), ["error"]);
+});
+
+test("one run beside one baseline is called one run, and stalled rounds are counted in the same breath", () => {
+  const run = live("chain"), plain = live("plain"), beside = () => of(page({ run, plain, plainKey: "k" }), 0);
+  const before = beside();
+  assert.match(before.speed.label, /^one run/);
+  run.rounds = run.rounds.map((r, i) => (i === 3 ? { ...r, seconds: 40 * r.seconds } : r));
+  const hit = beside();
+  assert.equal(hit.stalls.size, before.stalls.size + 1);
+  assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
+  plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
+  const both = (shown) => shown.stalls.size + shown.plainStalls.size, after = beside();
+  assert.ok(after.plainStalls.size > 0);
+  assert.match(after.speed.label, new RegExp(`^one run, ${both(after)} rounds stalled$`), "those of the baseline count as well");
+});
+
+test("pairs of runs belong to the run they repeat", () => {
+  const run = live("chain"), at = { run, plain: live("plain"), plainKey: "k", catalogue: { ...catalogue, pairs: true } };
+  assert.equal(of(page(at), 0).pairs.button, "Measure more");
+  assert.equal(of(page({ ...at, catalogue }), 0).pairs, null, "this backend does not measure them");
+  const known = { key: repeats.keyOf(run), before: [], ratios: [1.4, 1.41, 1.4, 1.42], channel: null, ended: "it is known to 5%", error: "" };
+  assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
+  assert.match(of(page({ ...at, plainKey: "other", pairs: known }), 0).speed.label, /no baseline/, "no verdict beside a baseline that does not count");
+  const other = { ...run, header: { ...run.header, params: { depth: 9 } } };
+  assert.match(of(page({ ...at, run: other, pairs: known }), 0).speed.label, /^one run/);
+});

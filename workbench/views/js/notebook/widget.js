@@ -1,0 +1,212 @@
+/** The app's views in a notebook. Turns a Jupyter model into what the views know: a host, traces, a selection. */
+
+import * as choices from "../live/choice.js";
+import * as form from "../shared/form.js";
+import * as kit from "../shared/kit.js";
+import * as livePage from "../live/page.js";
+import * as opening from "../live/opening.js";
+import * as player from "../live/player.js";
+import * as store from "../shared/store.js";
+import * as widgetlane from "./lane.js";
+import * as widgetpanel from "./panel.js";
+
+const THEMED = ["class", "data-jp-theme-light", "data-vscode-theme-kind", "theme"];
+const ALONE = { tokens: "tokens", tree: "tree", curves: "curves", clock: "clock" };
+/** What a kernel is not asked for: the stage then begins with the run it is given, and plays no example. */
+const UNASKED = new Set(["recorded", "gallery", "estimate"]);
+
+/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} given  `shared`: the model with
+ *  the module's text, what figures mean, and the kinds of words; `vision`: the Vision tab, where pictures may come
+ *  @returns {Promise<() => void>} what ends it */
+export async function mount(el, given) {
+  const { model } = given, kind = model.get("kind"), ends = [];
+  el.classList.add("wb-widget");
+  el.dataset.kind = kind;
+  el.dataset.lmSuppressShortcuts = "true"; // keys mean what they mean in the app, not what they mean in the notebook
+  for (const name of ["keydown", "keyup"]) el.addEventListener(name, (event) => event.stopPropagation());
+  const root = el.appendChild(kit.h("div", { className: "wb" }));
+  const place = { ...given, el, root, kind, theme: themed(el, ends), on: (name, hear) => (model.on(name, hear), ends.push(() => model.off(name, hear))), ends };
+  const draws = { panel: () => widgetpanel.mount(root, place), lanes: () => widgetlane.mount(root, place), live: () => live(place), vision: () => recorded(place) };
+  await (draws[kind] ?? (() => recorded(place)))();
+  el.dataset.ready = "true";
+  return () => ends.splice(0).forEach((end) => end());
+}
+
+/** Wear the theme of what is around, until somebody chooses. @returns {() => void} turns light to dark and back */
+function themed(el, ends) {
+  let chosen = null;
+  const wear = () => el.classList.toggle("dark", chosen ?? isDark(document));
+  const watcher = new MutationObserver(wear), preferred = matchMedia("(prefers-color-scheme: dark)");
+  for (const part of [document.documentElement, document.body]) watcher.observe(part, { attributes: true, attributeFilter: THEMED });
+  preferred.addEventListener("change", wear);
+  ends.push(() => watcher.disconnect(), () => preferred.removeEventListener("change", wear));
+  wear();
+  return () => {
+    chosen = !el.classList.contains("dark");
+    wear();
+  };
+}
+
+/** Whether JupyterLab, VS Code, Colab or a page around is dark. Pure. */
+export function isDark({ documentElement: html, body }) {
+  if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
+  if (body.dataset.vscodeThemeKind) return /dark|high-contrast$/.test(body.dataset.vscodeThemeKind);
+  const named = html.getAttribute("theme") ?? html.getAttribute("data-theme");
+  if (named) return named === "dark";
+  return body.classList.contains("dark") || body.classList.contains("theme-dark");
+}
+
+// -- Recorded traces -----------------------------------------------------------------------------------------------------
+
+/** A view of traces that Python holds. Another trace given later takes the place of the first. */
+async function recorded(place) {
+  const { model, root, kind, shared, theme, vision } = place, host = { theme, sources: async () => sources(shared) };
+  const first = model.get("_given");
+  let page;
+  if (kind === "vision") page = await vision.mount(root, { host, trace: first.trace, beside: first.beside, embed: true });
+  else page = await livePage.mount(root, { host, trace: first.trace, embed: true });
+  page.shownView = ALONE[kind] ?? null;
+  root.dataset.view = page.shownView ?? "";
+  const show = ({ trace, beside }, again) => {
+    Object.assign(page, { definitions: shared.get("definitions") });
+    if (kind === "vision") {
+      page.vision.lexicon = shared.get("lexicon");
+      if (again) vision.render(root, { trace, beside, lexicon: shared.get("lexicon"), definitions: shared.get("definitions") });
+    } else {
+      if (again) opening.show(page, store.fromTrace(`given-${(page.channels += 1)}`, trace, "recorded"));
+      page.plain = beside ? store.fromTrace("beside", beside, "recorded") : null;
+      page.plainKey = beside ? (page.run.key = "given") : "";
+    }
+  };
+  root._page = page;
+  show(first, false);
+  place.on("change:_given", () => show(model.get("_given"), true));
+  select(place, page);
+  close(place, page);
+}
+
+function sources(shared) {
+  return { template: shared.get("template"), style: shared.get("style"), module: shared.get("module") };
+}
+
+function close({ ends }, page) {
+  ends.push(() => clearInterval(page.timer), () => player.stop(page), () => page.feeding?.stop());
+  page.draw();
+}
+
+// -- A run that goes on ------------------------------------------------------------------------------------------------------
+
+/** The stage of a run in the kernel, or in the app that the kernel talks to. */
+async function live(place) {
+  const { model, root, shared, theme, el, vision } = place, line = wire(place), ears = [];
+  const host = {
+    theme, sources: async () => sources(shared), listen: (hear) => ears.push(hear), decode: (request) => model.send({ decode: request }),
+    call: (name, payload) => {
+      if (UNASKED.has(name)) return Promise.resolve(null);
+      const held = model.get("_catalogue");
+      return name === "catalogue" && !payload.target && held?.methods ? Promise.resolve(structuredClone(held)) : line.call(name, payload);
+    },
+  };
+  const early = [];
+  let page = null, pictures = false;
+  const hear = (message) => {
+    if (!page) return void early.push(message);
+    if (message.header?.pictures?.length && !pictures && message.run === page.run?.id) {
+      pictures = true;
+      return void open(message); // only now it is known that there is something to see
+    }
+    for (const ear of ears) ear(message);
+    adopt(page, message);
+  };
+  line.listen(hear);
+  const open = async (message = null) => {
+    clearInterval(page?.timer);
+    page = null;
+    ears.length = 0;
+    root.replaceChildren();
+    const view = pictures ? vision : livePage, made = await view.mount(root, { host, embed: pictures });
+    if (made.parts.whatif) made.parts.whatif.hidden = true; // its charts are the app's
+    if (pictures) Object.assign(made.vision, { lexicon: shared.get("lexicon"), empty: "" });
+    for (const details of root.querySelectorAll(".wb-settings")) details.open = el.clientWidth > 900;
+    page = made;
+    opening.follow(page, model.get("run_id"));
+    for (const each of [message, ...early.splice(0)]) if (each) hear(each);
+    select(place, page);
+    close(place, page);
+  };
+  await open();
+}
+
+/** Messages of this model: questions with their answers, and news. */
+function wire({ model, on }) {
+  const waiting = new Map(), ears = [], name = Math.random().toString(36).slice(2, 8);
+  let asked = 0;
+  on("msg:custom", (message) => {
+    if (message.news) for (const hear of ears) hear(message.news);
+    waiting.get(message.id)?.(message.answer);
+    waiting.delete(message.id);
+  });
+  const call = (what, payload) => new Promise((answered) => {
+    const id = `${name}-${(asked += 1)}`;
+    waiting.set(id, answered);
+    model.send({ id, call: what, payload });
+  });
+  return { call, listen: (hear) => ears.push(hear) };
+}
+
+/** Let the panel hold what is in force: the run's own settings, then what was changed from elsewhere. */
+function adopt(page, message) {
+  const { run, catalogue, choice } = page;
+  if (!run?.header || message.run !== run.id || !catalogue || !choice) return;
+  if (!run.adopted) {
+    run.adopted = true;
+    page.choice = choices.adopt(choice, run.header, catalogue);
+    run.key = choices.pairing(page.choice, catalogue, form.clamp);
+  }
+  for (const change of (message.rounds ?? []).flatMap((r) => r.changes ?? [])) {
+    if (change.name === "method" || change.name === "drafter") page.choice[change.name] = change.after ?? page.choice[change.name];
+    else if (change.name in choices.parameters(page.choice, catalogue, page.choice.method, form.clamp)) page.choice.params[change.name] = change.after;
+  }
+  page.draw();
+}
+
+// -- Selection -----------------------------------------------------------------------------------------------------------
+
+/** What Python calls selected, of what the page holds. Pure. @returns {Record<string, number|string>} */
+export function toPython(pin, patch = null) {
+  const named = { ...(pin ?? {}), ...(patch === null ? {} : { patch }) };
+  return Object.fromEntries(["round", "node", "token", "patch", "on"].filter((name) => (named[name] ?? null) !== null && named[name] !== "run").map((name) => [name, named[name]]));
+}
+
+/** The page's pin, of what Python calls selected. Pure. */
+export function fromPython({ round, node = null, token = null, on }) {
+  return Number.isInteger(round) ? { round, node, token, ...(on && { on }) } : null;
+}
+
+/** Keep the page's pin and the model's `selection` the same. */
+function select({ model, on }, page) {
+  const draw = page.draw, now = () => JSON.stringify(toPython(page.selection.pin, page.vision?.patch ?? null));
+  const take = () => {
+    const wanted = model.get("selection") ?? {};
+    if (JSON.stringify(sorted(wanted)) === JSON.stringify(sorted(JSON.parse(now())))) return;
+    player.stop(page);
+    page.selection = { hover: null, pin: fromPython(wanted) };
+    page.scroll = true;
+    if ("on" in page) page.on = wanted.on ?? "run";
+    if (page.vision) page.vision.patch = wanted.patch ?? null;
+    said = now();
+    draw();
+  };
+  let said = "{}";
+  page.draw = () => {
+    draw();
+    if (page.playing || now() === said) return;
+    said = now();
+    model.set("selection", JSON.parse(said));
+    model.save_changes();
+  };
+  on("change:selection", take);
+  take();
+}
+
+const sorted = (held) => Object.entries(held).sort(([a], [b]) => (a < b ? -1 : 1));

@@ -1,0 +1,212 @@
+/** The side panel: what to run, how, and the buttons. It holds no state: it shows `data` and emits events.
+ *
+ *  Events: `wb:choose` {what, value} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}.
+ */
+
+/** Options of a select, the unusable ones last with their reason. Pure.
+ *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
+export function options(entries) {
+  const usable = entries.filter((e) => e.available !== false);
+  const barred = entries.filter((e) => e.available === false);
+  return [
+    ...(usable.length ? [] : [{ value: "", text: "none fits", disabled: true }]),
+    ...usable.map((e) => ({ value: e.name, text: e.title || e.name, disabled: false })),
+    ...barred.map((e) => ({ value: e.name, text: `${e.title || e.name}: ${e.reason || "not available"}`, disabled: true })),
+  ];
+}
+
+/** Which buttons can be pressed, with the reason why not. Pure. @param {any} known */
+export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
+  const idle = active ? "" : "nothing is running", held = measuring ? "the baseline is being measured" : idle;
+  return {
+    run: { label: "Run", off: !ready ? "the backend is not ready" : measuring ? held : active ? "a run is in progress: stop it first" : "" },
+    pause: { label: paused ? "Resume" : "Pause", off: barred.pause || held },
+    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? held : "") },
+    stop: { label: "Stop", off: idle },
+    baseline: { label: baseline.label, off: barred.baseline || baseline.off },
+  };
+}
+
+export const PROMISES = {
+  exact: "exact: same distribution as the target alone",
+  "greedy-exact": "greedy-exact: identical text at temperature 0",
+  approximate: "approximate: the text may differ from the target's",
+  simulation: "SIMULATION: knows what no real drafter could",
+};
+
+/** What a method promises with these parameters: the verifier that is chosen decides it. Pure.
+ *  @param {{promise: string, promises?: Record<string, string>}|undefined} method
+ *  @param {Record<string, any>} [values]  parameters by name; those left out have their defaults */
+export function promised(method, values = {}) {
+  return method?.promises?.[values.verifier] ?? method?.promise ?? "";
+}
+
+/** What it promises with verifiers that change that, in words; empty where none does. Pure.
+ *  @param {{promise: string, promises?: Record<string, string>}} method */
+export function otherwise(method) {
+  const changed = Object.entries(method.promises ?? {}).filter(([, promise]) => promise !== method.promise);
+  return changed.map(([verifier, promise]) => `${promise} with verifier = ${verifier}`).join(", ");
+}
+
+/** Write a promise into its badge, in words. */
+export function badge(el, promise) {
+  write(el, PROMISES[promise] ?? promise);
+  el.dataset.promise = promise;
+}
+
+/** Draw into `el`.
+ *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces: object[], theme?: string, roles?: object,
+ *           inForce?: object, branch?: string, estimate?: string,
+ *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
+export function render(el, data) {
+  const ui = (el._controls ??= build(el));
+  const { catalogue, choice } = data;
+  const method = catalogue.methods.find((m) => m.name === choice.method);
+  select(ui.target, options(catalogue.targets), choice.target);
+  select(ui.method, options(catalogue.methods), choice.method);
+  select(ui.drafter, options(catalogue.drafters), choice.drafter);
+  write(ui.targetNote, detail(catalogue.targets, choice.target));
+  write(ui.drafterNote, method && !method.needs.includes("drafter") ? "not used by this method" : detail(catalogue.drafters, choice.drafter));
+  badge(ui.promise, promised(method, choice.params));
+  write(ui.teaches, method?.teaches ?? "");
+  source(ui.source, method?.source);
+  const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce });
+  form(ui.params, method?.params ?? []);
+  const [first, ...more] = catalogue.sampling;
+  form(ui.sampling, first ? [first] : []);
+  form(ui.sampling2, more);
+  write(ui.moreNote, changed(more, choice.params));
+  field(ui.max, choice.max_new_tokens);
+  field(ui.seed, choice.seed);
+  const asked = data.roles?.split(choice.prompt) ?? { words: choice.prompt, chat: false };
+  ui.chat.parentElement.hidden = !data.roles; // a view that has none asks in messages alone
+  ui.chat.checked = asked.chat;
+  ui.written = (words, chat = asked.chat) => data.roles?.join(words, chat) ?? words;
+  field(ui.prompt, asked.words);
+  chips(ui.presets, catalogue.presets, choice.preset);
+  ui.branch.hidden = !data.branch;
+  write(ui.branchWords, data.branch);
+  write(ui.estimate, data.estimate);
+  const barred = Object.values(data.run.barred ?? {});
+  write(ui.barred, [...new Set(barred)].join(" "));
+  for (const [name, { label, off }] of Object.entries(buttons(data.run))) {
+    const button = ui.buttons[name];
+    write(button.firstChild, label);
+    button.disabled = Boolean(off);
+    button.title = off;
+  }
+  ui.pace.parentElement.hidden = !data.paces || Boolean(data.run.barred?.pace);
+  if (data.paces) select(ui.pace, data.paces, String(data.pace));
+  write(ui.note, data.note);
+  ui.note.classList.toggle("is-empty", !data.note);
+}
+
+function detail(entries, name) {
+  return entries.find((e) => e.name === name)?.detail ?? "";
+}
+
+function changed(params, held) {
+  const n = params.filter((p) => held[p.name] !== undefined && held[p.name] !== p.default).length;
+  return n ? `${n} changed` : "";
+}
+
+function build(el) {
+  const uid = Math.random().toString(36).slice(2, 7);
+  const tell = (name, detail) => el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
+  const choose = (what) => (event) => tell("wb:choose", { what, value: event.target.value });
+  const picker = (what, title) => {
+    const control = h("select", { id: `${uid}-${what}`, onchange: choose(what) });
+    control.dataset.what = what;
+    return [h("label", { htmlFor: control.id }, title), control];
+  };
+  const [targetLabel, target] = picker("target", "Target");
+  const [methodLabel, method] = picker("method", "Method");
+  const [drafterLabel, drafter] = picker("drafter", "Drafter");
+  const note = () => h("small", { className: "wb-detail" });
+  const number = (what, min, maximum) => h("input", {
+    type: "number", id: `${uid}-${what}`, min, max: maximum, step: 1,
+    oninput: (event) => event.inputType?.startsWith("history") && event.target.value !== "" && event.target.dispatchEvent(new Event("change")), // undone is given at once
+    onchange: (event) => tell("wb:choose", { what, value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))) }),
+  });
+  const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);
+  const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: (event) => tell("wb:choose", { what: "prompt", value: ui.written(event.target.value) }) });
+  const chat = h("input", { type: "checkbox", id: `${uid}-chat`, onchange: () => tell("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }) });
+  const asMessage = h("label", { className: "wb-toggle wb-chat", title: "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with." }, chat, "chat message");
+  const presets = h("div", { className: "wb-chips", onclick: (event) => event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }) });
+  const pace = h("select", { id: `${uid}-pace`, onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }) });
+  pace.title = "Holds rounds back, so that you can follow, pause and change them. Times stay the engine's own; Baseline, Compare and Sweep are never held back.";
+  const ui = {
+    pace, target, method, drafter, max, seed, prompt, chat, presets, targetNote: note(), drafterNote: note(),
+    promise: h("small", { className: "wb-promise" }), teaches: h("p", { className: "wb-teaches" }), source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
+    branchWords: h("span"), estimate: h("p", { className: "wb-estimate" }), barred: h("p", { className: "wb-estimate" }),
+    params: h("div", { className: "wb-form" }), sampling: h("div", { className: "wb-form" }), sampling2: h("div", { className: "wb-form" }),
+    moreNote: h("small", {}), note: h("p", { className: "wb-note" }), buttons: {},
+  };
+  ui.note.setAttribute("role", "status");
+  ui.branch = h("p", { className: "wb-branch", hidden: true }, ui.branchWords, " ", h("button", { type: "button", className: "wb-link", onclick: () => tell("wb:choose", { what: "prompt_tokens", value: null }) }, "use the text instead"));
+  const press = (name, className, hint) => {
+    const button = h("button", { type: "button", className, onclick: () => tell("wb:press", { button: name }) }, "", hint ? h("kbd", {}, hint) : "");
+    button.dataset.press = name;
+    button.prepend(document.createTextNode(name));
+    return (ui.buttons[name] = button);
+  };
+  const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
+  const settings = h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+    h("summary", {}, "Settings"),
+    h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
+    h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.teaches, ui.source),
+    h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
+    ui.params, ui.sampling,
+    h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
+    h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
+  el.append(
+    h("div", { className: "wb-ask" }, h("div", { className: "wb-asks" }, h("label", { htmlFor: prompt.id }, "Prompt"), asMessage), presets, prompt, ui.branch),
+    settings,
+    h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""),
+      h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace), ui.barred, ui.note));
+  return ui;
+}
+
+/** Fill a select, when what it offers has changed. */
+export function select(control, wanted, value) {
+  const key = JSON.stringify(wanted);
+  if (control._key !== key) {
+    control._key = key;
+    control.replaceChildren(...wanted.map((o) => h("option", { value: o.value, disabled: o.disabled }, o.text)));
+  }
+  if (control.value !== (value ?? "") || control.selectedIndex < 0) control.value = value ?? ""; // of disabled options alone a browser selects none
+}
+
+function chips(el, presets, chosen) {
+  while (el.childElementCount < presets.length) el.append(h("button", { type: "button" }));
+  presets.forEach((p, i) => {
+    const chip = el.children[i];
+    chip.dataset.preset = p.name;
+    write(chip, p.title);
+    chip.setAttribute("aria-pressed", String(p.name === chosen));
+  });
+}
+
+function source(link, cited) {
+  link.hidden = !cited?.title;
+  if (!cited?.title) return;
+  write(link, `${cited.authors} ${cited.year}: ${cited.title}`);
+  if (/^https?:\/\//.test(cited.url ?? "")) link.href = cited.url;
+  else link.removeAttribute("href");
+}
+
+function field(control, value) {
+  if (document.activeElement !== control || control.type !== "number") {
+    if (control.value !== String(value ?? "")) control.value = value ?? "";
+  }
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function h(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}

@@ -1,0 +1,50 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { buttons, options, otherwise, promised, select } from "./controls.js";
+
+const baseline = { label: "Baseline", off: "" };
+
+test("what cannot be used is listed last, with its reason", () => {
+  const made = options([{ name: "a", title: "A", available: false, reason: "needs heads" }, { name: "b", title: "B" }]);
+  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
+});
+
+test("a list of which nothing can be used says so in its place", () => {
+  const made = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
+  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["", "none fits", true], ["a", "A: another vocabulary", true]]);
+  assert.equal(made.find((o) => o.value === "").text, "none fits", "what a select shows whose value is empty");
+});
+
+test("a select of which a browser selects nothing is set to what stands for nothing", () => {
+  const wanted = options([]), set = [];
+  select({ _key: JSON.stringify(wanted), selectedIndex: -1, get value() { return ""; }, set value(value) { set.push(value); } }, wanted, null);
+  assert.deepEqual(set, [""]);
+});
+
+test("what is promised follows from the verifier that is chosen", () => {
+  const method = { promise: "exact", promises: { lossless: "exact", typical: "approximate" } };
+  assert.deepEqual([promised(method), promised(method, { verifier: "lossless" }), promised(method, { verifier: "typical" })], ["exact", "exact", "approximate"]);
+  assert.equal(promised({ promise: "simulation", promises: {} }, { verifier: "typical" }), "simulation", "of another method");
+  assert.equal(promised(undefined), "");
+  assert.equal(otherwise(method), "approximate with verifier = typical");
+  assert.equal(otherwise({ promise: "exact" }), "");
+});
+
+test("a button that is off says why", () => {
+  const idle = buttons({ active: false, paused: false, ready: true, measuring: false, baseline });
+  assert.equal(idle.run.off, "");
+  assert.equal(idle.stop.off, "nothing is running");
+  const busy = buttons({ active: true, paused: true, ready: true, measuring: false, baseline });
+  assert.equal(busy.pause.label, "Resume");
+  assert.match(busy.run.off, /in progress/);
+});
+
+test("while the baseline is measured only Stop can be pressed", () => {
+  const made = buttons({ active: true, paused: false, ready: true, measuring: true, baseline: { label: "Baseline 3", off: "x" } });
+  assert.deepEqual(Object.entries(made).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
+});
+
+test("what this place cannot do is off with its reason, running or not", () => {
+  const made = buttons({ active: true, paused: false, ready: true, measuring: false, baseline, barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" } });
+  assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
+});

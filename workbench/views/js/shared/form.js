@@ -1,0 +1,140 @@
+/** Controls made from parameter descriptions of the registry: sliders, switches and choices. */
+
+/** What control a parameter gets. Pure.
+ *  @param {{name: string, kind: string, default: any, ge: number|null, le: number|null, choices: any[]|null, doc: string}} param */
+export function field(param, value = param.default) {
+  const { name, kind, choices, doc } = param;
+  const title = name.replaceAll("_", " ").replace(/^./, (c) => c.toUpperCase());
+  if (choices?.length) return { name, title, doc, control: "choice", choices, value };
+  if (kind === "bool") return { name, title, doc, control: "switch", value: Boolean(value) };
+  const min = param.ge ?? null, max = param.le ?? null;
+  return { name, title, doc, control: min !== null && max !== null ? "slider" : "number", kind, min, max, step: step(kind, min, max), value };
+}
+
+/** A step that divides the range into about a hundred, and at least into its integers. Pure. */
+export function step(kind, min, max) {
+  if (kind === "int") return 1;
+  if (min === null || max === null) return "any";
+  const raw = (max - min) / 100;
+  const power = 10 ** Math.floor(Math.log10(raw)), lead = raw / power;
+  return Number((power * (lead < 1.5 ? 1 : lead < 3.5 ? 2 : lead < 7.5 ? 5 : 10)).toPrecision(1));
+}
+
+/** Bring a value into its range, and say so if it was not. Pure.
+ *  @returns {{value: number, note: string}} */
+export function clamp(param, value) {
+  const { min, max } = field(param);
+  let kept = Number.isFinite(value) ? value : Number(param.default ?? min ?? 0);
+  if (param.kind === "int") kept = Math.round(kept);
+  if (min !== null) kept = Math.max(min, kept);
+  if (max !== null) kept = Math.min(max, kept);
+  return { value: kept, note: kept === value ? "" : `${param.name} set to ${kept}: allowed is ${min ?? "−∞"} to ${max ?? "∞"}` };
+}
+
+/** Why a parameter does nothing under these values; empty when it does something. Pure.
+ *  @param {string} when  as "policy = confidence or planned" or "temperature > 0"; empty: always
+ *  @param {Record<string, any>} values  all parameters in force */
+export function idle(when, values) {
+  const [, name, sign, wanted] = /^(\w+) (=|>) (.+)$/.exec(when ?? "") ?? [];
+  if (!name || values[name] === undefined) return "";
+  const holds = sign === ">" ? Number(values[name]) > Number(wanted) : wanted.split(" or ").includes(String(values[name]));
+  return holds ? "" : `acts only when ${name.replaceAll("_", " ")} ${sign === ">" ? "is above" : "is"} ${wanted}`;
+}
+
+/** Values to send: those the form holds, defaults for the rest. Pure. */
+export function values(params, held) {
+  return Object.fromEntries(params.map((p) => [p.name, held[p.name] ?? p.default]));
+}
+
+/** Draw into `el`. Rows are keyed by name: a row that stays keeps its element and the focus.
+ *  Emits `wb:param` {name, value, note}.
+ *  A parameter that does nothing under the present values is disabled, and says why.
+ *  @param {{params: object[], values: object, inForce: object}} data  `inForce`: all values, of other forms too */
+export function render(el, data) {
+  const rows = (el._rows ??= new Map());
+  const wanted = new Set(data.params.map((p) => p.name));
+  for (const [name, row] of rows) {
+    if (!wanted.has(name) || row.shape !== shape(data.params.find((p) => p.name === name))) {
+      row.element.remove();
+      rows.delete(name);
+    }
+  }
+  data.params.forEach((param, i) => {
+    if (!rows.has(param.name)) rows.set(param.name, build(el, param));
+    const row = rows.get(param.name);
+    row.param = param;
+    if (el.children[i] !== row.element) el.insertBefore(row.element, el.children[i] ?? null);
+    row.show(data.values[param.name] ?? param.default);
+    bar(row, idle(param.when, data.inForce ?? {}));
+  });
+}
+
+function bar(row, reason) {
+  if (row.reason === reason) return;
+  row.reason = reason;
+  row.element.classList.toggle("is-idle", Boolean(reason));
+  for (const control of row.element.querySelectorAll("input, select")) control.disabled = Boolean(reason);
+  row.why.textContent = reason;
+}
+
+function shape(param) {
+  return JSON.stringify([param.kind, param.ge, param.le, param.choices]);
+}
+
+function build(el, param) {
+  const f = field(param), uid = `wbf-${f.name}-${Math.random().toString(36).slice(2, 7)}`;
+  const make = (tag, attributes) => Object.assign(document.createElement(tag), attributes);
+  const element = make("div", { className: `wb-field is-${f.control}` }), label = make("label", { htmlFor: uid, textContent: f.title });
+  if (f.doc) label.title = f.doc;
+  element.dataset.param = f.name;
+  const row = { element, param, shape: shape(param), show: (/** @type {any} */ _value) => {}, reason: "", why: make("small", { className: "wb-why" }) };
+  const tell = (raw) => {
+    const { value, note } = f.control === "slider" || f.control === "number" ? clamp(row.param, raw) : { value: raw, note: "" };
+    row.show(value);
+    el.dispatchEvent(new CustomEvent("wb:param", { bubbles: true, detail: { name: f.name, value, note } }));
+  };
+  if (f.control === "choice") {
+    const select = make("select", { id: uid });
+    select.append(...f.choices.map((c) => make("option", { value: String(c), textContent: String(c) })));
+    select.addEventListener("change", () => tell(f.choices[select.selectedIndex]));
+    row.show = (value) => (select.value = String(value));
+    element.append(label, select);
+  } else if (f.control === "switch") {
+    const box = make("input", { type: "checkbox", id: uid });
+    box.addEventListener("change", () => tell(box.checked));
+    row.show = (value) => (box.checked = Boolean(value));
+    element.append(box, label);
+  } else numeric(f, uid, label, row, tell, make);
+  element.append(row.why);
+  return row;
+}
+
+function numeric(f, uid, label, row, tell, make) {
+  const limits = { step: String(f.step), ...(f.min !== null && { min: String(f.min) }), ...(f.max !== null && { max: String(f.max) }) };
+  const number = make("input", { type: "number", id: uid, ...limits, step: f.kind === "int" ? "1" : "any" });
+  // What is being typed is left alone until it is given: a run redraws the form many times a second.
+  let typing = false;
+  const type = (value) => typing || number.value === String(value ?? "") || (number.value = value ?? "");
+  number.addEventListener("input", (event) => {
+    typing = true;
+    if (event.inputType?.startsWith("history") && number.value !== "") number.dispatchEvent(new Event("change")); // undone is given at once
+  });
+  number.addEventListener("blur", () => (typing = false));
+  number.addEventListener("change", () => {
+    typing = false;
+    tell(number.value === "" ? NaN : Number(number.value));
+  });
+  row.element.append(label);
+  if (f.control === "slider") {
+    const range = make("input", { type: "range", ...limits });
+    range.setAttribute("aria-label", `${f.title}, slider`);
+    range.addEventListener("input", () => tell(Number(range.value)));
+    row.element.append(range);
+    row.show = (value) => {
+      if (Number(range.value) !== value) range.value = value;
+      type(value);
+      range.style.setProperty("--fill", `${(100 * (value - f.min)) / (f.max - f.min || 1)}%`);
+    };
+  } else row.show = type;
+  row.element.append(number);
+}

@@ -1,0 +1,164 @@
+/** What the views of long measurements, Compare and Sweep, have in common: coming to life, asking, links, files. */
+
+import * as exports from "./exports.js";
+import * as form from "./form.js";
+import * as kit from "./kit.js";
+import { h } from "./kit.js";
+
+/** The backend gives a sign of life twice a second while it measures. */
+const SILENCE_MS = 5000;
+const LOST = { error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } };
+
+/** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is and
+ *  from what the link asks for. @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices,
+ *  `adopt(page, made)`: show a recorded example, unless something else is shown */
+export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) {
+  const { el, parts, host } = page;
+  page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
+  wire(page);
+  host.listen((message) => hear(page, message));
+  new ResizeObserver(page.draw).observe(parts.stage);
+  new MutationObserver(page.draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  page.draw();
+  example(page, adopt);
+  const catalogue = await ask(page, "catalogue");
+  if (catalogue) {
+    Object.assign(page, { catalogue, plotly: catalogue.plotly });
+    const { choice, problems } = fromQuery(host.address.read(), catalogue, form.clamp);
+    page.choice = choice;
+    if (problems.length) page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+    if (choice.target !== catalogue.chosen.target) await look(page);
+  }
+  addEventListener("wb:address", () => page.catalogue && host.isOpen?.() !== false && stepped(page, { look, fromQuery }));
+  page.draw();
+  el.dataset.ready = "true";
+  page.timer = setInterval(() => watch(page), 1000);
+  return page;
+}
+
+/** The address changed under the page, by a step back or forth: the panel shows what it says; one that says nothing, or comes
+ *  while something is measured, is told what the panel holds. */
+async function stepped(page, { look, fromQuery }) {
+  const { el, host, catalogue } = page, query = host.address.read();
+  if (page.channel || new URLSearchParams(query).size < 2) return el.dispatchEvent(new CustomEvent("wb:choose", { detail: {} }));
+  page.choice = fromQuery(query, catalogue, form.clamp).choice;
+  if (page.choice.target !== catalogue.chosen.target) await look(page);
+  page.draw();
+}
+
+/** Show a recorded example where nothing was measured yet. It needs no backend, so it is there before one. */
+async function example(page, adopt) {
+  const found = await page.host.call("example", {}).catch(() => null);
+  if (!found?.made || !Object.keys(found.made).length || page.channel) return;
+  page.plotly ??= found.plotly;
+  adopt(page, found.made);
+  page.draw();
+}
+
+/** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
+function watch(page) {
+  const quiet = page.channel && page.job ? performance.now() - page.heard : 0, silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
+  if (silent === page.silent) return;
+  page.silent = silent;
+  page.draw();
+}
+
+/** Stop waiting for a backend that is silent. @param {string} what  is given up  @param {string} remedy  what to do then */
+export function giveUp(page, what, remedy) {
+  Object.assign(page, { channel: null, silent: 0 });
+  page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was given up.`, remedy });
+}
+
+/** Ask the server; an error goes onto the page, and null comes back. @returns {Promise<object|null>} */
+export async function ask(page, name, request = {}) {
+  const answer = await page.host.call(name, request).catch(() => LOST);
+  if (!answer?.error) return answer;
+  page.errors.push({ ...answer.error, kind: "error" });
+  page.draw();
+  return null;
+}
+
+/** Ask again what there is for the target that was chosen; one that is not there is named, and left. */
+export async function look(page) {
+  const found = await ask(page, "catalogue", { target: page.choice.target });
+  if (!found) return null;
+  if (found.problem) page.errors.push({ ...found.problem, kind: "error" });
+  Object.assign(page, { catalogue: found, choice: { ...page.choice, target: found.chosen.target } });
+  page.draw();
+  return found;
+}
+
+/** A name for a job, by which its messages are known. */
+export function channel(kind) {
+  return `${kind}-${Math.random().toString(36).slice(2, 10)}`;
+}
+
+/** Put a link to what the panel holds into the clipboard, or under the buttons where there is none. */
+export async function copyLink(page, query) {
+  const url = page.host.address.url(query), done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+  page.note = done ? "The link is in the clipboard." : url;
+  page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
+  page.draw();
+}
+
+/** Build the Export menu: a button, and what it opens. @param {[string, string][]} kinds  kind of file and its words */
+export function exportMenu(part, title, kinds) {
+  const links = kinds.map(([kind, words]) => {
+    const button = h("button", { type: "button", className: "wb-link" }, words);
+    button.dataset.kind = kind;
+    return button;
+  });
+  const made = h("div", { className: "wb-menu" }, part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"), part("exports", "div", { className: "wb-exports", hidden: true }, ...links));
+  kit.set(made.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
+  return made;
+}
+
+/** Open or close the Export menu. */
+export function menu({ parts }, on) {
+  parts.exports.hidden = !on;
+  parts.export.setAttribute("aria-expanded", String(on));
+}
+
+/** Let the Export menu open and close; `save(kind)` is called for what was chosen. */
+export function wireMenu(page, save) {
+  const { parts } = page;
+  parts.export.addEventListener("click", () => menu(page, parts.exports.hidden));
+  document.addEventListener("click", (/** @type {any} */ event) => event.target.closest(".wb-menu") || menu(page, false));
+  parts.exports.parentElement.addEventListener("keydown", (event) => event.key === "Escape" && menu(page, false));
+  parts.exports.addEventListener("click", (event) => {
+    if (!event.target.dataset.kind) return;
+    menu(page, false);
+    save(event.target.dataset.kind);
+  });
+}
+
+/** A file whose bytes the server has made. */
+export async function saveTable(page, request, name) {
+  const answer = await ask(page, "table", request);
+  if (answer) exports.save(name, new Blob([Uint8Array.from(atob(answer.data), (c) => c.charCodeAt(0))]), "");
+}
+
+/** Show a run in the Live view, which takes it when its tab is opened. */
+export async function openRun(page, request) {
+  const trace = await ask(page, "trace", request);
+  if (!trace) return;
+  window.workbenchTrace = trace;
+  page.host.go?.("live");
+}
+
+/** How far a measurement is. @param {any} page  @param {{text: string, note: string, done: number, total: number, label: string}} data */
+export function progress({ parts }, { text, note, done, total, label }) {
+  kit.write(parts.progressText, text.replace(/^./, (c) => c.toUpperCase()));
+  kit.write(parts.progressNote, note);
+  parts.progressBar.setAttribute("aria-label", label);
+  if (total) {
+    parts.progressBar.max = total;
+    parts.progressBar.value = done;
+  } else parts.progressBar.removeAttribute("value");
+}
+
+/** Seconds to go, in words; empty while nobody can say. Pure. */
+export function left(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} to go`;
+}

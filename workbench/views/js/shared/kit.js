@@ -1,0 +1,108 @@
+/** What every drawing needs: elements that are made once and from then on only changed. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An HTML element with properties and children. */
+export function h(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+/** An SVG element with attributes. */
+export function s(tag, attributes = {}) {
+  const element = document.createElementNS(SVG, tag);
+  set(element, attributes);
+  return element;
+}
+
+/** Set attributes, those that differ. */
+export function set(element, attributes) {
+  for (const name in attributes) {
+    const value = `${attributes[name]}`;
+    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+}
+
+/** Set the text, when it differs. Text is never read as HTML. */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Bring the children of `parent` to `n`: missing ones are made, spare ones hidden. */
+export function fit(parent, n, make) {
+  while (parent.childElementCount < n) parent.append(make());
+  let i = 0;
+  for (const child of parent.children) set(child, { display: i++ >= n ? "none" : "inline" });
+}
+
+/** A group of one SVG element for each tag. */
+export function group(...tags) {
+  const g = s("g");
+  g.append(...tags.map((tag) => s(tag)));
+  return g;
+}
+
+const sizes = new WeakMap();
+const watcher = typeof ResizeObserver === "undefined" ? null : new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    sizes.set(target, { width: target.clientWidth, height: target.clientHeight });
+    tell(target, "wb:redraw");
+  }
+});
+
+/** The inner size of `el`, kept by an observer: asking the browser anew would make it lay out the page at every drawing. */
+export function size(el) {
+  if (!sizes.has(el)) {
+    sizes.set(el, { width: el.clientWidth, height: el.clientHeight });
+    watcher?.observe(el);
+  }
+  return sizes.get(el);
+}
+
+const near = new WeakMap();
+const lookout = typeof IntersectionObserver === "undefined" ? null : new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    near.set(target, isIntersecting);
+    if (isIntersecting) tell(target, "wb:redraw");
+  }
+}, { rootMargin: "25%" });
+
+/** Whether `el` is in sight, or nearly. When it comes into sight, a redraw is asked for. */
+export function inSight(el) {
+  if (lookout && !near.has(el)) {
+    near.set(el, true);
+    lookout.observe(el);
+  }
+  return near.get(el) ?? true;
+}
+
+/** The frame of a drawing: one svg in `el`, made once with what `build(svg)` puts into it, sized and named anew.
+ *  @returns {object} what `build` returned, with `svg` */
+export function frame(el, { width, height, label, role = "img" }, build) {
+  if (!el._frame) {
+    const svg = s("svg", { role });
+    el._frame = { ...build(svg), svg };
+    el.append(svg);
+  }
+  set(el._frame.svg, { width, height, viewBox: `0 0 ${width} ${height}`, "aria-label": label });
+  return el._frame;
+}
+
+/** Do `work` once a frame, however often it is asked for. */
+export function paced(work) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      work();
+    });
+  };
+}
+
+/** Tell whoever listens above `el`. */
+export function tell(el, name, detail) {
+  el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
+}

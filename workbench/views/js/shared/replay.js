@@ -1,0 +1,23 @@
+/** A recorded run as one HTML file: how it is made, and what plays it once it is open. */
+
+/** Fill the template. Nothing in a trace can end the script it stands in: see `embed`. Pure.
+ *  @param {{template: string, style: string, module: string}} sources  texts of the page's files
+ *  @param {{trace: object, definitions: object, lexicon?: object|null}} recording */
+export function html(sources, recording) {
+  const parts = { STYLE: sources.style.replaceAll("</", "<\\/"), SOURCES: embed(sources), RECORDING: embed(recording) };
+  return sources.template.replace(/%(STYLE|SOURCES|RECORDING)%/g, (_, name) => parts[name]);
+}
+
+/** JSON that may stand in a script element: no tag, comment or line of JavaScript can begin or end in it. Pure. */
+export function embed(value) {
+  return JSON.stringify(value).replace(/[<>&\u2028\u2029]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** Wear the reader's theme, and have what a view needs of a host where there is no backend. */
+export function alone(sources) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const wear = () => document.body.classList.toggle("dark", dark.matches);
+  wear();
+  dark.addEventListener("change", wear);
+  return { theme: () => document.body.classList.toggle("dark"), sources: async () => sources };
+}

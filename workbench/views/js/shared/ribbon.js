@@ -1,0 +1,290 @@
+/** The text, grouped by round: what was committed on top, rejected and discarded drafts as ghosts under it. */
+
+import * as canvas from "./canvas.js";
+import * as kit from "./kit.js";
+
+const CHUNK = { least: 24, most: 64 };
+const MAX_GHOSTS = 5;
+const GHOST_CHARS = 20;
+const BYTES = /^(?:‹[0-9A-F]{2}›)+$/;
+const legibles = new WeakMap();
+const HEX = /(?:‹[0-9A-F]{2}›)+/g, OPEN = /(?:‹[0-9A-F]{2}›)+$/;
+
+/** Cut a round into runs of tokens that end at a line break, so that code and lists keep their shape.
+ *  @returns {{tokens: {k: number, text: string, kind: string, node: number|null, raw?: string}[], breaks: number,
+ *             ghosts: {node: number, text: string, status: string}[], hidden: number}[]} */
+export function segments(round) {
+  const out = [{ tokens: [], breaks: 0, ghosts: [], hidden: 0 }];
+  round.emitted.forEach((e, k) => {
+    if (out.at(-1).breaks) out.push({ tokens: [], breaks: 0, ghosts: [], hidden: 0 });
+    out.at(-1).tokens.push({ k, text: tokenText(round, e), raw: e.text, kind: e.kind, node: e.node });
+    out.at(-1).breaks = [...e.text].filter((c) => c === "\n").length;
+  });
+  const { shown, hidden } = ghosts(round);
+  const home = out.findLast((s) => s.tokens.length) ?? out[0];
+  home.ghosts = shown;
+  home.hidden = hidden;
+  return out;
+}
+
+/** Drafts that did not make it: rejected ones first, then discarded, in the order of the draft. */
+export function ghosts(round) {
+  const { status } = round.nodes, text = words(round.nodes);
+  const lost = [];
+  for (const wanted of ["rejected", "discarded"]) {
+    status.forEach((s, node) => s === wanted && lost.push({ node, text: ghostText(text[node]), status: s }));
+  }
+  let chars = 0;
+  const shown = lost.filter((g, i) => i < MAX_GHOSTS && (i === 0 || (chars += g.text.length) <= GHOST_CHARS));
+  return { shown, hidden: lost.length - shown.length };
+}
+
+/** The text of a committed token; one without text of its own (the end of the text) goes by its name in the vocabulary. */
+export function tokenText(round, emitted) {
+  if (emitted.text !== "") return visibleText(emitted.text);
+  for (const top of round.top_p ?? []) {
+    const i = top.tokens.indexOf(emitted.token);
+    if (i >= 0 && top.text[i] !== "") return BYTES.test(top.text[i]) ? "·" : visibleText(top.text[i]); // its character comes with a later token
+  }
+  return "·";
+}
+
+/** Bytes of one character that several tokens share, as the character; what is no character stays in hexadecimal. Pure. */
+export function readable(text) {
+  return text.replace(/(?:‹[0-9A-F]{2}›)+/g, (run) => {
+    const bytes = Uint8Array.from(run.match(/[0-9A-F]{2}/g), (hex) => parseInt(hex, 16));
+    try {
+      return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    } catch {
+      return run;
+    }
+  });
+}
+
+/** The texts of drafted tokens as people read them: a token that holds some bytes of a character shows it where the drafts
+ *  before it on its way hold the others, and a dot where they do not; a marker of a chat is a role. Pure.
+ *  @param {{text: string[], parents: number[]}} nodes  @param {(text: string) => string} role  */
+export function words(nodes, role = (one) => one) {
+  return joined(nodes).seen.map((text) => role(text.replace(HEX, "·")));
+}
+
+/** Texts of drafted tokens with the bytes that wait before them, and the bytes that wait after them for the rest of their
+ *  character. */
+function joined({ text, parents }) {
+  const open = [];
+  const seen = text.map((own, i) => {
+    const whole = readable((open[parents[i]] ?? "") + own);
+    open[i] = OPEN.exec(whole)?.[0] ?? "";
+    return whole;
+  });
+  return { seen, open };
+}
+
+/** A round as a view of single tokens shows it: drafts as `words` has them, and candidates for a place joined with the bytes
+ *  before it; one that completes no character names its bytes, for dots would all look alike. Pure; the same object for the
+ *  same round. */
+export function legible(round) {
+  if (!legibles.has(round)) {
+    const { open } = joined(round.nodes);
+    const read = (top, place) => top && { ...top, text: top.text.map((text) => bytesNamed(readable((open[place - 1] ?? "") + text))) };
+    legibles.set(round, { ...round, nodes: { ...round.nodes, text: words(round.nodes) }, top_p: round.top_p?.map(read), top_q: round.top_q?.map(read) });
+  }
+  return legibles.get(round);
+}
+
+function bytesNamed(text) {
+  const bytes = BYTES.test(text) ? text.match(/[0-9A-F]{2}/g) : [];
+  return bytes.length ? `byte${bytes.length > 1 ? "s" : ""} ${bytes.join(" ")}` : text.replace(HEX, "·");
+}
+
+/** Line breaks and tabs become visible; everything else stays as it is. */
+export function visibleText(text) {
+  return text === "" ? "·" : text.replaceAll("\n", "⏎").replaceAll("\t", "⇥   ");
+}
+
+function ghostText(text) {
+  const seen = visibleText(text);
+  return seen.length > 14 ? `${seen.slice(0, 13)}…` : seen;
+}
+
+/** One sentence for a screen reader. */
+export function describe(round) {
+  const tested = round.nodes.status.filter((s) => s !== "discarded").length;
+  const last = round.emitted.at(-1);
+  if (canvas.isOfPlaces(round)) return `Round ${round.index + 1}: ${canvas.words(round)}`;
+  if (round.bonus_kind === "plain") return `Round ${round.index + 1}: nothing drafted; the target wrote “${tokenText(round, last)}”`;
+  const end = round.bonus_kind === "corrected" ? `target corrected to “${tokenText(round, last)}”`
+    : round.bonus_kind === "bonus" ? `bonus “${tokenText(round, last)}”` : "the text ended";
+  return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
+}
+
+/** Where a new chunk begins: after a line break once the last one is long enough, or when it is full. Pure.
+ *  @param {number} size  rounds in the last chunk  @param {boolean} broke  whether the last round ended a line */
+export function chunkEnds(size, broke) {
+  return size >= CHUNK.most || (size >= CHUNK.least && broke);
+}
+
+/** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
+ *  sight; a new `data.key` starts over.
+ *  @param {{key: string, prompt: {role: string|null, text: string}[], rounds: object[], shown: {round: number, token: number|null, scroll: boolean}|null,
+ *           ghosts: boolean, follow: boolean, arriving?: object|null}} data  `arriving`: the round that is being judged */
+export function render(el, data) {
+  const state = (el._ribbon ??= begin(el));
+  if (state.key !== data.key) {
+    state.inner.replaceChildren();
+    Object.assign(state, { key: data.key, drawn: 0, groups: [], lit: [], prompt: null, chunk: null, size: 0, broke: false, held: false });
+  }
+  const text = JSON.stringify(data.prompt);
+  if (state.prompt !== text) {
+    const first = state.inner.querySelector(".wb-prompt") ?? state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
+    first.replaceChildren(...data.prompt.flatMap((turn) => said(turn)));
+    state.prompt = text;
+  }
+  el.classList.toggle("no-ghosts", !data.ghosts);
+  state.follow = data.follow;
+  el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto"; // the browser keeps a reader's place, not a follower's
+  if (state.drawn < data.rounds.length || !data.arriving) state.coming?.remove();
+  if (state.drawn < data.rounds.length) {
+    state.places?.remove();
+    for (; state.drawn < data.rounds.length; state.drawn += 1) append(state, data.rounds[state.drawn]);
+    state.places = canvas.draw(canvas.standing(data.rounds), (text) => visibleText(readable(text).replace(HEX, "·")));
+    if (state.places) room(state).append(state.places);
+  }
+  if (data.arriving) come(state, data.arriving);
+  light(el, state, data.shown, data.follow);
+}
+
+/** One turn of the prompt. The role is drawn by the stylesheet: it is no text that could be copied with the words. */
+function said({ role, text }) {
+  const chip = kit.h("span", { className: "wb-role" });
+  chip.dataset.role = role;
+  return [...(role === null ? [] : [chip]), ...(text === "" ? [] : [kit.h("span", {}, readable(text))])];
+}
+
+/** True when the visitor scrolled back and the newest text is out of sight. */
+export function isHeld(el) {
+  return el._ribbon?.held ?? false;
+}
+
+/** Go to the newest text and stay there. */
+export function catchUp(el) {
+  if (!el._ribbon) return;
+  el._ribbon.held = false;
+  scrollTo(el, el._ribbon, el.scrollHeight);
+}
+
+/** Follow the newest text: its height changes when rounds are added, and again when chunks that were only estimated come
+ *  into sight and are laid out. So the end is gone to whenever the height has changed, after layout, once a frame. */
+function begin(el) {
+  const inner = el.appendChild(kit.h("div"));
+  inner.setAttribute("role", "presentation");
+  const state = { inner, key: null, uid: `wb${Math.random().toString(36).slice(2, 8)}`, held: false, follow: false, top: 0 };
+  el.addEventListener("scroll", () => {
+    const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30, held = state.held;
+    if (!far || el.scrollTop < state.top - 2) state.held = far; // only a reader scrolls back
+    state.top = el.scrollTop;
+    if (state.held !== held) kit.tell(el, "wb:redraw");
+  }, { passive: true });
+  const watcher = new ResizeObserver(() => state.follow && !state.held && scrollTo(el, state, el.scrollHeight));
+  watcher.observe(inner);
+  watcher.observe(el);
+  return state;
+}
+
+function scrollTo(el, state, top) {
+  el.scrollTop = top;
+  state.top = el.scrollTop;
+}
+
+/** What was drafted last, with the verdicts that are out, where its tokens will stand. Pure. */
+export function draftWords({ round, judged, line }) {
+  const { status } = round.nodes, text = words(round.nodes);
+  return line.map(({ node, test }) => ({ text: visibleText(text[node]), kind: test < judged ? status[node] : "pending" }));
+}
+
+function come(state, arriving) {
+  const words = draftWords(arriving), box = (state.coming ??= kit.h("span", { className: "wb-round is-coming" }, kit.h("span", { className: "wb-row" })));
+  kit.set(box, { "aria-hidden": "true" });
+  const row = box.firstChild, chunk = room(state);
+  while (row.childElementCount > words.length) row.lastChild.remove();
+  while (row.childElementCount < words.length) row.append(kit.h("span"));
+  words.forEach((w, i) => {
+    kit.set(row.children[i], { class: `wb-guess is-${w.kind}` });
+    kit.write(row.children[i], w.text);
+  });
+  if (chunk.lastChild !== box) chunk.append(box);
+}
+
+/** The chunk that the next round goes into. */
+function room(state) {
+  if (!state.chunk || chunkEnds(state.size, state.broke)) {
+    state.chunk = state.inner.appendChild(kit.h("div", { className: "wb-chunk" }));
+    state.chunk.setAttribute("role", "presentation");
+    state.size = 0;
+  }
+  return state.chunk;
+}
+
+function append(state, round) {
+  room(state);
+  const made = round.emitted.length ? group(round, state.uid) : [];
+  state.groups.push(made);
+  state.chunk.append(...made);
+  state.size += 1;
+  state.broke = made.at(-1)?.className === "wb-break";
+}
+
+function group(round, uid) {
+  const parts = [];
+  for (const segment of segments(round)) {
+    const bare = segment.ghosts.length === 0 && segment.tokens.every((t) => /^⏎+$/.test(t.text));
+    const box = kit.h("span", { className: `wb-round${bare ? " is-break" : ""}` });
+    box.dataset.round = round.index;
+    const row = kit.h("span", { className: "wb-row" }), under = kit.h("span", { className: "wb-ghosts" });
+    for (const t of segment.tokens) {
+      const token = kit.h("span", { className: `wb-token is-${t.kind}`, id: `${uid}-${round.index}-${t.k}` }, t.text);
+      token._raw = t.raw; // see `copying`
+      token.dataset.round = round.index;
+      token.dataset.token = t.k;
+      if (t.node !== null) token.dataset.node = t.node;
+      token.setAttribute("role", "option");
+      token.setAttribute("aria-selected", "false");
+      token.setAttribute("aria-label", `${t.text.trim() || "space"}, ${t.kind}, round ${round.index + 1}`);
+      row.append(token);
+    }
+    for (const g of segment.ghosts) {
+      const ghost = kit.h("span", { className: `wb-ghost is-${g.status}` }, g.text);
+      ghost.dataset.round = round.index;
+      ghost.dataset.node = g.node;
+      under.append(ghost);
+    }
+    if (segment.hidden) under.append(kit.h("span", { className: "wb-more" }, `+${segment.hidden}`));
+    under.setAttribute("aria-hidden", "true");
+    box.append(row, under);
+    parts.push(box);
+    for (let i = 0; i < segment.breaks; i += 1) parts.push(kit.h("span", { className: "wb-break" }));
+  }
+  return parts;
+}
+
+function light(el, state, shown, follow) {
+  const token = shown && shown.token !== null ? document.getElementById(`${state.uid}-${shown.round}-${shown.token}`) : null;
+  const key = shown ? `${shown.round}/${shown.token}/${(state.groups[shown.round] ?? []).length}` : "";
+  if (state.litKey !== key || token !== state.token) {
+    for (const old of state.lit) old.classList.remove("is-shown");
+    state.token?.setAttribute("aria-selected", "false");
+    state.lit = shown ? (state.groups[shown.round] ?? []).filter((g) => g.classList.contains("wb-round")) : [];
+    if (token) {
+      token.setAttribute("aria-selected", "true");
+      state.lit = [...state.lit, token];
+      el.setAttribute("aria-activedescendant", token.id);
+    } else el.removeAttribute("aria-activedescendant");
+    for (const now of state.lit) now.classList.add("is-shown");
+    Object.assign(state, { litKey: key, token });
+  }
+  const first = state.lit[0];
+  if (first && !follow && shown.scroll) {
+    const box = el.getBoundingClientRect(), at = first.getBoundingClientRect();
+    if (at.top < box.top || at.bottom > box.bottom - 20) scrollTo(el, state, el.scrollTop + at.top - box.top - el.clientHeight / 3);
+  }
+}

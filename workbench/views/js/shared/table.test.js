@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import * as figures from "./figures.js";
+import { TABLES } from "./table.js";
+
+const { rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/switch.json", import.meta.url)));
+
+test("every table has as many cells as its head in every row, and survives no rounds", () => {
+  for (const make of Object.values(TABLES)) {
+    for (const given of [rounds, []]) {
+      const { head, rows } = make(given, figures);
+      rows.forEach((row) => assert.equal(row.length, head.length));
+    }
+  }
+});
+
+test("the change stands at its round", () => {
+  const { rows } = TABLES.curve(rounds, figures);
+  assert.deepEqual(rows.filter((row) => row[3]).map((row) => [row[0], row[3]]), [[7, "depth 2 → 5"]]);
+});

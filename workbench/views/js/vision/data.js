@@ -1,0 +1,212 @@
+/** What the Vision tab shows, counted and looked up in a trace. Pure. The counts are those of
+ *  `workbench/trace/metrics.py`; a test compares both. */
+
+/** What costs the target this much of a token's probability when the picture is blanked grounds it in the picture. */
+export const GROUNDED = 0.2;
+export const OTHER = "other";
+/** A word leans on a patch that has at least this share of its largest weight. */
+const LEANS = 0.5;
+const MOST_WORDS = 8;
+
+/** Every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string, p: number}[]} */
+export function tokens(rounds) {
+  const out = [];
+  for (const r of rounds) r.emitted.forEach((e, k) => out.push({ index: out.length, round: r.index, k, text: e.text, kind: e.kind, p: e.p }));
+  return out;
+}
+
+/** For each emitted token whether it is grounded in the picture; null before somebody asked. */
+export function grounded(trace) {
+  const blind = trace.attribution?.p_blind;
+  return Array.isArray(blind) ? tokens(trace.rounds).slice(0, blind.length).map((t, i) => t.p - blind[i] >= GROUNDED) : null;
+}
+
+/** For each emitted token the kind of the word it belongs to. @param {Record<string, string>} lexicon  word → kind */
+export function wordKinds(rounds, lexicon) {
+  return words(rounds).kinds.map((word) => (word === null ? OTHER : (lexicon[word.toLowerCase()] ?? OTHER)));
+}
+
+/** The words of the text: for each token the first word it holds a part of, or null, and whether the word goes on there. */
+function words(rounds) {
+  const list = tokens(rounds), text = list.map((t) => t.text).join(""), found = [...text.matchAll(/[\p{L}\p{N}]+/gu)];
+  let at = 0, first = 0;
+  const of = list.map((t) => {
+    const start = at, end = (at += t.text.length); // a token without text of its own goes with the word around it
+    while (first < found.length && found[first].index + found[first][0].length <= start) first += 1;
+    const word = found[first];
+    return word && word.index < end ? word : null;
+  });
+  return { kinds: of.map((word) => word?.[0] ?? null), of };
+}
+
+/** The text of the whole word that a token belongs to. */
+export function wordOf(rounds, index) {
+  return words(rounds).kinds[index] ?? tokens(rounds)[index]?.text ?? "";
+}
+
+/** Places where a draft was tested, and those where one was accepted, among the chosen tokens. A place counts once.
+ *  @param {boolean[]} chosen  one entry a token; tokens behind its end are left out  @returns {[number, number]} */
+export function acceptanceWhere(rounds, chosen) {
+  let tested = 0, accepted = 0;
+  for (const t of tokens(rounds)) {
+    if (!chosen[t.index] || t.kind === "bonus" || t.kind === "plain") continue;
+    tested += 1;
+    accepted += t.kind === "accepted" ? 1 : 0;
+  }
+  return [tested, accepted];
+}
+
+/** [tested, accepted] of grounded and of other tokens; null before somebody asked what the words rest on. */
+export function split(trace) {
+  const of = grounded(trace);
+  return of === null ? null : { grounded: acceptanceWhere(trace.rounds, of), language: acceptanceWhere(trace.rounds, of.map((g) => !g)) };
+}
+
+/** Kind of word → [tested, accepted], kinds that do not occur left out. */
+export function byKind(rounds, lexicon) {
+  const kinds = wordKinds(rounds, lexicon);
+  return Object.fromEntries([...new Set(kinds)].sort().map((kind) => [kind, acceptanceWhere(rounds, kinds.map((k) => k === kind))]));
+}
+
+// -- What is seen ----------------------------------------------------------------------------------------------------
+
+/** What target and drafter see in a round: what was said last, up to that round. `pictures` is what the target sees,
+ *  `shown` what the drafter sees; `since` the round in which that was said, or -1 when it never was. */
+export function sight(header, rounds, upTo) {
+  const seen = { pictures: header?.pictures ?? [], shown: header?.pictures ?? [], since: -1 };
+  for (const { index, vision } of rounds.slice(0, upTo + 1)) {
+    if (!vision || !Object.keys(vision).length) continue;
+    const { pictures, sees, target_pictures: forTarget, ...said } = vision;
+    Object.assign(seen, said, { since: index });
+    if (!pictures?.length) continue;
+    seen.shown = pictures;
+    if (sees !== "drafter") seen.pictures = pictures;
+    else if (forTarget?.length) seen.pictures = forTarget; // both were shown another picture, and then the drafter its own
+  }
+  return seen;
+}
+
+/** The rounds before which a picture was changed: {index, text}. */
+export function pictureMarks(rounds) {
+  return rounds.filter((r) => r.vision?.pictures?.length).map((r) => ({ index: r.index, text: r.vision.sees === "drafter" && !r.vision.target_pictures?.length ? "drafter's picture" : "picture changed" }));
+}
+
+/** The vision tokens of one picture among all: [start, end) in the order of the prompt. */
+export function span(pictures, i) {
+  const size = (p) => p.end - p.start, start = pictures.slice(0, i).reduce((sum, p) => sum + size(p), 0);
+  return [start, start + (pictures[i] ? size(pictures[i]) : 0)];
+}
+
+/** How the drafter sees: one of "none", "all", "kept", "pooled", "queries", "unknown". */
+export function mode(seen) {
+  if (seen.since < 0) return "unknown";
+  if (!seen.n_drafter) return "none";
+  if (seen.weights?.length) return "queries";
+  if (seen.blocks?.length) return "pooled";
+  if (seen.kept && seen.kept.length < seen.n_target) return "kept";
+  return "all";
+}
+
+/** One sentence about how the drafter sees. */
+export function sees(seen) {
+  const n = seen.n_drafter, of = seen.n_target, s = (k, word) => `${k} ${word}${k === 1 ? "" : "s"}`;
+  const said = {
+    unknown: () => "not recorded", none: () => "no vision tokens", all: () => `all ${n}`, kept: () => `${seen.kept.length} kept, ${of - seen.kept.length} dropped`,
+    pooled: () => `${s(n, "block")} of ${of} patches`, queries: () => `${s(n, "query").replace("querys", "queries")} over ${of} patches`,
+  };
+  return said[mode(seen)]();
+}
+
+const WAYS = {
+  prune: "pruned: a random share of the patches is kept, whatever they show", pool: "pooled: each block is the mean of its patches",
+  conv: "convolved: each block is a learned mix of its patches", resample: "resampled: learned queries gather from all patches", latents: "latents: learned queries gather from all patches",
+};
+
+/** How the drafter's compressor made fewer tokens of the patches, in words; empty where it has none. Pure. */
+export function way(compressor) {
+  return WAYS[compressor] ?? compressor ?? "";
+}
+
+/** The chosen entry of a gate and its weight, or null. @returns {{name: string, weight: number}|null} */
+export function gated(seen) {
+  const all = Object.entries(seen.gate ?? {});
+  return all.length ? all.map(([name, weight]) => ({ name, weight })).reduce((a, b) => (b.weight > a.weight ? b : a)) : null;
+}
+
+// -- What words lean on ------------------------------------------------------------------------------------------------
+
+/** The maps of target or drafter, as [token][vision token] of 0–255, or null. */
+export function maps(attribution, who, how) {
+  const found = attribution?.[who]?.[how];
+  return Array.isArray(found) && found.length ? found : null;
+}
+
+/** Weights of a token over the patches of one picture, 0–1 with its largest at 1; null where it has none. */
+export function leanOf(all, index, within) {
+  const [start, end] = within;
+  const row = all?.[index]?.slice(start, end);
+  return row?.length ? row.map((w) => w / 255) : null;
+}
+
+/** For each token how much it leans on a patch, 0–1 of its largest weight. */
+export function leanOn(all, patch) {
+  return (all ?? []).map((row) => (row[patch] ?? 0) / 255);
+}
+
+/** The words that lean most on a patch, most first. @returns {{index: number, text: string, weight: number}[]} */
+export function leaning(rounds, all, patch) {
+  const { of } = words(rounds), weights = leanOn(all, patch), found = new Map();
+  of.forEach((word, index) => {
+    if (word === null || !(weights[index] >= LEANS)) return;
+    const known = found.get(word);
+    if (!known || known.weight < weights[index]) found.set(word, { index: known?.index ?? index, text: word[0], weight: weights[index] });
+  });
+  return [...found.values()].sort((a, b) => b.weight - a.weight).slice(0, MOST_WORDS);
+}
+
+/** Where a patch is, for people: "row 3, column 4". */
+export function place(patch, cols) {
+  return `row ${Math.floor(patch / cols) + 1}, column ${(patch % cols) + 1}`;
+}
+
+// -- Figures -----------------------------------------------------------------------------------------------------------
+
+/** Bytes as people read them. */
+export function bytes(n) {
+  return n === null || n === undefined ? "–" : n >= 1e6 ? `${(n / 1e6).toFixed(1)} MB` : n >= 1e3 ? `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)} kB` : `${n} B`;
+}
+
+/** Seconds as milliseconds. */
+export function ms(s) {
+  return s === null || s === undefined ? "–" : `${(1e3 * s).toFixed(s < 0.1 ? 1 : 0)} ms`;
+}
+
+/** The strip of key figures: a run, and the one beside it or null.
+ *  @param {{trace: object, figures: object, seen: object, name: string}} run  @param {object|null} beside  the same
+ *  @param {object} speed  the speed-up, of `speedup.figure`  @param {Record<string, [string, string]>} definitions */
+export function items(run, beside, speed, definitions) {
+  const formula = (name) => definitions[name]?.[1] ?? "", dash = "—", percent = ([tested, accepted]) => (tested ? `${Math.round((100 * accepted) / tested)} %` : dash);
+  const other = beside ? `vs ${beside.name}` : "";
+  const { figures, seen } = run, parts = split(run.trace), theirs = beside ? split(beside.trace) : null, versus = (of) => (theirs ? `vs ${percent(of(theirs))}` : "");
+  const counted = (of, whose) => (whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "the run has not been explained: that is done when it ends");
+  const both = (of) => [counted(of, parts), theirs ? `beside it: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
+  const share = (id, label, of, name) => ({ id, value: parts ? percent(of(parts)) : dash, unit: versus(of), label, formula: formula(name), worked: both(of) });
+  return [
+    { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
+    { id: "tau", value: figures.tau === null ? dash : figures.tau.toFixed(2), unit: beside && beside.figures.tau !== null ? `vs ${beside.figures.tau.toFixed(2)}` : "", label: "τ tokens a pass", formula: formula("tau"),
+      worked: [figures.rounds ? `${figures.tokens} tokens / ${figures.rounds} passes` : "", other].filter(Boolean).join("; ") },
+    share("grounded", "accepted, words of the picture", (x) => x.grounded, "grounded_acceptance"),
+    share("language", "accepted, other words", (x) => x.language, "language_acceptance"),
+    { id: "tokens", value: seen.since < 0 ? dash : `${seen.n_drafter}`, unit: seen.since < 0 ? "" : `of ${seen.n_target}`, label: "vision tokens in the drafter", formula: "vision tokens in the drafter's cache, of those in the target's",
+      worked: seen.since < 0 ? "" : `key–value entries: ${bytes(seen.drafter_bytes)} drafter, ${bytes(seen.target_bytes)} target` },
+    { id: "prefill", value: seen.since < 0 || seen.drafter_prefill_s === null ? dash : ms(seen.drafter_prefill_s).replace(" ms", ""), unit: seen.since < 0 ? "" : `ms, target ${ms(seen.target_prefill_s).replace(" ms", "")}`, label: "drafter prefill",
+      formula: "wall time in which the drafter takes in the prompt and its vision tokens; beside it that of the target", worked: "" },
+  ];
+}
+
+/** Rows of the chart "acceptance by kind of word": counts of both runs for each kind of the lexicon that occurs. */
+export function kindRows(run, beside, lexicon) {
+  const mine = byKind(run.rounds, lexicon), theirs = beside ? byKind(beside.rounds, lexicon) : {};
+  const kinds = [...new Set([...Object.keys(mine), ...Object.keys(theirs)])].filter((k) => (mine[k]?.[0] ?? 0) + (theirs[k]?.[0] ?? 0) > 0);
+  return kinds.sort((a, b) => Number(a === OTHER) - Number(b === OTHER) || a.localeCompare(b)).map((kind) => ({ kind, mine: mine[kind] ?? [0, 0], theirs: beside ? (theirs[kind] ?? [0, 0]) : null }));
+}

@@ -1,0 +1,125 @@
+/** The Vision tab: one question about a picture, one or two drafters, and what each of them sees. Like Live's
+ *  page, it joins the parts. Everything it draws comes from traces, so that recordings show the same.
+ *
+ *  A `page` is what Live's modules know: a run, its baseline, choices, selection. The drafter beside is a second, smaller
+ *  page with a run of its own, which shares everything else.
+ */
+
+import * as backend from "../live/backend.js";
+import * as bar from "../live/bar.js";
+import { announce, createPage } from "../live/create.js";
+import * as opening from "../live/opening.js";
+import * as pace from "../live/pace.js";
+import * as view from "../live/view.js";
+import * as controls from "../shared/controls.js";
+import * as copying from "../shared/copying.js";
+import * as kit from "../shared/kit.js";
+import * as store from "../shared/store.js";
+import { arrive, show, stepped } from "./arriving.js";
+import { actions, query, wire } from "./doing.js";
+import * as visionpanel from "./panel.js";
+import { ended, fresh, running } from "./runs.js";
+import * as visionstage from "./stage.js";
+import * as visionview from "./view.js";
+
+/** Put the tab into `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}} given */
+export function mount(el, { host: given, trace = null, beside = null, embed = false }) {
+  el.classList.remove("wb-page");
+  el.classList.add("wb-vision");
+  const host = { ...given, remember: own(given.remember, "vision") }, parts = visionstage.build(el);
+  const vision = {
+    scenes: [], lexicon: null, board: null, empty: "", rows: 8, cols: 8, scene: "", url: "", alt: "", source: "",
+    fresh: true, picture: 0, patch: null, over: "target", how: "attention", query: null,
+    mode: { target: "leans", drafter: "sees" }, tool: "", scope: "both", both: new Map(), drafter: new Map(),
+    history: [], besideMethod: "", besideDrafter: null, note: "",
+  };
+  if (!embed) window.workbenchPicture = () => ({ url: vision.url, alt: vision.alt }); // the Compare tab may ask about it too
+  return createPage(el, {
+    parts, host, embed, title: "Vision", wire, tick, actions, stepped, dress, state: { on: "run", definitions: {}, vision },
+    begin: (page) => {
+      page.beside = besides(page);
+      page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
+      page.fresh = () => fresh(page);
+      page.describe = () => query(page);
+      page.ended = (run) => ended(page, run);
+    },
+    hear: (page, message) => {
+      backend.hear(page, message);
+      backend.hear(page.beside, message);
+    },
+    textOf: (page, name) => copying.textOf((name === "beside" ? page.beside : page).run),
+    arrive: (page) => arrive(page, trace, beside),
+    menu: (page) => ({
+      trace: () => whole(page), lexicon: () => vision.lexicon, kept: (id) => page.on === "run" && opening.kept(page, id),
+    }),
+  });
+}
+
+/** The tab as a drawing of traces alone, for a notebook: made once, then shown anew with each call.
+ *  @param {any} el  @param {{trace: object, beside?: object, lexicon?: object, definitions?: object}} data */
+export async function render(el, { trace, beside = null, lexicon = null, definitions = {} }) {
+  const page = (el._page ??= await mount(el, { host: {}, embed: true }));
+  Object.assign(page, { definitions });
+  Object.assign(page.vision, { lexicon });
+  show(page, trace, beside, "recorded");
+  return page;
+}
+
+/** The browser's store for one of the tab's seats. */
+function own(storage, name) {
+  return storage && { getItem: (k) => storage.getItem(`${k}-${name}`), setItem: (k, v) => storage.setItem(`${k}-${name}`, v), removeItem: (k) => storage.removeItem(`${k}-${name}`) };
+}
+
+function besides(page) {
+  return {
+    host: { ...page.host, remember: own(page.host.remember, "beside") }, run: null, plain: null, plainKey: "", channels: 0, changes: {}, lost: 0, choice: null, note: "", wantPlain: false,
+    get catalogue() { return page.catalogue; }, get errors() { return page.errors; }, get notices() { return page.notices; },
+    draw: () => page.draw(), fresh: () => {}, ended: (run) => ended(page, run),
+  };
+}
+
+/** The run that is shown, for a file. */
+function whole(page) {
+  page.feeding?.stop();
+  const seat = page.on === "beside" && page.beside.run ? page.beside : page;
+  return seat.run ? store.toTrace(seat.run) : null;
+}
+
+function dress(page) {
+  const { el, parts, host } = page;
+  el.classList.toggle("is-embedded", page.embed || !host.call);
+  parts.copy.hidden = !host.address;
+  parts.open.hidden = !host.address || page.embed;
+}
+
+function tick(page) {
+  for (const seat of [page, page.beside]) backend.watch(seat);
+  page.lost ||= page.beside.lost;
+  announce(page, false);
+  if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();
+  opening.say(page);
+}
+
+function draw(page) {
+  opening.saySoon(page);
+  const { vision, parts } = page;
+  const now = performance.now();
+  pace.notice([page, page.beside], false, now);
+  page.view = visionview.of(page, now);
+  pace.again(page, [page.view.arriving, page.view.second?.arriving]);
+  pace.tellEnd(page);
+  visionstage.draw(parts, page.view);
+  if (page.stepping) announce(page, false);
+  if (!page.catalogue) return;
+  const { catalogue } = page, panel = view.panel(page, page.view), besideMethod = catalogue.methods.find((x) => x.name === vision.besideMethod);
+  panel.run.active ||= running(page);
+  controls.render(parts.controls, panel);
+  bar.render(parts.bar, panel);
+  visionpanel.render(parts.controls, {
+    scenes: vision.scenes, chosen: vision.scene, alt: vision.alt, tool: vision.tool, scope: vision.scope, painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0), active: running(page),
+    features: catalogue.methods.find((x) => x.name === page.choice.method)?.reads_target ?? false,
+    note: running(page) ? "Another picture chosen now is swapped in with the next round." : vision.note,
+    besides: catalogue.methods, beside: vision.besideMethod, drafters: catalogue.drafters, besideDrafter: besideMethod?.needs.includes("drafter") ? (vision.besideDrafter ?? page.choice.drafter) : null,
+    besideNote: besideMethod?.teaches ?? "runs at the same time, over the same picture and question",
+  });
+}

@@ -1,0 +1,107 @@
+/** The picture of the Vision tab: taken from wherever it comes, painted over, and handed to the runs. */
+
+import * as backend from "../live/backend.js";
+import * as store from "../shared/store.js";
+import * as visionsource from "./source.js";
+
+export const SCENE = "wb-scene"; // of the run that the tab showed last
+export const PICTURE = "wb-picture"; // that the tab held last, with what was painted
+
+/** Remember the picture, which no address can hold: an upload or a drawing is there again after a reload, run or not. */
+export function remembers({ vision, host }) {
+  const { source, alt, scene, note, swapped, fresh } = vision, painted = { both: [...vision.both], drafter: [...vision.drafter] };
+  try {
+    host.remember?.setItem(PICTURE, JSON.stringify({ source, alt, scene, note, swapped, fresh, ...painted }));
+  } catch {
+    host.remember?.removeItem(PICTURE); // too large for the browser's store
+  }
+}
+
+export function altOf({ vision }, url) {
+  return vision.scenes.find((s) => s.url === url)?.alt ?? "";
+}
+
+/** The question of a prompt: what stands between the markers of the chat format. */
+export function question(header) {
+  return (header?.prompt || (header?.prompt_text ?? []).join("")).replace(/<\|[^|>]*\|>/g, " ").trim();
+}
+
+/** The questions that fit the picture, as presets. */
+export function questions({ vision }) {
+  const own = vision.scenes.find((s) => s.name === vision.scene)?.questions ?? vision.questions ?? [];
+  return own.map((q) => ({ name: q, title: q.length > 34 ? `${q.slice(0, 33)}…` : q, prompt: q }));
+}
+
+/** Take another picture. In mid-run it is swapped for the one that the models see. */
+export function take(page, { url, alt = "", name = "" }, keepsQuestion = false) {
+  const { vision } = page, known = vision.scenes.find((s) => s.name === name && s.url === url);
+  if (vision.scope === "drafter" && store.isActive(page.run)) {
+    vision.swapped = url; // only the drafter's eyes are deceived
+    return void changed(page, "drafter");
+  }
+  Object.assign(vision, { source: url, url, alt, scene: known ? name : "", both: new Map(), drafter: new Map(), swapped: null, patch: null, note: known || !name ? "" : name });
+  if (store.isActive(page.run)) page.host.remember?.setItem(SCENE, vision.scene);
+  if (page.catalogue) page.catalogue.presets = questions(page);
+  if (page.choice && known && !keepsQuestion && !store.isActive(page.run)) page.choice.prompt = page.catalogue.presets[0]?.prompt ?? page.choice.prompt;
+  changed(page, "both");
+}
+
+export async function takeFile(page, file) {
+  try {
+    take(page, await visionsource.read(file, page.catalogue?.targets.find((t) => t.name === page.choice?.target)?.square));
+  } catch (problem) {
+    if (!problem.remedy) throw problem;
+    backend.fail(page, problem);
+  }
+}
+
+/** What the models are to see: the picture with what was painted. `who`: "both" or "drafter". */
+export function composed({ vision }, who) {
+  const { rows, cols } = grid(vision), edits = who === "both" ? vision.both : new Map([...vision.both, ...vision.drafter]);
+  return visionsource.edited(who === "drafter" && vision.swapped ? vision.swapped : vision.source, edits, rows, cols);
+}
+
+function grid({ rows, cols }) {
+  return { rows, cols };
+}
+
+/** The picture was changed: into the run in progress with the next round, else for the next run. */
+export async function changed(page, who) {
+  const { vision } = page, active = store.isActive(page.run) || store.isActive(page.beside.run);
+  vision.url = await composed(page, "both").catch(() => vision.source);
+  vision.fresh = !active;
+  remembers(page);
+  page.touched = true;
+  page.draw();
+  if (!active) return;
+  const apart = vision.drafter.size > 0 || vision.swapped;
+  const wanted = [...(who === "both" ? [{ images: [vision.url], sees: "both" }] : []), ...(who === "drafter" || apart ? [{ images: [await composed(page, "drafter")], sees: "drafter" }] : [])];
+  for (const seat of [page, page.beside]) if (store.isActive(seat.run)) deliver(page, seat.run, wanted);
+}
+
+/** Send changes of pictures one after the other, once the backend has given the run its id. */
+export function deliver(page, run, wanted) {
+  const send = async () => {
+    for (const change of wanted) if (store.isActive(run)) await backend.ask(page, "repicture", { run: run.id, ...change });
+    run.repictured = true;
+  };
+  if (run.id === null) (run.after ??= []).push(send);
+  else send();
+}
+
+/** One stroke over a patch. */
+export function paint(page, { patch }) {
+  const { vision } = page, layer = vision.scope === "drafter" ? vision.drafter : vision.both;
+  if (vision.tool === "restore") for (const each of [vision.both, vision.drafter]) each.delete(patch);
+  else layer.set(patch, vision.tool);
+  vision.painted = vision.tool === "restore" ? "both" : vision.scope;
+  page.draw();
+}
+
+export function dropped(page, event, held) {
+  const file = visionsource.among(held);
+  if (!file) return; // text goes where text goes
+  event.preventDefault();
+  event.stopPropagation();
+  takeFile(page, file);
+}

@@ -1,0 +1,112 @@
+/** Where pictures come from: the gallery of scenes, a file, the clipboard, the sketch pad; and what is done to one
+ *  before the models see it: patches hidden or blurred. */
+
+export const MAX_BYTES = 20 * 2 ** 20;
+const MAX_SIDE = 768;
+const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+
+/** What is wrong with a file before it is opened, with the remedy; null when nothing is. Pure. */
+export function refuse({ type, size, name = "The file" }) {
+  if (!TYPES.includes(type)) return { message: `${name} is not a picture that can be read (${type || "unknown type"}).`, remedy: "Use PNG, JPEG, WebP or GIF." };
+  if (size > MAX_BYTES) return { message: `${name} has ${(size / 2 ** 20).toFixed(0)} MB.`, remedy: `At most ${MAX_BYTES / 2 ** 20} MB: make the picture smaller.` };
+  return null;
+}
+
+/** A file as a picture: bounded, turned upright, and redrawn, so that nothing but its pixels is sent.
+ *  @param {boolean} square  whether the target squeezes pictures into a square: margins keep the shapes in it what they are
+ *  @returns {Promise<{url: string, alt: string, name: string}>}  @throws {{message: string, remedy: string}} */
+export async function read(file, square = false) {
+  const wrong = refuse(file);
+  if (wrong) throw wrong;
+  const url = URL.createObjectURL(file);
+  try {
+    const image = await open(url), margins = square && image.naturalWidth !== image.naturalHeight;
+    return { url: redraw(image, margins), alt: "", name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}` };
+  } catch {
+    throw { message: `${file.name || "The picture"} cannot be opened.`, remedy: "It may be damaged. Use PNG, JPEG, WebP or GIF." };
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+async function open(url) {
+  const image = new Image();
+  image.src = url;
+  await image.decode();
+  return image;
+}
+
+function redraw(image, margins) {
+  const scale = Math.min(1, MAX_SIDE / Math.max(image.naturalWidth, image.naturalHeight));
+  const [width, height] = [image.naturalWidth, image.naturalHeight].map((side) => Math.max(1, Math.round(side * scale)));
+  const side = Math.max(width, height), canvas = margins ? sheet(side, side) : sheet(width, height);
+  const pen = canvas.getContext("2d", { willReadFrequently: true }), [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2].map(Math.floor);
+  pen.fillStyle = "white"; // what is transparent is paper
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(image, left, top, width, height);
+  if (margins) {
+    const drawn = pen.getImageData(left, top, width, height);
+    pen.fillStyle = `rgb(${background(drawn.data, width, height).join(" ")})`;
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.putImageData(drawn, left, top);
+  }
+  return canvas.toDataURL("image/png");
+}
+
+function sheet(width, height) {
+  return Object.assign(document.createElement("canvas"), { width, height });
+}
+
+/** The colour that most pixels along the edge have, as [red, green, blue]: the picture's background. Pure.
+ *  @param {Uint8ClampedArray} pixels  red, green, blue, alpha */
+export function background(pixels, width, height) {
+  const counts = new Map();
+  for (let i = 0; i < width * height; i += 1) {
+    const x = i % width, y = Math.floor(i / width);
+    if (x && y && x < width - 1 && y < height - 1) continue;
+    const at = 4 * i, key = (pixels[at] >> 3) * 1024 + (pixels[at + 1] >> 3) * 32 + (pixels[at + 2] >> 3);
+    const sum = counts.get(key) ?? [0, 0, 0, 0];
+    for (const c of [0, 1, 2]) sum[c] += pixels[at + c];
+    sum[3] += 1;
+    counts.set(key, sum);
+  }
+  const most = [...counts.values()].reduce((a, b) => (b[3] > a[3] ? b : a), [255, 255, 255, 0]);
+  return most.slice(0, 3).map((v) => Math.round(v / Math.max(1, most[3])));
+}
+
+/** The picture with patches hidden (painted with its background) or blurred.
+ *  @param {string} url  @param {Map<number, "hide"|"blur">} edits  by patch  @returns {Promise<string>} a data-URL */
+export async function edited(url, edits, rows, cols) {
+  if (!edits.size) return url;
+  const image = await open(url), { naturalWidth: width, naturalHeight: height } = image;
+  const canvas = sheet(width, height), pen = canvas.getContext("2d", { willReadFrequently: true }), small = sheet(2, 2), dab = small.getContext("2d");
+  pen.drawImage(image, 0, 0);
+  const ground = `rgb(${background(pen.getImageData(0, 0, width, height).data, width, height).join(" ")})`;
+  for (const [patch, how] of edits) {
+    const x = Math.floor(((patch % cols) * width) / cols), y = Math.floor((Math.floor(patch / cols) * height) / rows), w = Math.ceil(width / cols), h = Math.ceil(height / rows);
+    pen.fillStyle = ground;
+    if (how === "hide") pen.fillRect(x, y, w, h);
+    else {
+      dab.drawImage(image, x, y, w, h, 0, 0, 2, 2);
+      pen.drawImage(small, 0, 0, 2, 2, x, y, w, h);
+    }
+  }
+  return canvas.toDataURL("image/png");
+}
+
+/** The first picture among what was pasted or dropped, or null. @param {DataTransfer} held */
+export function among(held) {
+  return [...(held?.files ?? [])].find((file) => file.type.startsWith("image/")) ?? held?.files?.[0] ?? null;
+}
+
+/** The picture of the clipboard. @throws {{message: string, remedy: string}} */
+export async function pasted() {
+  const remedy = "Copy a picture, then press Ctrl+V (⌘V) on this page.";
+  const items = await navigator.clipboard?.read?.().catch(() => null);
+  if (!items) throw { message: "The browser does not hand over the clipboard.", remedy };
+  for (const item of items) {
+    const type = item.types.find((t) => t.startsWith("image/"));
+    if (type) return new File([await item.getType(type)], "the clipboard's picture", { type });
+  }
+  throw { message: "There is no picture in the clipboard.", remedy };
+}
