@@ -84,7 +84,9 @@ def _print(found: dict[str, Any]) -> None:
         ]
         head = ("depth", "tested", "rank 1", "rank 2", "rank 3", "beyond", "unknown")
         _table(console, "Where the target's token stood among the drafter's", head, rows)
-        console.print("τ of a tree: " + ", ".join(f"{w['width']} wide {w['tau']:.2f}" for w in found["widths"]))
+        taus = ", ".join(f"{w['width']} wide {w['tau']:.2f}" for w in found["widths"])
+        lost = "; unknown counts as lost" if any(e["unknown"] for e in found["rescues"]) else ""
+        console.print(f"τ of a tree, estimated from how often each depth passed where it was tested: {taus}{lost}")
     for c in found["combinations"]:
         console.print(
             f"{harmless(c['first'])} gives τ {c['tau_first']:.2f}, {harmless(c['second'])} {c['tau_second']:.2f}; the "

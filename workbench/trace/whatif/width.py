@@ -46,7 +46,10 @@ class Width:
 
     Attributes:
         width: siblings.
-        tau: tokens a round by the recorded rankings, by position; a lower bound where rankings are unknown.
+        tau: tokens a round, estimated: no such tree was run. At each depth as many pass as passed of the tests that
+            were made there with the wanted token among the first `width` ranks. Two errors pull against each other:
+            tests whose ranking was not recorded count as lost, and places that only a sibling would have reached,
+            which were never tested and may be harder, are taken to pass as often as those that were.
     """
 
     width: int
@@ -115,6 +118,6 @@ def _second_for_target(r: Round, place: int) -> bool:
 
 
 def widths(rounds: Sequence[Round], most: int = 5) -> list[Width]:
-    """τ of trees with 1 … `most` siblings at every place: what a wider tree would have been worth."""
+    """Estimated τ of trees with 1 … `most` siblings at every place: what a wider tree might have been worth."""
     found, levels = rescues(rounds), depths(rounds)
     return [Width(w, tau_of([entry.within(w) for entry in found], levels)) for w in range(1, most + 1)]

@@ -41,7 +41,8 @@ export function widthWords(widths, rescues) {
   if (!widths.length) return "Nothing was drafted.";
   const saved = rescues.reduce((sum, entry) => sum + (entry.ranks[2] ?? 0), 0), tests = rescues.reduce((sum, entry) => sum + entry.tested, 0), unknown = rescues.reduce((sum, entry) => sum + entry.unknown, 0);
   const taus = widths.map((w) => `${w.width} wide ${w.tau.toFixed(2)}`).join(", ");
-  return `Rank 2 held the target's token in ${saved} of ${tests} tests. τ of a tree: ${taus}${unknown ? `; ${unknown} rankings were not recorded, so these are lower bounds` : ""}.`;
+  const lost = unknown ? `; ${unknown === 1 ? "one test, whose ranking was not recorded, counts" : `${unknown} tests, whose rankings were not recorded, count`} as lost` : "";
+  return `Rank 2 held the target's token in ${saved} of ${tests} tests. τ of a tree, estimated from how often each depth passed where it was tested: ${taus}${lost}.`;
 }
 
 /** Open the window over the page. */

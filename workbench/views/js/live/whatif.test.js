@@ -22,7 +22,10 @@ test("ranks are counted by depth, and kinds that never occur are left out", () =
 });
 
 test("the width in a sentence says what is not known", () => {
-  assert.equal(widthWords([{ width: 1, tau: 1.5 }, { width: 2, tau: 1.75 }], rescues), "Rank 2 held the target's token in 1 of 9 tests. τ of a tree: 1 wide 1.50, 2 wide 1.75; 2 rankings were not recorded, so these are lower bounds.");
+  assert.equal(widthWords([{ width: 1, tau: 1.5 }, { width: 2, tau: 1.75 }], rescues), "Rank 2 held the target's token in 1 of 9 tests. τ of a tree, estimated from how often each depth passed where it was tested: 1 wide 1.50, 2 wide 1.75; 2 tests, whose rankings were not recorded, count as lost.");
+  const one = [{ depth: 1, tested: 4, ranks: { 1: 3 }, beyond: 0, unknown: 1 }], none = [{ depth: 1, tested: 3, ranks: { 1: 3 }, beyond: 0, unknown: 0 }];
+  assert.match(widthWords([{ width: 1, tau: 1.75 }], one), /1 wide 1\.75; one test, whose ranking was not recorded, counts as lost\.$/);
+  assert.match(widthWords([{ width: 1, tau: 2 }], none), /1 wide 2\.00\.$/);
   assert.equal(widthWords([], []), "Nothing was drafted.");
 });
 
