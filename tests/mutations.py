@@ -730,8 +730,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "browser-advises-from-stalled-rounds",
         "views/js/live/theory.js",
-        "timed = calm(rounds), base",
-        "timed = rounds, base",
+        "timed = calm(rounds)",
+        "timed = rounds",
         "tests/views/test_theory.py::test_browser_and_python_say_the_same_of_a_run[True-draft-model]",
         why="one pause of the machine changes the draft length that the page advises",
     ),

@@ -1,34 +1,54 @@
 // Runs once when Gradio mounts a view: loads its modules and lets its own one draw. `element`, `props`, `server`,
 // `trigger` and `watch` are Gradio's; the event "decode" is wired in hosting.py.
 (async () => {
-  const root = element.querySelector(".wb") ?? element, { tab } = props;
+  const root = element.querySelector(".wb") ?? element,
+    { tab } = props;
   for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
-  const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
-  if (tab && asked() !== tab) await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
+  const asked = () =>
+    /\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : (new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
+  if (tab && asked() !== tab)
+    await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods)?\/?$/, "");
   const at = (path) => `${base}/workbench/${props.version}/${path}`;
   const face = (family, file, weight) =>
     `@font-face{font-family:"${family}";font-weight:${weight};font-display:swap;src:url("${base}/static/fonts/${file}.woff2")}`;
   if (!document.getElementById("wb-palette")) {
     const style = Object.assign(document.createElement("style"), { id: "wb-palette" });
-    style.textContent = [ // the fonts come with Gradio: nothing is fetched from elsewhere
-      face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400), face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
-      face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400), face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Bold", 700), props.palette,
+    style.textContent = [
+      // the fonts come with Gradio: nothing is fetched from elsewhere
+      face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400),
+      face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
+      face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400),
+      face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Bold", 700),
+      props.palette,
     ].join("\n");
     document.head.append(style);
   }
-  const styled = props.stylesheets.map(at).filter((href) => !document.querySelector(`link[href="${href}"]`)).map((href) => new Promise((done) => {
-    document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href, onload: done, onerror: done }));
-  }));
-  for (const href of props.modules.map(at).filter((to) => !document.querySelector(`link[href="${to}"]`))) document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href }));
+  const styled = props.stylesheets
+    .map(at)
+    .filter((href) => !document.querySelector(`link[href="${href}"]`))
+    .map(
+      (href) =>
+        new Promise((done) => {
+          document.head.append(
+            Object.assign(document.createElement("link"), { rel: "stylesheet", href, onload: done, onerror: done }),
+          );
+        }),
+    );
+  for (const href of props.modules.map(at).filter((to) => !document.querySelector(`link[href="${to}"]`)))
+    document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href }));
   const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // a view comes after all it imports
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
-  const ears = (window.workbenchEars ??= []), tabs = () => window.workbenchTabs;
+  const ears = (window.workbenchEars ??= []),
+    tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
   // Whole paths: the page has a base, on which a query alone would be looked up.
-  const where = (query) => (tab ? address.write(address.home(location.pathname), full(query)) : `${location.pathname}${query ? `?${query}` : ""}`);
+  const where = (query) =>
+    tab
+      ? address.write(address.home(location.pathname), full(query))
+      : `${location.pathname}${query ? `?${query}` : ""}`;
   await view.mount(root, {
     host: {
       base,
@@ -45,7 +65,8 @@
       isOpen: () => !tab || tabs().open === tab,
       address: {
         read: () => (tab ? address.read(location) : location.search),
-        write: (query) => (tab ? tabs().write(tab, where(query)) : history.replaceState(history.state, "", where(query))),
+        write: (query) =>
+          tab ? tabs().write(tab, where(query)) : history.replaceState(history.state, "", where(query)),
         url: (query) => `${location.origin}${where(query)}`,
       },
     },

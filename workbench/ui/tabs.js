@@ -3,8 +3,12 @@
 (() => {
   /** @returns {HTMLElement | null} */
   const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
-  const asked = () => (/\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : new URLSearchParams(location.search).get("tab") ?? "live"); // two runs have an address of their own
-  const name = document.title, kept = {}, home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too
+  const asked = () =>
+    // two runs have an address of their own
+    /\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : (new URLSearchParams(location.search).get("tab") ?? "live");
+  const name = document.title,
+    kept = {},
+    home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too
   const show = (tab) => {
     if (!button(tab)) return;
     tabs.open = tab;
@@ -32,7 +36,11 @@
   const again = () => button(tabs.open)?.getAttribute("aria-selected") === "false" && button(tabs.open).click();
   const begin = () => {
     if (!button("live")) return setTimeout(begin, 50); // now and then Gradio mounts this component before the tabs
-    new MutationObserver(again).observe(document.getElementById("wb-views"), { subtree: true, attributes: true, attributeFilter: ["aria-selected"] });
+    new MutationObserver(again).observe(document.getElementById("wb-views"), {
+      subtree: true,
+      attributes: true,
+      attributeFilter: ["aria-selected"],
+    });
     addEventListener("popstate", () => {
       if (asked() !== tabs.open) show(asked());
       dispatchEvent(new CustomEvent("wb:address")); // the open tab shows what this entry of the history says
@@ -40,7 +48,8 @@
     if (asked() !== "live") show(asked());
   };
   begin();
-  // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then opened.
+  // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then
+  // opened.
   const api = () => {
     const button = /** @type {HTMLElement | null} */ (document.querySelector("footer .show-api"));
     if (!button) return setTimeout(api, 200);

@@ -1,5 +1,6 @@
-// What Jupyter loads with every widget. The texts of the module and of the style are in one model that all widgets share:
-// they cross once, and each page imports them once, from memory. Then `workbench/views/js/notebook/widget.js` draws.
+// What Jupyter loads with every widget. The texts of the module and of the style are in one model that all widgets
+// share: they cross once, and each page imports them once, from memory. Then `workbench/views/js/notebook/widget.js`
+// draws.
 const pages = (globalThis.workbenchModules ??= new Map());
 
 async function load(text) {
@@ -20,7 +21,8 @@ function dress(version, text) {
 /** anywidget drops all messages to a model that took longer than two seconds to load, as it may on a busy machine. Once
  *  it is drawn it is loaded: from here on the messages go to the model without that wait. */
 async function hearing(model) {
-  const own = await model.widget_manager.get_model(model.get("_own")), base = Object.getPrototypeOf(own.constructor.prototype);
+  const own = await model.widget_manager.get_model(model.get("_own")),
+    base = Object.getPrototypeOf(own.constructor.prototype);
   if (base?._handle_comm_msg) own.comm?.on_msg?.((message) => base._handle_comm_msg.call(own, message));
 }
 

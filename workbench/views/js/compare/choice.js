@@ -1,7 +1,8 @@
 /** What the Compare panel holds: lanes, prompts, numbers; the request made from it, and its address. No DOM. */
 
 export const MOST_LANES = 4;
-const FIRST = ["draft-model", "draft-tree", "prompt-lookup"], FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
+const FIRST = ["draft-model", "draft-tree", "prompt-lookup"],
+  FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
 export const OWN = "vision";
 const NUMBERS = { repeats: [1, 21, 3], max_new_tokens: [1, 4096, 64], seed: [0, 2147483647, 0] };
 
@@ -9,12 +10,23 @@ const NUMBERS = { repeats: [1, 21, 3], max_new_tokens: [1, 4096, 64], seed: [0, 
 export function first(catalogue) {
   const pictures = reads(catalogue, catalogue.chosen.target);
   const numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
-  return { target: catalogue.chosen.target, lanes: lanesOf(catalogue, pictures), presets: catalogue.presets.slice(0, 2).map((p) => p.name), text: "", sampling: {}, pictures, ...picturesOf(catalogue, pictures), ...numbers };
+  return {
+    target: catalogue.chosen.target,
+    lanes: lanesOf(catalogue, pictures),
+    presets: catalogue.presets.slice(0, 2).map((p) => p.name),
+    text: "",
+    sampling: {},
+    pictures,
+    ...picturesOf(catalogue, pictures),
+    ...numbers,
+  };
 }
 
 /** The lanes that a target begins with. */
 function lanesOf(catalogue, pictures) {
-  const usable = (pictures ? FIRST_OF_PICTURES : FIRST).filter((name) => catalogue.methods.some((m) => m.name === name && m.available !== false));
+  const usable = (pictures ? FIRST_OF_PICTURES : FIRST).filter((name) =>
+    catalogue.methods.some((m) => m.name === name && m.available !== false),
+  );
   return usable.map((method) => ({ method, params: {}, drafter: null }));
 }
 
@@ -32,15 +44,18 @@ export function reads(catalogue, target) {
 /** The picture that is asked about, and the questions that go with it. Pure.
  *  @returns {{url: string, alt: string, offered: string[]}} */
 export function picture(choice, catalogue) {
-  const scene = catalogue.scenes?.find((each) => each.name === choice.scene), own = choice.scene === OWN ? choice.own : null;
+  const scene = catalogue.scenes?.find((each) => each.name === choice.scene),
+    own = choice.scene === OWN ? choice.own : null;
   const offered = [...new Set([...(scene?.questions ?? []), ...(catalogue.questions ?? []), ...choice.questions])];
   return { url: scene?.url ?? own?.url ?? "", alt: scene?.alt ?? own?.alt ?? "", offered };
 }
 
 /** What changes when another picture is taken: a scene by its name, or the one of the Vision tab. Pure. */
 export function take(choice, catalogue, name, shown) {
-  const scene = catalogue.scenes.find((each) => each.name === name), fits = (q) => (scene?.questions ?? []).includes(q) || catalogue.questions.includes(q);
-  const kept = choice.questions.filter(fits), questions = kept.length ? kept : (scene?.questions ?? catalogue.questions).slice(0, 2);
+  const scene = catalogue.scenes.find((each) => each.name === name),
+    fits = (q) => (scene?.questions ?? []).includes(q) || catalogue.questions.includes(q);
+  const kept = choice.questions.filter(fits),
+    questions = kept.length ? kept : (scene?.questions ?? catalogue.questions).slice(0, 2);
   return { scene: name, questions, own: name === OWN ? (shown ?? null) : null };
 }
 
@@ -56,23 +71,39 @@ function lines(text) {
 
 /** How many prompts are chosen. Pure. */
 function count(choice) {
-  return choice.pictures ? new Set([...choice.questions, ...lines(choice.text)]).size : choice.presets.length + (choice.text.trim() ? 1 : 0);
+  return choice.pictures
+    ? new Set([...choice.questions, ...lines(choice.text)]).size
+    : choice.presets.length + (choice.text.trim() ? 1 : 0);
 }
 
-/** Whether the panel asks for what a comparison holds: target, lanes and prompts. A message is the same one whether it was
- *  sent as such or, as older comparisons did, as text with markers. Pure. */
+/** Whether the panel asks for what a comparison holds: target, lanes and prompts. A message is the same one whether it
+ *  was sent as such or, as older comparisons did, as text with markers. Pure. */
 export function asksFor(choice, catalogue, made, roles) {
   if (!catalogue) return true;
-  const { prompts } = request(choice, catalogue, roles), said = (all) => JSON.stringify(all.map((p) => roles.join(p.text, Boolean(p.chat)))), mine = choice.lanes.map(laneText), theirs = made.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
+  const { prompts } = request(choice, catalogue, roles),
+    said = (all) => JSON.stringify(all.map((p) => roles.join(p.text, Boolean(p.chat)))),
+    mine = choice.lanes.map(laneText),
+    theirs = made.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
   return choice.target === made.settings.target && `${mine}` === `${theirs}` && said(prompts) === said(made.prompts);
 }
 
 /** Keep what still exists after the target changed. */
 export function revise(choice, catalogue) {
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
-  const lanes = choice.lanes.filter((lane) => has(catalogue.methods, lane.method)).map((lane) => ({ ...lane, drafter: has(catalogue.drafters, lane.drafter) ? lane.drafter : null }));
+  const lanes = choice.lanes
+    .filter((lane) => has(catalogue.methods, lane.method))
+    .map((lane) => ({ ...lane, drafter: has(catalogue.drafters, lane.drafter) ? lane.drafter : null }));
   const usual = first(catalogue), pictures = reads(catalogue, choice.target);
-  if (pictures !== choice.pictures) return { ...choice, pictures, lanes: usual.lanes, scene: usual.scene, own: null, questions: usual.questions, text: "" };
+  if (pictures !== choice.pictures)
+    return {
+      ...choice,
+      pictures,
+      lanes: usual.lanes,
+      scene: usual.scene,
+      own: null,
+      questions: usual.questions,
+      text: "",
+    };
   return { ...choice, lanes: lanes.length ? lanes : usual.lanes };
 }
 
@@ -84,12 +115,20 @@ export function whole(name, value) {
 
 /** What cannot be measured, and what to do; null when it can. Pure. */
 export function problem(choice, catalogue) {
-  if (!choice.lanes.length) return { message: "There is no lane.", remedy: "Add one: plain decoding is measured beside it." };
-  if (choice.pictures && !picture(choice, catalogue).url) return { message: "There is no picture.", remedy: "Choose one of the scenes, or open one in the Vision tab first." };
-  if (choice.pictures && !count(choice)) return { message: "There is no question.", remedy: "Choose one, or write your own." };
-  if (!choice.pictures && !count(choice)) return { message: "There is no prompt.", remedy: "Choose one, or write your own." };
+  if (!choice.lanes.length)
+    return { message: "There is no lane.", remedy: "Add one: plain decoding is measured beside it." };
+  if (choice.pictures && !picture(choice, catalogue).url)
+    return {
+      message: "There is no picture.",
+      remedy: "Choose one of the scenes, or open one in the Vision tab first.",
+    };
+  if (choice.pictures && !count(choice))
+    return { message: "There is no question.", remedy: "Choose one, or write your own." };
+  if (!choice.pictures && !count(choice))
+    return { message: "There is no prompt.", remedy: "Choose one, or write your own." };
   const said = choice.lanes.map((lane) => laneText(lane));
-  if (new Set(said).size < said.length) return { message: "Two lanes are the same.", remedy: "Change a parameter of one, or remove it." };
+  if (new Set(said).size < said.length)
+    return { message: "Two lanes are the same.", remedy: "Change a parameter of one, or remove it." };
   return null;
 }
 
@@ -99,44 +138,82 @@ export function runs(choice) {
   return lanes * (count(choice) * choice.repeats + 1);
 }
 
-/** The request, with values inside their ranges. A message goes as its words, marked `chat`: the target's own format is put
- *  around them. @param {{split: Function}} roles  takes a prompt with markers apart */
+/** The request, with values inside their ranges. A message goes as its words, marked `chat`: the target's own format is
+ *  put around them. @param {{split: Function}} roles  takes a prompt with markers apart */
 export function request(choice, catalogue, roles, clamp = (spec, value) => ({ value })) {
-  const held = (specs, given) => Object.fromEntries(specs.filter((p) => given[p.name] !== undefined).map((p) => [p.name, typeof given[p.name] === "number" ? clamp(p, given[p.name]).value : given[p.name]]));
+  const held = (specs, given) =>
+    Object.fromEntries(
+      specs
+        .filter((p) => given[p.name] !== undefined)
+        .map((p) => [p.name, typeof given[p.name] === "number" ? clamp(p, given[p.name]).value : given[p.name]]),
+    );
   const named = (name, prompt) => {
     const { words, chat } = roles.split(prompt);
     return { name, text: words, ...(chat && { chat }) };
   };
   const presets = catalogue.presets.filter((p) => choice.presets.includes(p.name)).map((p) => named(p.title, p.prompt));
   const own = choice.text.trim() ? [named("your own", choice.text)] : [];
-  const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({ name: text.length > 40 ? `${text.slice(0, 39)}…` : text, text }));
+  const questions = [...new Set([...choice.questions, ...lines(choice.text)])].map((text) => ({
+    name: text.length > 40 ? `${text.slice(0, 39)}…` : text,
+    text,
+  }));
   const specs = (lane) => catalogue.methods.find((m) => m.name === lane.method)?.params ?? [];
   return {
-    prompts: choice.pictures ? questions : [...presets, ...own], images: choice.pictures ? [picture(choice, catalogue).url].filter(Boolean) : [], lanes: choice.lanes.map((lane) => ({ method: lane.method, params: held(specs(lane), lane.params), drafter: lane.drafter })),
-    target: choice.target, sampling: held(catalogue.sampling, choice.sampling), repeats: choice.repeats, max_new_tokens: choice.max_new_tokens, seed: choice.seed,
+    prompts: choice.pictures ? questions : [...presets, ...own],
+    images: choice.pictures ? [picture(choice, catalogue).url].filter(Boolean) : [],
+    lanes: choice.lanes.map((lane) => ({
+      method: lane.method,
+      params: held(specs(lane), lane.params),
+      drafter: lane.drafter,
+    })),
+    target: choice.target,
+    sampling: held(catalogue.sampling, choice.sampling),
+    repeats: choice.repeats,
+    max_new_tokens: choice.max_new_tokens,
+    seed: choice.seed,
   };
 }
 
 /** A lane as one line, as the command line reads it. Pure. */
 export function laneText({ method, params, drafter }) {
-  const pairs = [...Object.entries(params).filter(([, v]) => v !== undefined), ...(drafter ? [["drafter", drafter]] : [])].map(([name, value]) => `${name}=${value}`);
+  const pairs = [
+    ...Object.entries(params).filter(([, v]) => v !== undefined),
+    ...(drafter ? [["drafter", drafter]] : []),
+  ].map(([name, value]) => `${name}=${value}`);
   return method + (pairs.length ? `:${pairs.join(",")}` : "");
 }
 
 /** The command line that measures the same. Pure. */
 export function command(choice, catalogue, roles) {
   const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-  const { prompts } = request(choice, catalogue, roles), how = (p) => (choice.pictures ? ["--question"] : p.chat ? ["--chat"] : []);
-  const words = ["workbench", "compare", ...(choice.pictures ? ["--image", `${choice.scene === OWN ? "picture" : choice.scene}.png`] : []), ...prompts.flatMap((p) => [...how(p), quote(p.text)])];
+  const { prompts } = request(choice, catalogue, roles),
+    how = (p) => (choice.pictures ? ["--question"] : p.chat ? ["--chat"] : []);
+  const words = [
+    "workbench",
+    "compare",
+    ...(choice.pictures ? ["--image", `${choice.scene === OWN ? "picture" : choice.scene}.png`] : []),
+    ...prompts.flatMap((p) => [...how(p), quote(p.text)]),
+  ];
   for (const lane of choice.lanes) words.push("--lane", quote(laneText(lane)));
-  for (const name of ["temperature", "top_k", "top_p"]) if (choice.sampling[name] !== undefined) words.push(`--${name.replace("_", "-")}`, `${choice.sampling[name]}`);
-  words.push("--target", quote(choice.target ?? ""), "--repeats", `${choice.repeats}`, "--max-new-tokens", `${choice.max_new_tokens}`, "--seed", `${choice.seed}`);
+  for (const name of ["temperature", "top_k", "top_p"])
+    if (choice.sampling[name] !== undefined) words.push(`--${name.replace("_", "-")}`, `${choice.sampling[name]}`);
+  words.push(
+    "--target",
+    quote(choice.target ?? ""),
+    "--repeats",
+    `${choice.repeats}`,
+    "--max-new-tokens",
+    `${choice.max_new_tokens}`,
+    "--seed",
+    `${choice.seed}`,
+  );
   return words.join(" ");
 }
 
 /** The query that restores the choice. Pure. */
 export function toQuery(choice, catalogue) {
-  const query = new URLSearchParams(), put = (name, value) => value !== null && value !== undefined && value !== "" && query.append(name, String(value));
+  const query = new URLSearchParams(),
+    put = (name, value) => value !== null && value !== undefined && value !== "" && query.append(name, String(value));
   if (choice.target !== catalogue.targets[0]?.name) put("target", choice.target);
   for (const lane of choice.lanes) put("lane", laneText(lane));
   if (!choice.pictures) put("prompts", choice.presets.join(","));
@@ -152,24 +229,33 @@ export function toQuery(choice, catalogue) {
 
 /** What an address asks for. What is wrong is left out and said. @returns {{choice: object, problems: string[]}} */
 export function fromQuery(search, catalogue, clamp) {
-  const query = new URLSearchParams(search), choice = first(catalogue), problems = [], sampling = new Map(catalogue.sampling.map((p) => [p.name, p]));
+  const query = new URLSearchParams(search),
+    choice = first(catalogue),
+    problems = [],
+    sampling = new Map(catalogue.sampling.map((p) => [p.name, p]));
   if (query.get("tab") !== "compare") return { choice, problems };
-  const bad = (name, text, why) => problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`);
+  const bad = (name, text, why) =>
+    problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`);
   const lanes = [], questions = [];
   choice.target = query.get("target") ?? choice.target;
   const pictures = reads(catalogue, choice.target);
-  if (pictures !== choice.pictures) Object.assign(choice, { pictures }, picturesOf(catalogue, pictures), { lanes: lanesOf(catalogue, pictures) });
+  if (pictures !== choice.pictures)
+    Object.assign(choice, { pictures }, picturesOf(catalogue, pictures), { lanes: lanesOf(catalogue, pictures) });
   for (const [name, text] of query) {
     if (name === "lane") {
       const lane = readLane(text, catalogue, clamp);
       if (lane.why) bad(name, text, lane.why);
-      else if (lane.method === catalogue.baseline) continue; // is measured beside any lanes, and the panel's select leaves it out
+      else if (lane.method === catalogue.baseline)
+        continue; // is measured beside any lanes, and the panel's select leaves it out
       else if (lanes.length < MOST_LANES) lanes.push(lane);
       else bad(name, text, `at most ${MOST_LANES} lanes`);
     } else if (name === "prompts") {
-      const asked = text.split(",").filter(Boolean), known = (n) => catalogue.presets.some((p) => p.name === n), unknown = asked.filter((n) => !known(n));
+      const asked = text.split(",").filter(Boolean),
+        known = (n) => catalogue.presets.some((p) => p.name === n),
+        unknown = asked.filter((n) => !known(n));
       choice.presets = asked.filter(known);
-      if (unknown.length) bad(name, unknown.join(","), `no such prompt; there are ${catalogue.presets.map((p) => p.name).join(", ")}`);
+      if (unknown.length)
+        bad(name, unknown.join(","), `no such prompt; there are ${catalogue.presets.map((p) => p.name).join(", ")}`);
     } else if (name === "text") choice.text = text;
     else if (name === "scene") {
       if (catalogue.scenes?.some((scene) => scene.name === text)) choice.scene = text;
@@ -192,18 +278,22 @@ export function fromQuery(search, catalogue, clamp) {
 }
 
 function readLane(text, catalogue, clamp) {
-  const at = text.indexOf(":"), name = at < 0 ? text : text.slice(0, at), method = catalogue.methods.find((m) => m.name === name);
+  const at = text.indexOf(":"),
+    name = at < 0 ? text : text.slice(0, at),
+    method = catalogue.methods.find((m) => m.name === name);
   if (!method) return { why: "no such method" };
   const lane = { method: name, params: {}, drafter: null };
   for (const pair of at < 0 ? [] : text.slice(at + 1).split(",")) {
-    const [key, value] = [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)], spec = method.params.find((p) => p.name === key);
+    const [key, value] = [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)],
+      spec = method.params.find((p) => p.name === key);
     if (key === "drafter") lane.drafter = value;
     else if (!spec) return { why: `${name} has no ${key || pair}` };
     else if (spec.choices?.length) {
       if (!spec.choices.includes(value)) return { why: `${key} is one of ${spec.choices.join(", ")}` };
       lane.params[key] = value;
     } else if (spec.kind === "bool") lane.params[key] = /^(true|1)$/i.test(value);
-    else if (value.trim() === "" || clamp(spec, Number(value)).value !== Number(value)) return { why: `${key} is out of range` };
+    else if (value.trim() === "" || clamp(spec, Number(value)).value !== Number(value))
+      return { why: `${key} is out of range` };
     else lane.params[key] = Number(value);
   }
   return lane;

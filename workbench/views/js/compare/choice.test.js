@@ -1,38 +1,89 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { asksFor, command, first, fromQuery, OWN, picture, problem, request, revise, runs, take, toQuery } from "./choice.js";
+import {
+  asksFor,
+  command,
+  first,
+  fromQuery,
+  OWN,
+  picture,
+  problem,
+  request,
+  revise,
+  runs,
+  take,
+  toQuery,
+} from "./choice.js";
 import { clamp } from "../shared/form.js";
 import * as roles from "../shared/roles.js";
 
-const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12 }, policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
+const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12 },
+  policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
 const catalogue = {
-  targets: [{ name: "text-target" }], drafters: [{ name: "small" }], presets: [{ name: "story", title: "story", prompt: "Once" }, { name: "copy", title: "copy ×3", prompt: "Again" }],
-  methods: [{ name: "autoregressive", params: [] }, { name: "draft-model", params: [policy, depth] }, { name: "prompt-lookup", params: [depth] }, { name: "medusa", params: [], available: false }],
-  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 2 }], chosen: { target: "text-target" }, baseline: "autoregressive",
+  targets: [{ name: "text-target" }],
+  drafters: [{ name: "small" }],
+  presets: [
+    { name: "story", title: "story", prompt: "Once" },
+    { name: "copy", title: "copy ×3", prompt: "Again" },
+  ],
+  methods: [
+    { name: "autoregressive", params: [] },
+    { name: "draft-model", params: [policy, depth] },
+    { name: "prompt-lookup", params: [depth] },
+    { name: "medusa", params: [], available: false },
+  ],
+  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 2 }],
+  chosen: { target: "text-target" },
+  baseline: "autoregressive",
 };
 
 test("an address restores the lanes, prompts and numbers it was made from", () => {
-  const choice = { ...first(catalogue), lanes: [{ method: "draft-model", params: { depth: 3, policy: "confidence" }, drafter: "small" }, { method: "prompt-lookup", params: {}, drafter: null }], text: "My own & only", repeats: 5, sampling: { temperature: 0.7 } };
+  const choice = {
+    ...first(catalogue),
+    lanes: [
+      { method: "draft-model", params: { depth: 3, policy: "confidence" }, drafter: "small" },
+      { method: "prompt-lookup", params: {}, drafter: null },
+    ],
+    text: "My own & only",
+    repeats: 5,
+    sampling: { temperature: 0.7 },
+  };
   const back = fromQuery(`?tab=compare&${toQuery(choice, catalogue)}`, catalogue, clamp);
   assert.deepEqual(back, { choice, problems: [] });
 });
 
 test("what is wrong in an address is left out and said", () => {
-  const { choice, problems } = fromQuery("?tab=compare&lane=nonsense&lane=draft-model:depth=99&lane=draft-model:width=2&repeats=0&temperature=9&other=1&lane=prompt-lookup:depth=2", catalogue, clamp);
+  const { choice, problems } = fromQuery(
+    "?tab=compare&lane=nonsense&lane=draft-model:depth=99&lane=draft-model:width=2&repeats=0&temperature=9&other=1&lane=prompt-lookup:depth=2",
+    catalogue,
+    clamp,
+  );
   assert.equal(problems.length, 6);
   assert.deepEqual(choice.lanes, [{ method: "prompt-lookup", params: { depth: 2 }, drafter: null }]);
   assert.equal(choice.repeats, 3);
-  assert.deepEqual(fromQuery("?tab=sweep&lane=nonsense", catalogue, clamp).problems, [], "another tab's address is none of its business");
+  assert.deepEqual(
+    fromQuery("?tab=sweep&lane=nonsense", catalogue, clamp).problems,
+    [],
+    "another tab's address is none of its business",
+  );
 });
 
 test("plain decoding in an address takes no lane: it is measured anyway, and the panel has no select for it", () => {
   const read = (query) => fromQuery(`?tab=compare${query}`, catalogue, clamp);
-  assert.deepEqual(read("&lane=autoregressive"), { choice: first(catalogue), problems: [] }, "alone: beside the usual lanes");
-  assert.deepEqual(read("&lane=autoregressive&lane=prompt-lookup").choice.lanes, [{ method: "prompt-lookup", params: {}, drafter: null }]);
+  assert.deepEqual(
+    read("&lane=autoregressive"),
+    { choice: first(catalogue), problems: [] },
+    "alone: beside the usual lanes",
+  );
+  assert.deepEqual(read("&lane=autoregressive&lane=prompt-lookup").choice.lanes, [
+    { method: "prompt-lookup", params: {}, drafter: null },
+  ]);
 });
 
 test("a prompt that is not there and a fifth lane are said, too", () => {
-  const lanes = ["draft-model", "draft-model:depth=2", "draft-model:depth=3", "prompt-lookup", "prompt-lookup:depth=2"].map((lane) => `&lane=${lane}`).join("");
+  const lanes = ["draft-model", "draft-model:depth=2", "draft-model:depth=3", "prompt-lookup", "prompt-lookup:depth=2"]
+    .map((lane) => `&lane=${lane}`)
+    .join("");
   const { choice, problems } = fromQuery(`?tab=compare&prompts=story,nonsense${lanes}`, catalogue, clamp);
   assert.deepEqual(choice.presets, ["story"]);
   assert.equal(choice.lanes.length, 4);
@@ -41,7 +92,11 @@ test("a prompt that is not there and a fifth lane are said, too", () => {
 });
 
 test("the request has values inside their ranges and only what was set", () => {
-  const choice = { ...first(catalogue), lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }], presets: ["copy"] };
+  const choice = {
+    ...first(catalogue),
+    lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }],
+    presets: ["copy"],
+  };
   const made = request(choice, catalogue, roles, clamp);
   assert.deepEqual(made.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
   assert.deepEqual(made.prompts, [{ name: "copy ×3", text: "Again" }]);
@@ -61,11 +116,29 @@ test("what cannot be measured is said before it is asked for", () => {
 });
 
 test("the command line quotes what a shell would read", () => {
-  assert.match(command({ ...first(catalogue), presets: [], text: "it's" }, catalogue, roles), /compare 'it'\\''s' --lane draft-model /);
+  assert.match(
+    command({ ...first(catalogue), presets: [], text: "it's" }, catalogue, roles),
+    /compare 'it'\\''s' --lane draft-model /,
+  );
 });
 
-const scenes = [{ name: "four", url: "data:4", alt: "four shapes", questions: ["Describe it.", "Count the crosses.", "What is left?"] }, { name: "two", url: "data:2", alt: "two", questions: ["Describe it."] }];
-const seeing = { ...catalogue, scenes, questions: ["Describe it."], targets: [{ name: "text-target" }, { name: "vision-target", pictures: true }], chosen: { target: "vision-target" }, methods: [...catalogue.methods, { name: "vlm-draft", params: [] }, { name: "vlm-text-only", params: [] }] };
+const scenes = [
+  {
+    name: "four",
+    url: "data:4",
+    alt: "four shapes",
+    questions: ["Describe it.", "Count the crosses.", "What is left?"],
+  },
+  { name: "two", url: "data:2", alt: "two", questions: ["Describe it."] },
+];
+const seeing = {
+  ...catalogue,
+  scenes,
+  questions: ["Describe it."],
+  targets: [{ name: "text-target" }, { name: "vision-target", pictures: true }],
+  chosen: { target: "vision-target" },
+  methods: [...catalogue.methods, { name: "vlm-draft", params: [] }, { name: "vlm-text-only", params: [] }],
+};
 
 test("a target that reads pictures is asked questions about one, by drafters that see", () => {
   const choice = revise({ ...first(catalogue), target: "vision-target" }, seeing);
@@ -73,17 +146,33 @@ test("a target that reads pictures is asked questions about one, by drafters tha
   assert.deepEqual([choice.scene, choice.questions], ["four", ["Describe it.", "Count the crosses."]]);
   const made = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, roles, clamp);
   assert.deepEqual(made.images, ["data:4"]);
-  assert.deepEqual(made.prompts.map((p) => p.text), ["Describe it.", "Count the crosses.", "Is it red?"], "a question a line, each once");
+  assert.deepEqual(
+    made.prompts.map((p) => p.text),
+    ["Describe it.", "Count the crosses.", "Is it red?"],
+    "a question a line, each once",
+  );
   assert.equal(runs(choice), 3 * (2 * choice.repeats + 1));
-  assert.match(command(choice, seeing, roles), /compare --image four.png --question 'Describe it.' --question 'Count the crosses.' /);
+  assert.match(
+    command(choice, seeing, roles),
+    /compare --image four.png --question 'Describe it.' --question 'Count the crosses.' /,
+  );
   assert.deepEqual(request(first(catalogue), catalogue, roles, clamp).images, []);
-  assert.deepEqual(revise({ ...choice, target: "text-target" }, { ...seeing, chosen: { target: "text-target" } }).lanes.map((lane) => lane.method), ["draft-model", "prompt-lookup"], "and back");
+  assert.deepEqual(
+    revise({ ...choice, target: "text-target" }, { ...seeing, chosen: { target: "text-target" } }).lanes.map(
+      (lane) => lane.method,
+    ),
+    ["draft-model", "prompt-lookup"],
+    "and back",
+  );
 });
 
 test("an address restores the picture and its questions; one that is not there is said", () => {
   const choice = { ...first(seeing), scene: "two", questions: ["Describe it.", "Why?"] };
   assert.deepEqual(fromQuery(`?tab=compare&${toQuery(choice, seeing)}`, seeing, clamp), { choice, problems: [] });
-  assert.match(fromQuery("?tab=compare&target=vision-target&scene=nine", seeing, clamp).problems[0], /nine: no such picture/);
+  assert.match(
+    fromQuery("?tab=compare&target=vision-target&scene=nine", seeing, clamp).problems[0],
+    /nine: no such picture/,
+  );
 });
 
 test("the Vision tab's picture can be asked about, and where there is none that is said", () => {
@@ -96,19 +185,47 @@ test("the Vision tab's picture can be asked about, and where there is none that 
 });
 
 test("an example that the panel does not ask for is told apart", () => {
-  const choice = first(catalogue), made = { settings: { target: "text-target" }, prompts: [{ text: "Once" }, { text: "Again" }], lanes: [{ text: "autoregressive", added: true }, { text: "draft-model" }, { text: "prompt-lookup" }] };
+  const choice = first(catalogue),
+    made = {
+      settings: { target: "text-target" },
+      prompts: [{ text: "Once" }, { text: "Again" }],
+      lanes: [{ text: "autoregressive", added: true }, { text: "draft-model" }, { text: "prompt-lookup" }],
+    };
   assert.ok(asksFor(choice, catalogue, made, roles));
   assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, made, roles));
   assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, made, roles));
 });
 
 test("a preset that is a message goes as its words, for the target's own chat format, and so does the command line", () => {
-  const chats = { ...catalogue, presets: [{ name: "sum", title: "sum", prompt: "<|user|>What is 2 + 3?<|assistant|>" }, catalogue.presets[0]] };
-  const choice = { ...first(chats), text: "<|user|>My own<|assistant|>" }, { prompts } = request(choice, chats, roles);
-  assert.deepEqual(prompts, [{ name: "sum", text: "What is 2 + 3?", chat: true }, { name: "story", text: "Once" }, { name: "your own", text: "My own", chat: true }]);
-  assert.match(command(choice, chats, roles), /^workbench compare --chat 'What is 2 \+ 3\?' Once --chat 'My own' --lane /);
-  const lanes = choice.lanes.map((lane) => ({ text: lane.method })), made = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
+  const chats = {
+    ...catalogue,
+    presets: [{ name: "sum", title: "sum", prompt: "<|user|>What is 2 + 3?<|assistant|>" }, catalogue.presets[0]],
+  };
+  const choice = { ...first(chats), text: "<|user|>My own<|assistant|>" },
+    { prompts } = request(choice, chats, roles);
+  assert.deepEqual(prompts, [
+    { name: "sum", text: "What is 2 + 3?", chat: true },
+    { name: "story", text: "Once" },
+    { name: "your own", text: "My own", chat: true },
+  ]);
+  assert.match(
+    command(choice, chats, roles),
+    /^workbench compare --chat 'What is 2 \+ 3\?' Once --chat 'My own' --lane /,
+  );
+  const lanes = choice.lanes.map((lane) => ({ text: lane.method })),
+    made = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
   assert.ok(asksFor(choice, chats, made(prompts), roles));
-  assert.ok(asksFor({ ...choice, text: "" }, chats, made([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]), roles), "an example that was sent with markers is the same question");
-  assert.ok(!asksFor({ ...choice, text: "" }, chats, made([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles), "the bare words are not");
+  assert.ok(
+    asksFor(
+      { ...choice, text: "" },
+      chats,
+      made([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]),
+      roles,
+    ),
+    "an example that was sent with markers is the same question",
+  );
+  assert.ok(
+    !asksFor({ ...choice, text: "" }, chats, made([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles),
+    "the bare words are not",
+  );
 });

@@ -10,8 +10,8 @@ import { h, tell } from "../shared/kit.js";
 import * as roles from "../shared/roles.js";
 
 /** Draw into `el`.
- *  @param {{catalogue: object, choice: object, measuring: boolean, note: string, draw: (el: Element, data: object) => void,
- *           made?: object|null}} data */
+ *  @param {{catalogue: object, choice: object, measuring: boolean, note: string, draw: (el: Element, data: object) =>
+ *    void, made?: object|null}} data */
 export function render(el, data) {
   const { catalogue, choice } = data, ui = (el._ui ??= build(el));
   ui.data = data;
@@ -23,7 +23,8 @@ export function render(el, data) {
   ui.add.title = ui.add.disabled ? `at most ${comparechoice.MOST_LANES} lanes` : "";
   ui.pictured.hidden = !choice.pictures;
   ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
-  if (choice.pictures) comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null });
+  if (choice.pictures)
+    comparepicture.render(ui.pictured, { catalogue, choice, shown: window.workbenchPicture?.() ?? null });
   kit.write(ui.textLabel, choice.pictures ? "Your own questions, one a line" : "Your own prompt, beside those chosen");
   while (ui.presets.childElementCount < catalogue.presets.length) ui.presets.append(h("button", { type: "button" }));
   catalogue.presets.forEach((preset, i) => {
@@ -34,9 +35,16 @@ export function render(el, data) {
     chip.setAttribute("aria-pressed", String(choice.presets.includes(preset.name)));
   });
   if (document.activeElement !== ui.text && ui.text.value !== choice.text) ui.text.value = choice.text;
-  for (const name of ["repeats", "max_new_tokens", "seed"]) if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
-  const [first, ...more] = catalogue.sampling, inForce = { ...Object.fromEntries(catalogue.sampling.map((p) => [p.name, p.default])), temperature: 0, ...choice.sampling };
-  const sampling = (part, params) => data.draw(part, { params, values: { temperature: 0, ...choice.sampling }, inForce });
+  for (const name of ["repeats", "max_new_tokens", "seed"])
+    if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
+  const [first, ...more] = catalogue.sampling,
+    inForce = {
+      ...Object.fromEntries(catalogue.sampling.map((p) => [p.name, p.default])),
+      temperature: 0,
+      ...choice.sampling,
+    };
+  const sampling = (part, params) =>
+    data.draw(part, { params, values: { temperature: 0, ...choice.sampling }, inForce });
   sampling(ui.sampling, first ? [first] : []);
   sampling(ui.more, more);
   const runs = comparechoice.runs(choice);
@@ -56,37 +64,78 @@ export function render(el, data) {
 function showLane(card, held, i, data) {
   const { catalogue } = data, method = catalogue.methods.find((each) => each.name === held.method);
   card.dataset.lane = i;
-  controls.select(card._method, controls.options(catalogue.methods.filter((each) => each.name !== catalogue.baseline)), held.method);
+  controls.select(
+    card._method,
+    controls.options(catalogue.methods.filter((each) => each.name !== catalogue.baseline)),
+    held.method,
+  );
   card._method.setAttribute("aria-label", `Method of lane ${i + 1}`);
   const drafts = Boolean(method?.needs.includes("drafter"));
   card._drafterRow.hidden = !drafts;
-  if (drafts) controls.select(card._drafter, [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)], held.drafter ?? "");
+  if (drafts)
+    controls.select(
+      card._drafter,
+      [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)],
+      held.drafter ?? "",
+    );
   card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);
   card._remove.setAttribute("aria-label", `Remove lane ${i + 1}`);
   const params = method?.params ?? [];
   card._params.parentElement.hidden = !params.length && !drafts;
   const changed = params.filter((p) => held.params[p.name] !== undefined && held.params[p.name] !== p.default);
-  kit.write(card._said, [...changed.map((p) => `${p.name.replaceAll("_", " ")} ${held.params[p.name]}`), ...(held.drafter ? [held.drafter] : [])].join(" · ") || "defaults");
+  kit.write(
+    card._said,
+    [
+      ...changed.map((p) => `${p.name.replaceAll("_", " ")} ${held.params[p.name]}`),
+      ...(held.drafter ? [held.drafter] : []),
+    ].join(" · ") || "defaults",
+  );
   const promise = controls.promised(method, held.params);
   controls.badge(card._promise, promise);
   if (promise === "exact") kit.write(card._promise, "");
-  data.draw(card._params, { params, values: held.params, inForce: { ...Object.fromEntries(params.map((p) => [p.name, p.default])), ...held.params } });
+  data.draw(card._params, {
+    params,
+    values: held.params,
+    inForce: { ...Object.fromEntries(params.map((p) => [p.name, p.default])), ...held.params },
+  });
 }
 
 function lane(ui) {
   const card = h("div", { className: "wb-lanecard" });
   const change = (more) => {
-    const lanes = ui.data.choice.lanes.map((each, i) => (i === Number(card.dataset.lane) ? { ...each, ...more } : each));
+    const lanes = ui.data.choice.lanes.map((each, i) =>
+      i === Number(card.dataset.lane) ? { ...each, ...more } : each,
+    );
     tell(card, "wb:choose", { lanes });
   };
   card._method = h("select", { onchange: () => change({ method: card._method.value, params: {}, drafter: null }) });
   card._drafter = h("select", { onchange: () => change({ drafter: card._drafter.value || null }) });
   card._drafterRow = h("div", { className: "wb-pick" }, h("label", {}, "Drafter"), card._drafter);
-  card._remove = h("button", { type: "button", className: "wb-tool", title: "Remove this lane", onclick: () => tell(card, "wb:choose", { lanes: ui.data.choice.lanes.filter((_, i) => i !== Number(card.dataset.lane)) }) }, "✕");
+  card._remove = h(
+    "button",
+    {
+      type: "button",
+      className: "wb-tool",
+      title: "Remove this lane",
+      onclick: () =>
+        tell(card, "wb:choose", { lanes: ui.data.choice.lanes.filter((_, i) => i !== Number(card.dataset.lane)) }),
+    },
+    "✕",
+  );
   card._said = h("span");
   card._promise = h("small", { className: "wb-promise" });
   card._params = h("div", { className: "wb-form" });
-  card.append(h("div", { className: "wb-lanehead" }, card._method, card._remove), card._promise, h("details", { className: "wb-moresampling" }, h("summary", {}, "Parameters ", h("small", {}, card._said)), card._drafterRow, card._params));
+  card.append(
+    h("div", { className: "wb-lanehead" }, card._method, card._remove),
+    card._promise,
+    h(
+      "details",
+      { className: "wb-moresampling" },
+      h("summary", {}, "Parameters ", h("small", {}, card._said)),
+      card._drafterRow,
+      card._params,
+    ),
+  );
   return card;
 }
 
@@ -97,21 +146,50 @@ function build(el) {
     return [h("label", { htmlFor: control.id }, words), (ui[name] = control)];
   };
   const choose = (name) => (event) => tell(el, "wb:choose", { [name]: event.target.value });
-  const number = (name, min, max) => h("input", { type: "number", min, max, step: 1, onchange: (event) => tell(el, "wb:choose", { [name]: comparechoice.whole(name, event.target.value) }) });
-  const press = (button, className, words) => (ui[button] = Object.assign(h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words)));
+  const number = (name, min, max) =>
+    h("input", {
+      type: "number",
+      min,
+      max,
+      step: 1,
+      onchange: (event) => tell(el, "wb:choose", { [name]: comparechoice.whole(name, event.target.value) }),
+    });
+  const press = (button, className, words) =>
+    (ui[button] = Object.assign(
+      h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words),
+    ));
   const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
   ui.lanes = h("div", { className: "wb-lanecards" });
-  ui.add = h("button", { type: "button", className: "wb-link", onclick: () => tell(el, "wb:choose", { lanes: [...ui.data.choice.lanes, next(ui.data)] }) }, "+ add a lane");
+  ui.add = h(
+    "button",
+    {
+      type: "button",
+      className: "wb-link",
+      onclick: () => tell(el, "wb:choose", { lanes: [...ui.data.choice.lanes, next(ui.data)] }),
+    },
+    "+ add a lane",
+  );
   ui.presets = h("div", { className: "wb-chips", onclick: (event) => {
     const name = event.target.dataset.preset, { presets } = ui.data.choice;
-    if (name) tell(el, "wb:choose", { presets: presets.includes(name) ? presets.filter((n) => n !== name) : [...presets, name] });
+    if (name)
+      tell(el, "wb:choose", {
+        presets: presets.includes(name) ? presets.filter((n) => n !== name) : [...presets, name],
+      });
   } });
   ui.presets.setAttribute("role", "group");
   ui.presets.setAttribute("aria-label", "Prompts");
-  const text = labelled("text", "Your own prompt, beside those chosen", h("textarea", { rows: 2, spellcheck: false, oninput: choose("text") }));
+  const text = labelled(
+    "text",
+    "Your own prompt, beside those chosen",
+    h("textarea", { rows: 2, spellcheck: false, oninput: choose("text") }),
+  );
   ui.textLabel = text[0];
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
-  const pair = [["repeats", "Repeats", 1, 21], ["max_new_tokens", "Max tokens", 1, 4096], ["seed", "Seed", 0, 2147483647]].map(([name, words, min, max]) => h("div", {}, ...labelled(name, words, number(name, min, max))));
+  const pair = [
+    ["repeats", "Repeats", 1, 21],
+    ["max_new_tokens", "Max tokens", 1, 4096],
+    ["seed", "Seed", 0, 2147483647],
+  ].map(([name, words, min, max]) => h("div", {}, ...labelled(name, words, number(name, min, max))));
   ui.sampling = h("div", { className: "wb-form" });
   ui.more = h("div", { className: "wb-form" });
   ui.note = h("p", { className: "wb-note" });
@@ -119,15 +197,56 @@ function build(el) {
   ui.command = h("code", { className: "wb-command" });
   press("measure", "wb-go", "Measure ").append((ui.runs = h("small")), h("kbd", {}, mac ? "⌘ ↵" : "Ctrl ↵"));
   el.append(
-    h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches }, h("summary", {}, "Lanes and prompts"),
+    h(
+      "details",
+      { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+      h("summary", {}, "Lanes and prompts"),
       h("div", { className: "wb-pick" }, ...target),
-      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Lanes"), h("div", { className: "wb-lanecard is-plain" }, "Plain decoding ", h("small", {}, "always measured: the reference")), ui.lanes, ui.add),
-      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Prompts"), ui.presets, (ui.pictured = h("div", { className: "wb-pictured", hidden: true })), ...text),
+      h(
+        "div",
+        { className: "wb-pick" },
+        h("span", { className: "wb-side-label" }, "Lanes"),
+        h(
+          "div",
+          { className: "wb-lanecard is-plain" },
+          "Plain decoding ",
+          h("small", {}, "always measured: the reference"),
+        ),
+        ui.lanes,
+        ui.add,
+      ),
+      h(
+        "div",
+        { className: "wb-pick" },
+        h("span", { className: "wb-side-label" }, "Prompts"),
+        ui.presets,
+        (ui.pictured = h("div", { className: "wb-pictured", hidden: true })),
+        ...text,
+      ),
       h("div", { className: "wb-pair is-three" }, ...pair),
-      h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Sampling, the same for all lanes"), ui.sampling, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more)),
-      h("details", { className: "wb-moresampling" }, h("summary", {}, "The same on the command line"), ui.command)),
-    h("div", { className: "wb-buttons" }, ui.measure, press("race", "", "Race"), press("stop", "", "Stop"), ui.note,
-      h("p", { className: "wb-estimate" }, "Each lane has the device to itself, in turn, prompt by prompt. The race replays what was measured.")));
+      h(
+        "div",
+        { className: "wb-pick" },
+        h("span", { className: "wb-side-label" }, "Sampling, the same for all lanes"),
+        ui.sampling,
+        h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), ui.more),
+      ),
+      h("details", { className: "wb-moresampling" }, h("summary", {}, "The same on the command line"), ui.command),
+    ),
+    h(
+      "div",
+      { className: "wb-buttons" },
+      ui.measure,
+      press("race", "", "Race"),
+      press("stop", "", "Stop"),
+      ui.note,
+      h(
+        "p",
+        { className: "wb-estimate" },
+        "Each lane has the device to itself, in turn, prompt by prompt. The race replays what was measured.",
+      ),
+    ),
+  );
   return ui;
 }
 

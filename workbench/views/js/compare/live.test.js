@@ -4,8 +4,20 @@ import { foot } from "./stage.js";
 import { banner, level, merge, raced, rows } from "./live.js";
 
 const words = { sentence: (found) => `${found.value.toFixed(2)}×` };
-const lane = (name, more = {}) => ({ name, plain: name === "Plain", error: "", figures: { n: 0, speedup: null }, race: {}, ...more });
-const made = (...lanes) => ({ prompts: [{ name: "a" }, { name: "b" }], settings: { repeats: 3, dtype: "float32" }, machine: { cpu: "X", cores: 2, date: "2026-11-22" }, lanes });
+const lane = (name, more = {}) => ({
+  name,
+  plain: name === "Plain",
+  error: "",
+  figures: { n: 0, speedup: null },
+  race: {},
+  ...more,
+});
+const made = (...lanes) => ({
+  prompts: [{ name: "a" }, { name: "b" }],
+  settings: { repeats: 3, dtype: "float32" },
+  machine: { cpu: "X", cores: 2, date: "2026-11-22" },
+  lanes,
+});
 
 test("a race is there as soon as plain decoding and another lane have a run, and stays when the next prompt is measured", () => {
   const first = merge(null, made(lane("Plain", { race: { 0: "p" } }), lane("Draft")));
@@ -13,21 +25,52 @@ test("a race is there as soon as plain decoding and another lane have a run, and
   const second = merge(first, made(lane("Plain", { race: { 0: "p" } }), lane("Draft", { race: { 0: "d" } })));
   assert.ok(raced(second, 0));
   const third = merge(second, made(lane("Plain", { race: { 1: "q" } }), lane("Draft")));
-  assert.deepEqual(third.lanes.map((each) => each.race), [["p", "q"], ["d", null]]);
+  assert.deepEqual(
+    third.lanes.map((each) => each.race),
+    [
+      ["p", "q"],
+      ["d", null],
+    ],
+  );
   assert.ok(raced(third, 0) && !raced(third, 1));
-  assert.ok(!raced(made(lane("Draft", { race: ["d"] }), lane("Tree", { race: ["t"] })), 0), "two drafters without plain decoding have nothing to race against");
+  assert.ok(
+    !raced(made(lane("Draft", { race: ["d"] }), lane("Tree", { race: ["t"] })), 0),
+    "two drafters without plain decoding have nothing to race against",
+  );
   const last = made(lane("Plain", { race: ["P", "Q"] }), lane("Draft", { race: ["D", null] }));
   assert.deepEqual(merge(third, last).lanes[0].race, ["P", "Q"], "the last step holds all");
 });
 
 test("the lane that runs shows its tokens, the others how many runs they have", () => {
   const step = { lane: "Draft", tokens: 16, limit: 64, waiting: "" };
-  const found = rows(step, made(lane("Plain", { figures: { n: 2, speedup: { value: 1 } } }), lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } }), lane("Tree"), lane("Bad", { error: "no" })), words);
-  assert.deepEqual(found.map((row) => row.text), ["2 of 6 so far", "16 of at most 64 tokens · run 2 of 6", "waits for its turn", "left out"]);
+  const found = rows(
+    step,
+    made(
+      lane("Plain", { figures: { n: 2, speedup: { value: 1 } } }),
+      lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } }),
+      lane("Tree"),
+      lane("Bad", { error: "no" }),
+    ),
+    words,
+  );
+  assert.deepEqual(
+    found.map((row) => row.text),
+    ["2 of 6 so far", "16 of at most 64 tokens · run 2 of 6", "waits for its turn", "left out"],
+  );
   assert.equal(found[1].share, 0.25);
   assert.deepEqual(found.map((row) => row.now), [false, true, false, false]);
-  assert.equal(rows({ ...step, lane: "" }, made(lane("Plain"), lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } })), words)[1].text, "1 of 6 so far · 1.50×");
-  assert.equal(rows({ ...step, waiting: "waiting for the device" }, made(lane("Draft")), words)[0].text, "waiting for the device");
+  assert.equal(
+    rows(
+      { ...step, lane: "" },
+      made(lane("Plain"), lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } })),
+      words,
+    )[1].text,
+    "1 of 6 so far · 1.50×",
+  );
+  assert.equal(
+    rows({ ...step, waiting: "waiting for the device" }, made(lane("Draft")), words)[0].text,
+    "waiting for the device",
+  );
 });
 
 test("a lane that was left out holds no announcement back", () => {
@@ -36,7 +79,12 @@ test("a lane that was left out holds no announcement back", () => {
 });
 
 test("what is still being measured was not stopped", () => {
-  const half = { ...made(), complete: false, settings: { repeats: 2, max_new_tokens: 8, seed: 0, sampling: {} }, machine: { cpu: "X", date: "today" } };
+  const half = {
+    ...made(),
+    complete: false,
+    settings: { repeats: 2, max_new_tokens: 8, seed: 0, sampling: {} },
+    machine: { cpu: "X", date: "today" },
+  };
   assert.doesNotMatch(foot(half, true), /Stopped/);
   assert.match(foot(half, false), /Stopped before the end/);
 });

@@ -21,8 +21,26 @@ const KEPT = "wb-compare-last";
 export async function mount(el, { host }) {
   const parts = comparestage.build(el, host);
   const page = {
-    el, parts, host, catalogue: null, choice: null, made: null, job: null, channel: null, step: null, errors: [], note: "", pin: pinned(host), race: comparerace.newRace(),
-    prompt: 0, shown: null, from: "live", asked: 0, heard: 0, silent: 0, touched: false,
+    el,
+    parts,
+    host,
+    catalogue: null,
+    choice: null,
+    made: null,
+    job: null,
+    channel: null,
+    step: null,
+    errors: [],
+    note: "",
+    pin: pinned(host),
+    race: comparerace.newRace(),
+    prompt: 0,
+    shown: null,
+    from: "live",
+    asked: 0,
+    heard: 0,
+    silent: 0,
+    touched: false,
   };
   await jobs.begin(page, { wire, hear, draw, look, fromQuery: comparechoice.fromQuery, adopt });
   recall(page);
@@ -38,7 +56,9 @@ async function look(page) {
 }
 
 function wire(page) {
-  const { el, parts, host } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail, event)), click = (part, act) => parts[part].addEventListener("click", act);
+  const { el, parts, host } = page,
+    on = (name, act) => el.addEventListener(name, (event) => act(event.detail, event)),
+    click = (part, act) => parts[part].addEventListener("click", act);
   const choose = (change) => {
     Object.assign(page.choice, change);
     page.touched = true;
@@ -46,7 +66,9 @@ function wire(page) {
     page.draw();
   };
   on("wb:redraw", page.draw);
-  on("wb:picture", ({ scene }) => choose(comparechoice.take(page.choice, page.catalogue, scene, window.workbenchPicture?.())));
+  on("wb:picture", ({ scene }) =>
+    choose(comparechoice.take(page.choice, page.catalogue, scene, window.workbenchPicture?.())),
+  );
   on("wb:choose", (change) => {
     const target = "target" in change && change.target !== page.choice.target;
     choose(change);
@@ -56,7 +78,9 @@ function wire(page) {
     const lane = event.target.closest("[data-lane]");
     page.note = note;
     if (lane) {
-      const lanes = page.choice.lanes.map((each, i) => (i === Number(lane.dataset.lane) ? { ...each, params: { ...each.params, [name]: value } } : each));
+      const lanes = page.choice.lanes.map((each, i) =>
+        i === Number(lane.dataset.lane) ? { ...each, params: { ...each.params, [name]: value } } : each,
+      );
       choose({ lanes });
     } else choose({ sampling: { ...page.choice.sampling, [name]: value } });
   });
@@ -82,8 +106,19 @@ function wire(page) {
     if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
       event.preventDefault();
       press(page, "measure");
-    } else if (parts.stage.contains(event.target) && !event.target.closest("button, select, input, a, textarea") && !event.ctrlKey && !event.metaKey) {
-      const act = { " ": () => press(page, "play"), ArrowLeft: () => comparerace.nudge(page, -1), ArrowRight: () => comparerace.nudge(page, 1), Home: () => comparerace.seek(page, 0), End: () => comparerace.seek(page, 1) }[event.key];
+    } else if (
+      parts.stage.contains(event.target) &&
+      !event.target.closest("button, select, input, a, textarea") &&
+      !event.ctrlKey &&
+      !event.metaKey
+    ) {
+      const act = {
+        " ": () => press(page, "play"),
+        ArrowLeft: () => comparerace.nudge(page, -1),
+        ArrowRight: () => comparerace.nudge(page, 1),
+        Home: () => comparerace.seek(page, 0),
+        End: () => comparerace.seek(page, 1),
+      }[event.key];
       if (act) {
         event.preventDefault();
         act();
@@ -95,14 +130,25 @@ function wire(page) {
 function press(page, button, lane) {
   const { host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
-  else if (button === "stop" && page.silent) jobs.giveUp(page, "measurement", "Check that it is still running, then measure again.");
+  else if (button === "stop" && page.silent)
+    jobs.giveUp(page, "measurement", "Check that it is still running, then measure again.");
   else if (button === "stop" && measuring(page) && page.job) jobs.ask(page, "stop", { job: page.job });
   else if (button === "race" || button === "play") comparerace.toggle(page, button === "race");
   else if (button === "pin") {
-    const at = page.made.lanes.find((each) => each.name === lane), was = page.pin?.key === comparetable.key(page.made, at);
-    page.pin = was ? null : { key: comparetable.key(page.made, at), name: at.name, from: comparetable.where(page.made), figures: at.figures };
+    const at = page.made.lanes.find((each) => each.name === lane),
+      was = page.pin?.key === comparetable.key(page.made, at);
+    page.pin = was
+      ? null
+      : {
+          key: comparetable.key(page.made, at),
+          name: at.name,
+          from: comparetable.where(page.made),
+          figures: at.figures,
+        };
     host.remember?.[page.pin ? "setItem" : "removeItem"]("wb-compare-pin", JSON.stringify(page.pin));
-    page.parts.live.textContent = page.pin ? `${at.name} is the reference: all figures show their difference to it` : "No reference";
+    page.parts.live.textContent = page.pin
+      ? `${at.name} is the reference: all figures show their difference to it`
+      : "No reference";
   } else if (button === "live") jobs.openRun(page, { job: page.job, lane, prompt: page.prompt });
   page.draw();
 }
@@ -114,7 +160,8 @@ export function measuring(page) {
 function pinned(host) {
   try {
     const pin = JSON.parse(host.remember?.getItem("wb-compare-pin") ?? "null");
-    return typeof pin?.figures?.speedup?.value === "number" && typeof pin.name === "string" ? pin : null; // a pin of schema 1 has medians
+    // a pin of schema 1 has medians
+    return typeof pin?.figures?.speedup?.value === "number" && typeof pin.name === "string" ? pin : null;
   } catch {
     return null;
   }
@@ -127,7 +174,18 @@ function measure(page) {
   if (problem || !catalogue) return;
   comparerace.stop(page);
   page.channel = jobs.channel("compare");
-  Object.assign(page, { asking: comparechoice.toQuery(choice, catalogue), made: null, job: null, step: null, from: "live", level: 0, asked: performance.now(), heard: performance.now(), prompt: 0, shown: null });
+  Object.assign(page, {
+    asking: comparechoice.toQuery(choice, catalogue),
+    made: null,
+    job: null,
+    step: null,
+    from: "live",
+    level: 0,
+    asked: performance.now(),
+    heard: performance.now(),
+    prompt: 0,
+    shown: null,
+  });
   page.pictured = request.images[0];
   page.race.t = Infinity; // what is there is shown whole, until it is raced
   page.host.decode({ ...request, channel: page.channel });
@@ -149,7 +207,8 @@ function hear(page, message) {
     if (message.step.comparison) page.made = comparelive.merge(page.made, message.step.comparison);
     if (message.step.comparison && (message.step.last || comparelive.level(page.made) > page.level)) keep(page);
     if (message.step.last) ended(page);
-    else if (before && comparelive.level(page.made) > page.level) page.parts.live.textContent = comparetable.heard(message.step, speedup);
+    else if (before && comparelive.level(page.made) > page.level)
+      page.parts.live.textContent = comparetable.heard(message.step, speedup);
     page.level = comparelive.level(page.made);
   }
   page.draw();
@@ -162,7 +221,8 @@ function adopt(page, made) {
   comparerace.seek(page, 1);
 }
 
-/** Keep what was measured for this browser tab: a reload, which follows when the app was started again, loses nothing. */
+/** Keep what was measured for this browser tab: a reload, which follows when the app was started again, loses
+ *  nothing. */
 function keep(page) {
   try {
     page.host.remember?.setItem(KEPT, JSON.stringify({ query: page.asking, job: page.job, made: page.made }));
@@ -192,7 +252,8 @@ function ended(page) {
 }
 
 function save(page, kind) {
-  const { made, job } = page, name = `comparison_${(made?.machine.date ?? "").replace(/[^0-9]+/g, "-").replace(/-$/, "")}.${kind}`;
+  const { made, job } = page,
+    name = `comparison_${(made?.machine.date ?? "").replace(/[^0-9]+/g, "-").replace(/-$/, "")}.${kind}`;
   if (kind === "json") exports.save(name, JSON.stringify(made, null, 1), "application/json");
   else jobs.saveTable(page, { job, kind }, name);
 }
@@ -204,10 +265,24 @@ export async function open(page, file) {
   page.errors = [];
   try {
     const made = JSON.parse(await file.text());
-    if (!Array.isArray(made?.lanes) || !made.settings || !made.prompts?.length || !made.lanes.every((lane) => lane.figures && typeof lane.name === "string")) fail("it is no comparison.", "Open a file that Export wrote as JSON, or workbench compare --out x.json.");
-    else if (made.schema > SCHEMA) fail(`it has schema ${made.schema}; this workbench reads up to ${SCHEMA}.`, "Update the workbench to open it.");
+    if (
+      !Array.isArray(made?.lanes) ||
+      !made.settings ||
+      !made.prompts?.length ||
+      !made.lanes.every((lane) => lane.figures && typeof lane.name === "string")
+    )
+      fail("it is no comparison.", "Open a file that Export wrote as JSON, or workbench compare --out x.json.");
+    else if (made.schema > SCHEMA)
+      fail(`it has schema ${made.schema}; this workbench reads up to ${SCHEMA}.`, "Update the workbench to open it.");
     else {
-      Object.assign(page, { made: made.schema < SCHEMA ? comparetable.renew(made, speedup) : made, job: null, step: null, from: "imported", prompt: 0, shown: null });
+      Object.assign(page, {
+        made: made.schema < SCHEMA ? comparetable.renew(made, speedup) : made,
+        job: null,
+        step: null,
+        from: "imported",
+        prompt: 0,
+        shown: null,
+      });
       comparerace.seek(page, 1);
     }
   } catch {
@@ -218,6 +293,13 @@ export async function open(page, file) {
 
 function draw(page) {
   if (!page.catalogue || !page.choice) return comparestage.draw(page);
-  comparelanes.render(page.parts.side, { catalogue: page.catalogue, choice: page.choice, measuring: measuring(page), made: page.made, note: page.note, draw: form.render });
+  comparelanes.render(page.parts.side, {
+    catalogue: page.catalogue,
+    choice: page.choice,
+    measuring: measuring(page),
+    made: page.made,
+    note: page.note,
+    draw: form.render,
+  });
   comparestage.draw(page);
 }

@@ -1,18 +1,28 @@
-/** The part of the Compare panel that asks about a picture: which one, and which questions. Shown where the target reads
- *  pictures, in the place of the text prompts. Emits `wb:picture` {scene} and `wb:choose` {questions}. */
+/** The part of the Compare panel that asks about a picture: which one, and which questions. Shown where the target
+ *  reads pictures, in the place of the text prompts. Emits `wb:picture` {scene} and `wb:choose` {questions}. */
 
 import * as comparechoice from "./choice.js";
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 
-/** Draw into `el`. @param {any} el  @param {{catalogue: object, choice: object, shown: {url: string, alt: string}|null}} data  shown: in Vision */
+/** Draw into `el`. @param {any} el  @param {{catalogue: object, choice: object, shown: {url: string, alt:
+ *  string}|null}} data  shown: in Vision */
 export function render(el, { catalogue, choice, shown }) {
   const ui = (el._ui ??= build(el)), { offered } = comparechoice.picture(choice, catalogue);
-  const own = choice.scene === comparechoice.OWN ? choice.own : shown?.url && !catalogue.scenes.some((scene) => scene.url === shown.url) ? shown : null;
-  const pictures = [...catalogue.scenes.map((scene) => ({ name: scene.name, url: scene.url, words: scene.title })), ...(own ? [{ name: comparechoice.OWN, url: own.url, words: "The Vision tab's picture" }] : [])];
+  const own =
+    choice.scene === comparechoice.OWN
+      ? choice.own
+      : shown?.url && !catalogue.scenes.some((scene) => scene.url === shown.url)
+        ? shown
+        : null;
+  const pictures = [
+    ...catalogue.scenes.map((scene) => ({ name: scene.name, url: scene.url, words: scene.title })),
+    ...(own ? [{ name: comparechoice.OWN, url: own.url, words: "The Vision tab's picture" }] : []),
+  ];
   ui.choice = choice;
   while (ui.pictures.childElementCount > pictures.length) ui.pictures.lastChild.remove();
-  while (ui.pictures.childElementCount < pictures.length) ui.pictures.append(h("button", { type: "button", className: "wb-thumb" }, h("img", { alt: "" })));
+  while (ui.pictures.childElementCount < pictures.length)
+    ui.pictures.append(h("button", { type: "button", className: "wb-thumb" }, h("img", { alt: "" })));
   pictures.forEach(({ name, url, words }, i) => {
     const button = ui.pictures.children[i];
     button.dataset.scene = name;
@@ -36,7 +46,12 @@ function build(el) {
   } });
   ui.questions = h("div", { className: "wb-chips is-long", onclick: (event) => {
     const button = event.target.closest("button"), { questions } = ui.choice;
-    if (button) tell(el, "wb:choose", { questions: questions.includes(button.textContent) ? questions.filter((q) => q !== button.textContent) : [...questions, button.textContent] });
+    if (button)
+      tell(el, "wb:choose", {
+        questions: questions.includes(button.textContent)
+          ? questions.filter((q) => q !== button.textContent)
+          : [...questions, button.textContent],
+      });
   } });
   for (const [part, label] of [["pictures", "Picture"], ["questions", "Questions about it"]]) {
     ui[part].setAttribute("role", "group");

@@ -7,13 +7,16 @@ import * as plots from "../shared/plots.js";
 import * as tables from "../shared/table.js";
 
 const PHASES = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["overhead", "--wb-overhead"]];
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"], MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
+  MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
-/** Bars of what a token costs. Pure. @returns {{names: string[], parts: Record<string, (number|null)[]>, totals: (number|null)[]}} */
+/** Bars of what a token costs. Pure. @returns {{names: string[], parts: Record<string, (number|null)[]>, totals:
+ *  (number|null)[]}} */
 export function costBars(lanes) {
   const shown = lanes.filter((lane) => lane.figures.n);
   return {
-    names: shown.map((lane) => lane.name), parts: Object.fromEntries(PHASES.map(([part]) => [part, shown.map((lane) => lane.figures.ms_per_token[part])])),
+    names: shown.map((lane) => lane.name),
+    parts: Object.fromEntries(PHASES.map(([part]) => [part, shown.map((lane) => lane.figures.ms_per_token[part])])),
     totals: shown.map((lane) => lane.figures.ms_per_token.decode),
   };
 }
@@ -22,26 +25,71 @@ export function costBars(lanes) {
 export function paysWords(lane) {
   const { pays, figures } = lane;
   if (!pays) return `${lane.name}: nothing was drafted`;
-  const limit = pays.always ? "pays at any acceptance" : pays.break_even === null ? "does not pay at any acceptance, at these costs" : `pays above ${pays.break_even.toFixed(2)} acceptance`;
-  const measured = figures.speedup ? `; measured ${figures.speedup.value.toFixed(2)}×, the formula says ${pays.predicted.toFixed(2)}× at ${pays.acceptance.toFixed(2)}` : "";
+  const limit = pays.always
+    ? "pays at any acceptance"
+    : pays.break_even === null
+      ? "does not pay at any acceptance, at these costs"
+      : `pays above ${pays.break_even.toFixed(2)} acceptance`;
+  const measured = figures.speedup
+    ? `; measured ${figures.speedup.value.toFixed(2)}×, the formula says ${pays.predicted.toFixed(2)}× at ${pays.acceptance.toFixed(2)}`
+    : "";
   return `${lane.name} ${limit}${measured}`;
 }
 
 /** Bars: draft, verify and overhead of one token. */
 export function costs(page) {
-  const { parts, made } = page, bars = costBars(made.lanes), pin = page.pin?.figures.ms_per_token.decode ?? null;
-  const against = (i) => (pin === null || page.pin.key === comparetable.key(made, made.lanes.filter((lane) => lane.figures.n)[i]) ? "" : ` (${comparetable.signed(bars.totals[i] - pin, 1)})`);
+  const { parts, made } = page,
+    bars = costBars(made.lanes),
+    pin = page.pin?.figures.ms_per_token.decode ?? null;
+  const against = (i) =>
+    pin === null || page.pin.key === comparetable.key(made, made.lanes.filter((lane) => lane.figures.n)[i])
+      ? ""
+      : ` (${comparetable.signed(bars.totals[i] - pin, 1)})`;
   const labels = bars.totals.map((total, i) => (total === null ? "" : `${total.toFixed(1)}${against(i)}`));
   kit.write(parts.costsNote, page.pin ? `ms, mean; difference to ${page.pin.name}` : "ms, mean");
   const said = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
-  table(page, "costs", `One token costs: ${said}.`, ["lane", "draft ms", "verify ms", "overhead ms", "all ms"], bars.names.map((name, i) => [name, ...PHASES.map(([part]) => number(bars.parts[part][i])), labels[i]]));
-  const order = [...bars.names.keys()].reverse(), at = (list) => order.map((i) => list[i]), long = bars.totals.map((total, i) => Math.max(total, PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0))), max = Math.max(...long); // phases that overlap add up to more than the whole
+  table(
+    page,
+    "costs",
+    `One token costs: ${said}.`,
+    ["lane", "draft ms", "verify ms", "overhead ms", "all ms"],
+    bars.names.map((name, i) => [name, ...PHASES.map(([part]) => number(bars.parts[part][i])), labels[i]]),
+  );
+  const order = [...bars.names.keys()].reverse(),
+    at = (list) => order.map((i) => list[i]),
+    long = bars.totals.map((total, i) =>
+      Math.max(
+        total,
+        PHASES.reduce((sum, [part]) => sum + (bars.parts[part][i] ?? 0), 0),
+      ),
+    ),
+    max = Math.max(...long); // phases that overlap add up to more than the whole
   plots.plot(page, parts.costs, (css) => ({
-    data: PHASES.map(([part, colour]) => ({ type: "bar", orientation: "h", name: part, y: at(bars.names.map((n) => short(n))), x: at(bars.parts[part]), marker: { color: css(colour) }, hovertemplate: `%{y}: ${part} %{x:.2f} ms<extra></extra>` })),
+    data: PHASES.map(([part, colour]) => ({
+      type: "bar",
+      orientation: "h",
+      name: part,
+      y: at(bars.names.map((n) => short(n))),
+      x: at(bars.parts[part]),
+      marker: { color: css(colour) },
+      hovertemplate: `%{y}: ${part} %{x:.2f} ms<extra></extra>`,
+    })),
     layout: {
-      barmode: "stack", bargap: 0.45, height: 16 + 36 * bars.names.length, showlegend: false, margin: { l: 4, r: 8, t: 4, b: 4 },
-      xaxis: { visible: false, range: [0, (pin === null ? 1.3 : 1.6) * max], fixedrange: true }, yaxis: { automargin: true, fixedrange: true, ticklen: 8, tickcolor: "transparent" },
-      annotations: at([...bars.names.keys()]).map((i, k) => ({ x: long[i], y: k, text: labels[i], showarrow: false, xanchor: "left", xshift: 6 })),
+      barmode: "stack",
+      bargap: 0.45,
+      height: 16 + 36 * bars.names.length,
+      showlegend: false,
+      margin: { l: 4, r: 8, t: 4, b: 4 },
+      xaxis: { visible: false, range: [0, (pin === null ? 1.3 : 1.6) * max], fixedrange: true },
+      yaxis: { automargin: true, fixedrange: true, ticklen: 8, tickcolor: "transparent" },
+      annotations: at([...bars.names.keys()]).map((i, k) => ({
+        x: long[i],
+        y: k,
+        text: labels[i],
+        showarrow: false,
+        xanchor: "left",
+        xshift: 6,
+      })),
     },
     label: `One token costs: ${said}`,
   }));
@@ -49,22 +97,136 @@ export function costs(page) {
 
 /** Lines: the speed-up that the measured costs allow at each acceptance, and what was measured. */
 export function pays(page) {
-  const { parts, made } = page, lanes = made.lanes.filter((lane) => lane.pays), said = made.lanes.filter((lane) => !lane.plain && !lane.error).map(paysWords).join("; ");
+  const { parts, made } = page,
+    lanes = made.lanes.filter((lane) => lane.pays),
+    said = made.lanes
+      .filter((lane) => !lane.plain && !lane.error)
+      .map(paysWords)
+      .join("; ");
   kit.write(parts.paysNote, "speed-up the measured costs allow, and what was measured");
-  const delta = (lane) => (page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== comparetable.key(made, lane) ? comparetable.signed(lane.figures.speedup.value - page.pin.figures.speedup.value, 2) : "");
-  table(page, "pays", `${said}.`, ["lane", "pays above", "acceptance", "formula", "measured", "difference", "draft ms a round", "verify ms a round", "depth"], lanes.map((lane) => [lane.name, lane.pays.always ? "0" : number(lane.pays.break_even), number(lane.pays.acceptance), number(lane.pays.predicted), number(lane.figures.speedup?.value), delta(lane) || "–", number(lane.pays.draft_ms), number(lane.pays.verify_ms), lane.pays.depth.toFixed(1)]));
-  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`), top = Math.max(1.2, ...lanes.flatMap((lane) => [lane.figures.speedup?.value ?? 0, ...lane.pays.curve.map(([, y]) => y)]));
+  const delta = (lane) =>
+    page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== comparetable.key(made, lane)
+      ? comparetable.signed(lane.figures.speedup.value - page.pin.figures.speedup.value, 2)
+      : "";
+  table(
+    page,
+    "pays",
+    `${said}.`,
+    [
+      "lane",
+      "pays above",
+      "acceptance",
+      "formula",
+      "measured",
+      "difference",
+      "draft ms a round",
+      "verify ms a round",
+      "depth",
+    ],
+    lanes.map((lane) => [
+      lane.name,
+      lane.pays.always ? "0" : number(lane.pays.break_even),
+      number(lane.pays.acceptance),
+      number(lane.pays.predicted),
+      number(lane.figures.speedup?.value),
+      delta(lane) || "–",
+      number(lane.pays.draft_ms),
+      number(lane.pays.verify_ms),
+      lane.pays.depth.toFixed(1),
+    ]),
+  );
+  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`),
+    top = Math.max(
+      1.2,
+      ...lanes.flatMap((lane) => [lane.figures.speedup?.value ?? 0, ...lane.pays.curve.map(([, y]) => y)]),
+    );
   plots.plot(page, parts.pays, (css) => ({
     data: lanes.flatMap((lane, i) => [
-      { type: "scatter", mode: "lines", name: lane.name, x: lane.pays.curve.map(([x]) => x), y: lane.pays.curve.map(([, y]) => y), line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] }, hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>` },
-      ...(lane.figures.speedup ? [{ type: "scatter", mode: "markers", name: `${lane.name}, measured`, showlegend: false, x: [lane.pays.acceptance], y: [lane.figures.speedup.value], ...(lane.figures.speedup.low !== null && { error_y: { type: "data", symmetric: false, array: [lane.figures.speedup.high - lane.figures.speedup.value], arrayminus: [lane.figures.speedup.value - lane.figures.speedup.low], color: colour(i, css), thickness: 1.5 } }), marker: { color: colour(i, css), size: 11, symbol: MARKS[i % MARKS.length] }, hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>` }] : []),
+      {
+        type: "scatter",
+        mode: "lines",
+        name: lane.name,
+        x: lane.pays.curve.map(([x]) => x),
+        y: lane.pays.curve.map(([, y]) => y),
+        line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] },
+        hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>`,
+      },
+      ...(lane.figures.speedup
+        ? [
+            {
+              type: "scatter",
+              mode: "markers",
+              name: `${lane.name}, measured`,
+              showlegend: false,
+              x: [lane.pays.acceptance],
+              y: [lane.figures.speedup.value],
+              ...(lane.figures.speedup.low !== null && {
+                error_y: {
+                  type: "data",
+                  symmetric: false,
+                  array: [lane.figures.speedup.high - lane.figures.speedup.value],
+                  arrayminus: [lane.figures.speedup.value - lane.figures.speedup.low],
+                  color: colour(i, css),
+                  thickness: 1.5,
+                },
+              }),
+              marker: { color: colour(i, css), size: 11, symbol: MARKS[i % MARKS.length] },
+              hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance %{x:.2f}<extra></extra>`,
+            },
+          ]
+        : []),
     ]),
     layout: {
-      height: 290, margin: { l: 44, r: 12, t: 34, b: 40 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: { range: [0, 1], title: { text: "acceptance of a drafted token, given all before it", font: { size: 12 } }, fixedrange: true, gridcolor: css("--wb-hair") },
-      yaxis: { range: [0, 1.08 * top], ticksuffix: "×", fixedrange: true, gridcolor: css("--wb-line"), zeroline: false },
-      shapes: [{ type: "line", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }, ...lanes.flatMap((lane, i) => (lane.pays.break_even === null ? [] : [{ type: "line", x0: lane.pays.break_even, x1: lane.pays.break_even, y0: 0, y1: 1, line: { color: colour(i, css), width: 1.2, dash: "dot" } }]))],
-      annotations: lanes.flatMap((lane, i) => (lane.pays.break_even === null ? [] : [{ x: lane.pays.break_even, y: (0.05 + 0.085 * (i % 4)) * top, text: `pays above ${lane.pays.break_even.toFixed(2)}`, showarrow: false, xanchor: lane.pays.break_even > 0.7 ? "right" : "left", xshift: lane.pays.break_even > 0.7 ? -4 : 4, font: { size: 11.5, color: colour(i, css) }, bgcolor: css("--wb-bg"), borderpad: 1 }])),
+      height: 290,
+      margin: { l: 44, r: 12, t: 34, b: 40 },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      xaxis: {
+        range: [0, 1],
+        title: { text: "acceptance of a drafted token, given all before it", font: { size: 12 } },
+        fixedrange: true,
+        gridcolor: css("--wb-hair"),
+      },
+      yaxis: {
+        range: [0, 1.08 * top],
+        ticksuffix: "×",
+        fixedrange: true,
+        gridcolor: css("--wb-line"),
+        zeroline: false,
+      },
+      shapes: [
+        { type: "line", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } },
+        ...lanes.flatMap((lane, i) =>
+          lane.pays.break_even === null
+            ? []
+            : [
+                {
+                  type: "line",
+                  x0: lane.pays.break_even,
+                  x1: lane.pays.break_even,
+                  y0: 0,
+                  y1: 1,
+                  line: { color: colour(i, css), width: 1.2, dash: "dot" },
+                },
+              ],
+        ),
+      ],
+      annotations: lanes.flatMap((lane, i) =>
+        lane.pays.break_even === null
+          ? []
+          : [
+              {
+                x: lane.pays.break_even,
+                y: (0.05 + 0.085 * (i % 4)) * top,
+                text: `pays above ${lane.pays.break_even.toFixed(2)}`,
+                showarrow: false,
+                xanchor: lane.pays.break_even > 0.7 ? "right" : "left",
+                xshift: lane.pays.break_even > 0.7 ? -4 : 4,
+                font: { size: 11.5, color: colour(i, css) },
+                bgcolor: css("--wb-bg"),
+                borderpad: 1,
+              },
+            ],
+      ),
     },
     label: said,
   }));

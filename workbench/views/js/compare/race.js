@@ -16,7 +16,8 @@ export function newRace() {
 
 /** A lane at a time: its tokens so far, and whether it has ended. Pure.
  *  @param {{rounds: [number, [string, string][]][], seconds: number}} race  @param {number} t  seconds
- *  @returns {{tokens: number, of: number, last: [string, string][], ended: boolean, cut: boolean}}  `last`: at most `window` */
+ *  @returns {{tokens: number, of: number, last: [string, string][], ended: boolean, cut: boolean}}  `last`: at most
+ *    `window` */
 export function at(race, t, window = WINDOW) {
   let tokens = 0, of = 0;
   const last = [];
@@ -43,15 +44,22 @@ export function length(lanes, prompt) {
 export function replay(lanes, prompt, repeats, name) {
   const repeat = lanes.find((lane) => lane.race?.[prompt])?.race[prompt].repeat ?? null;
   if (repeat === null) return `replayed: one recorded run of ${name}`; // schema 1 does not say which
-  return repeats > 1 ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to what all repeats of it give` : `replayed: the one run on ${name}`;
+  return repeats > 1
+    ? `replayed: repeat ${repeat + 1} of ${repeats} on ${name}, the nearest to what all repeats of it give`
+    : `replayed: the one run on ${name}`;
 }
 
 /** What a lane's row says at its end: the table's estimate, and the replayed run's own ratio named as such. Pure.
  *  @returns {{estimate: string, own: string}} */
 export function ratio(lane, prompt) {
-  const found = lane.figures?.speedup ?? null, own = lane.race?.[prompt]?.speedup ?? null, several = (lane.race ?? []).filter(Boolean).length > 1;
+  const found = lane.figures?.speedup ?? null,
+    own = lane.race?.[prompt]?.speedup ?? null,
+    several = (lane.race ?? []).filter(Boolean).length > 1;
   if (lane.plain) return { estimate: "1.00×", own: "reference" };
-  return { estimate: found === null ? "–" : `${found.value.toFixed(2)}×`, own: own === null ? "" : `${several ? "all prompts · " : ""}this run ${own.toFixed(2)}×` };
+  return {
+    estimate: found === null ? "–" : `${found.value.toFixed(2)}×`,
+    own: own === null ? "" : `${several ? "all prompts · " : ""}this run ${own.toFixed(2)}×`,
+  };
 }
 
 /** Start, go on, or halt. `again`: from the beginning. Where motion is unwanted, the end is shown instead. */
@@ -101,7 +109,9 @@ export function nudge(page, direction) {
 
 /** How it ended, in words. */
 function said(page) {
-  const order = page.made.lanes.filter((lane) => lane.race?.[page.prompt]).sort((a, b) => ratioTime(a, page) - ratioTime(b, page));
+  const order = page.made.lanes
+    .filter((lane) => lane.race?.[page.prompt])
+    .sort((a, b) => ratioTime(a, page) - ratioTime(b, page));
   return `The race has ended: ${order.map((lane) => `${lane.name} ${ratioTime(lane, page).toFixed(2)} s`).join(", ")}`;
 }
 
@@ -110,24 +120,41 @@ const ratioTime = (lane, page) => lane.race[page.prompt].rounds.at(-1)?.[0] ?? 0
 /** Draw the lanes at the clock's time. Elements are made once and then only changed. */
 export function render(page) {
   const { parts, made, race, prompt } = page;
-  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]), end = length(lanes, prompt), t = Math.min(race.t, end), of = made.prompts[prompt]?.name ?? "";
+  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]),
+    end = length(lanes, prompt),
+    t = Math.min(race.t, end),
+    of = made.prompts[prompt]?.name ?? "";
   const pin = page.pin && lanes.find((lane) => comparetable.key(made, lane) === page.pin.key);
-  if (document.activeElement !== parts.prompt || parts.prompt._key === undefined) controls.select(parts.prompt, made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })), `${prompt}`);
+  if (document.activeElement !== parts.prompt || parts.prompt._key === undefined)
+    controls.select(
+      parts.prompt,
+      made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })),
+      `${prompt}`,
+    );
   while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
   while (parts.race.childElementCount < lanes.length) parts.race.append(row());
   const room = parts.race.firstChild?._more.parentElement.clientWidth ?? 0; // read once, before anything is written
   lanes.forEach((lane, i) => {
-    const line = parts.race.children[i], now = at(lane.race[prompt], t), said = ratio(lane, prompt), mine = lane.figures.speedup?.value ?? null, against = pin && pin !== lane ? (pin.figures.speedup?.value ?? null) : null;
+    const line = parts.race.children[i],
+      now = at(lane.race[prompt], t),
+      said = ratio(lane, prompt),
+      mine = lane.figures.speedup?.value ?? null,
+      against = pin && pin !== lane ? (pin.figures.speedup?.value ?? null) : null;
     kit.set(line, { "data-lane": lane.name });
     kit.write(line._name, lane.name);
     line._text = lane.race[prompt].rounds.flatMap(([, emitted]) => emitted.map(([text]) => text)).join("");
-    kit.write(line._count, `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`);
+    kit.write(
+      line._count,
+      `${now.tokens} of ${now.of} tokens${now.ended ? ` · ${ratioTime(lane, page).toFixed(2)} s` : ""}`,
+    );
     const cut = now.cut || overflows(now.last.map(([text]) => ribbon.visibleText(text)), room);
     kit.write(line._more, cut ? "…" : "");
     line._tokens.classList.toggle("is-cut", cut);
     now.last.forEach(([text, kind], k) => {
       if (k >= line._tokens.childElementCount) line._tokens.append(h("span"));
-      const token = line._tokens.children[k], shown = ribbon.visibleText(text), name = `wb-token is-${lane.plain ? "plain" : kind}`;
+      const token = line._tokens.children[k],
+        shown = ribbon.visibleText(text),
+        name = `wb-token is-${lane.plain ? "plain" : kind}`;
       kit.write(token, shown);
       token._raw = text;
       if (token.className !== name) token.className = name;
@@ -140,9 +167,13 @@ export function render(page) {
     kit.write(line._own, said.own);
     kit.write(line._delta, mine !== null && against !== null ? comparetable.signed(mine - against, 2, "×") : "");
   });
-  kit.write(parts.raceNote, `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`);
+  kit.write(
+    parts.raceNote,
+    `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prompt was read`,
+  );
   kit.write(parts.clock, `${t.toFixed(2)} s`);
-  if (document.activeElement !== parts.slider || race.playing) parts.slider.value = end ? Math.round((1000 * t) / end) : 0;
+  if (document.activeElement !== parts.slider || race.playing)
+    parts.slider.value = end ? Math.round((1000 * t) / end) : 0;
   parts.slider.setAttribute("aria-valuetext", `${t.toFixed(2)} of ${end.toFixed(2)} seconds`);
   parts.slider.style.setProperty("--fill", `${end ? (100 * t) / end : 0}%`);
   kit.write(parts.play, race.playing ? "❚❚" : "▶");
@@ -163,6 +194,21 @@ function row() {
   line._delta = h("small", { className: "wb-delta" });
   line._ratio.title = "speed-up over all repeats and prompts, as in the table";
   line._own.title = "speed-up of the replayed run over the plain run of the same repeat";
-  line.append(h("div", { className: "wb-racename" }, line._name, line._count, copying.button(() => line._text, "the lane's text")), h("div", { className: "wb-racetext" }, h("div", { className: "wb-racewords" }, line._more, line._tokens), line._bar), h("div", { className: "wb-raceratio" }, line._ratio, line._own, line._delta));
+  line.append(
+    h(
+      "div",
+      { className: "wb-racename" },
+      line._name,
+      line._count,
+      copying.button(() => line._text, "the lane's text"),
+    ),
+    h(
+      "div",
+      { className: "wb-racetext" },
+      h("div", { className: "wb-racewords" }, line._more, line._tokens),
+      line._bar,
+    ),
+    h("div", { className: "wb-raceratio" }, line._ratio, line._own, line._delta),
+  );
   return line;
 }

@@ -6,13 +6,26 @@ import { busy, cells, heard, renew, signed } from "./table.js";
 import { place, verdict } from "./text.js";
 import * as speedup from "../shared/speedup.js";
 
-const race = (ends, sizes) => ({ seconds: ends.at(-1), rounds: ends.map((end, i) => [end, Array.from({ length: sizes[i] }, (_, k) => [`${i}.${k} `, "accepted"])]) });
-const plain = { name: "Plain", plain: true, race: [race([1, 2, 3, 4], [1, 1, 1, 1])] }, fast = { name: "Fast", race: [race([0.5, 1], [3, 1])] };
+const race = (ends, sizes) => ({
+  seconds: ends.at(-1),
+  rounds: ends.map((end, i) => [end, Array.from({ length: sizes[i] }, (_, k) => [`${i}.${k} `, "accepted"])]),
+});
+const plain = { name: "Plain", plain: true, race: [race([1, 2, 3, 4], [1, 1, 1, 1])] },
+  fast = { name: "Fast", race: [race([0.5, 1], [3, 1])] };
 
 test("a lane shows the tokens whose round has ended by then", () => {
   assert.equal(at(plain.race[0], 0.99).tokens, 0);
   assert.equal(at(plain.race[0], 2).tokens, 2);
-  assert.deepEqual(at(fast.race[0], 0.7, 2), { tokens: 3, of: 4, last: [["0.1 ", "accepted"], ["0.2 ", "accepted"]], ended: false, cut: true });
+  assert.deepEqual(at(fast.race[0], 0.7, 2), {
+    tokens: 3,
+    of: 4,
+    last: [
+      ["0.1 ", "accepted"],
+      ["0.2 ", "accepted"],
+    ],
+    ended: false,
+    cut: true,
+  });
   assert.ok(at(fast.race[0], 1).ended);
 });
 
@@ -21,28 +34,64 @@ const estimate = (value, more = {}) => ({ value, low: value / 1.2, high: value *
 test("the race lasts as long as its slowest lane", () => assert.equal(length([plain, fast], 0), 4));
 
 test("the race shows the table's estimate, and the replayed run's own ratio under its own name", () => {
-  const lane = { name: "Fast", plain: false, figures: { speedup: estimate(2.316) }, race: [{ ...fast.race[0], repeat: 1, speedup: 2.41 }] };
+  const lane = {
+    name: "Fast",
+    plain: false,
+    figures: { speedup: estimate(2.316) },
+    race: [{ ...fast.race[0], repeat: 1, speedup: 2.41 }],
+  };
   assert.deepEqual(ratio(lane, 0), { estimate: "2.32×", own: "this run 2.41×" });
-  assert.equal(ratio({ ...lane, race: [lane.race[0], lane.race[0]] }, 0).own, "all prompts · this run 2.41×", "the estimate is not this prompt's alone");
-  assert.equal(cells({ speedup: lane.figures.speedup, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[0].text, "2.32");
+  assert.equal(
+    ratio({ ...lane, race: [lane.race[0], lane.race[0]] }, 0).own,
+    "all prompts · this run 2.41×",
+    "the estimate is not this prompt's alone",
+  );
+  assert.equal(
+    cells({ speedup: lane.figures.speedup, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[0]
+      .text,
+    "2.32",
+  );
   assert.deepEqual(ratio({ ...plain, figures: { speedup: estimate(1) } }, 0), { estimate: "1.00×", own: "reference" });
   assert.deepEqual(ratio({ plain: false, figures: { speedup: null }, race: [null] }, 0), { estimate: "–", own: "" });
-  assert.equal(replay([lane], 0, 5, "story"), "replayed: repeat 2 of 5 on story, the nearest to what all repeats of it give");
+  assert.equal(
+    replay([lane], 0, 5, "story"),
+    "replayed: repeat 2 of 5 on story, the nearest to what all repeats of it give",
+  );
   assert.equal(replay([lane], 0, 1, "story"), "replayed: the one run on story");
 });
 
 test("the table concludes nothing while the interval holds 1×, nor from two runs", () => {
-  const words = (found) => cells({ speedup: found, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[1], word = (found) => [words(found).text, words(found).delta].join(" ").trim();
+  const words = (found) =>
+      cells({ speedup: found, tau: 1, acceptance_rate: null, tokens_per_second: null }, null, speedup)[1],
+    word = (found) => [words(found).text, words(found).delta].join(" ").trim();
   assert.equal(word(estimate(1.5)), "1.25–1.80× faster, n = 5, this prompt only");
   assert.equal(word(estimate(1.1)), "0.92–1.32× cannot be told yet, n = 5, this prompt only");
   assert.equal(word(estimate(1.5, { low: null, high: null, n: 2 })), "2 runs");
-  assert.match(heard({ last: true, comparison: { complete: true, lanes: [{ name: "Fast", plain: false, figures: { speedup: estimate(1.1) } }] } }, speedup), /Fast 1\.10×: cannot be told yet/);
+  assert.match(
+    heard(
+      {
+        last: true,
+        comparison: { complete: true, lanes: [{ name: "Fast", plain: false, figures: { speedup: estimate(1.1) } }] },
+      },
+      speedup,
+    ),
+    /Fast 1\.10×: cannot be told yet/,
+  );
 });
 
 test("a comparison of schema 1 is shown with today's figures, from its runs", () => {
-  const run = (repeat, seconds) => ({ prompt: 0, repeat, token_ids: [1, 2, 3, 4], seconds, decode_seconds: seconds }), old = { median: 9, q1: 9, q3: 9, n: 2 };
-  const lane = (name, times, more) => ({ name, ...more, figures: { speedup: old, tokens_per_second: old }, runs: times.map((s, i) => run(i, s)) });
-  const [mine, theirs] = renew({ schema: 1, lanes: [lane("Fast", [1, 4]), lane("Plain", [2, 2], { plain: true })] }, speedup).lanes;
+  const run = (repeat, seconds) => ({ prompt: 0, repeat, token_ids: [1, 2, 3, 4], seconds, decode_seconds: seconds }),
+    old = { median: 9, q1: 9, q3: 9, n: 2 };
+  const lane = (name, times, more) => ({
+    name,
+    ...more,
+    figures: { speedup: old, tokens_per_second: old },
+    runs: times.map((s, i) => run(i, s)),
+  });
+  const [mine, theirs] = renew(
+    { schema: 1, lanes: [lane("Fast", [1, 4]), lane("Plain", [2, 2], { plain: true })] },
+    speedup,
+  ).lanes;
   assert.ok(Math.abs(mine.figures.speedup.value - 1) < 1e-12);
   assert.ok(Math.abs(theirs.figures.tokens_per_second.value - 2) < 1e-12);
 });
@@ -50,19 +99,42 @@ test("a comparison of schema 1 is shown with today's figures, from its runs", ()
 test("figures show their difference to the pinned lane", () => {
   const mine = { speedup: estimate(2), tau: 3, acceptance_rate: 0.8, tokens_per_second: estimate(100) };
   assert.deepEqual(cells(mine, null, speedup).map((c) => c.delta), ["", "faster, n = 5, this prompt only", "", "", ""]);
-  assert.deepEqual(cells(mine, { speedup: estimate(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: estimate(100) }, speedup).map((c) => c.delta), ["+0.50", "faster, n = 5, this prompt only", "−0.25", "", "±0"]);
+  assert.deepEqual(
+    cells(
+      mine,
+      { speedup: estimate(1.5), tau: 3.25, acceptance_rate: null, tokens_per_second: estimate(100) },
+      speedup,
+    ).map((c) => c.delta),
+    ["+0.50", "faster, n = 5, this prompt only", "−0.25", "", "±0"],
+  );
   assert.equal(signed(-0.004, 2), "±0.00");
 });
 
 test("a divergence is told with the target's margin, and read by the promise", () => {
-  const first = { prompt: 0, at: 11, plain: { text: " the", p: 0.4 }, other: { text: "\n", p: 0.39 }, margin: 0.0253, rank: 2 };
-  assert.match(place(first, ["story"]), /first at token 12 of story: plain has “ the” \(p 0.400\), this “⏎” \(p 0.390\): the target's margin there is 0.0253 nats/);
-  const lane = (promise, margin) => ({ method: "x", exact: { kind: "diverges", promise, runs: 4, identical: 3, first: { ...first, margin } } });
+  const first = {
+    prompt: 0,
+    at: 11,
+    plain: { text: " the", p: 0.4 },
+    other: { text: "\n", p: 0.39 },
+    margin: 0.0253,
+    rank: 2,
+  };
+  assert.match(
+    place(first, ["story"]),
+    /first at token 12 of story: plain has “ the” \(p 0.400\), this “⏎” \(p 0.390\): the target's margin there is 0.0253 nats/,
+  );
+  const lane = (promise, margin) => ({
+    method: "x",
+    exact: { kind: "diverges", promise, runs: 4, identical: 3, first: { ...first, margin } },
+  });
   assert.match(verdict(lane("exact", 0.0253), ["story"]).why, /near tie/);
   assert.match(verdict(lane("exact", 1.2), ["story"]).why, /not what it promises/);
   assert.match(verdict(lane("approximate", 1.2), ["story"]).why, /may differ/);
   assert.equal(verdict({ exact: { kind: "identical", promise: "exact", runs: 4, identical: 4 } }, []).mark, "✓");
-  assert.match(verdict({ method: "x", exact: { kind: "distribution", promise: "exact", runs: 4, identical: 0 } }, []).why, /workbench check x/);
+  assert.match(
+    verdict({ method: "x", exact: { kind: "distribution", promise: "exact", runs: 4, identical: 0 } }, []).why,
+    /workbench check x/,
+  );
 });
 
 test("break-even is said in words for every case", () => {

@@ -19,10 +19,16 @@ const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
 /** What will be there, for those who have measured nothing yet. */
 const INTRO = [
   ["Race", "each lane's words appear at the pace they were measured at; 1× to a tenth of it"],
-  ["Measured", "speed-up against plain decoding with its 95 % interval, τ, accepted drafts, tokens per second; pin a lane to see differences to it"],
+  [
+    "Measured",
+    "speed-up against plain decoding with its 95 % interval, τ, accepted drafts, tokens per second; pin a lane to see differences to it",
+  ],
   ["One token costs", "where the milliseconds go: draft, verify, overhead"],
   ["Would it pay?", "the acceptance a method needs at these costs, and the acceptance it had"],
-  ["Same text?", "whether an exact method wrote plain decoding's text, token for token, and where a text first differs"],
+  [
+    "Same text?",
+    "whether an exact method wrote plain decoding's text, token for token, and where a text first differs",
+  ],
 ];
 
 /** Build the empty view inside `el`; returns the parts by name. */
@@ -35,25 +41,95 @@ export function build(el, host) {
     control.setAttribute("aria-label", label);
     return control;
   };
-  const stage = part("stage", "div", { className: "wb-stage" },
+  const stage = part(
+    "stage",
+    "div",
+    { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
-    part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
-    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small"), part("now", "div", { className: "wb-now", role: "list" })),
+    part(
+      "intro",
+      "div",
+      { className: "wb-intro" },
+      part("empty", "p", { className: "wb-empty" }),
+      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
+    ),
+    part(
+      "progress",
+      "div",
+      { className: "wb-measuring", hidden: true },
+      part("progressText", "span"),
+      part("progressBar", "progress"),
+      part("progressNote", "small"),
+      part("now", "div", { className: "wb-now", role: "list" }),
+    ),
     part("banner", "p", { className: "wb-banner", hidden: true }),
-    card("race", "Race", h("span", { className: "wb-extra" }, select("prompt", "Prompt of the race"), part("origin", "span", { className: "wb-origins" }), panel.legend([["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"]])),
+    card(
+      "race",
+      "Race",
+      h(
+        "span",
+        { className: "wb-extra" },
+        select("prompt", "Prompt of the race"),
+        part("origin", "span", { className: "wb-origins" }),
+        panel.legend([
+          ["is-accepted", "accepted"],
+          ["is-corrected", "corrected"],
+          ["is-bonus", "bonus"],
+        ]),
+      ),
       part("asked", "img", { className: "wb-asked", hidden: true }),
       part("race", "div", { className: "wb-race", role: "list" }),
-      h("div", { className: "wb-raceline" }, part("play", "button", { type: "button", className: "wb-tool" }, "▶"), slider(part), select("speed", "Speed of the race", SPEEDS), part("clock", "span", { className: "wb-clock" }))),
-    h("div", { className: "wb-two" },
+      h(
+        "div",
+        { className: "wb-raceline" },
+        part("play", "button", { type: "button", className: "wb-tool" }, "▶"),
+        slider(part),
+        select("speed", "Speed of the race", SPEEDS),
+        part("clock", "span", { className: "wb-clock" }),
+      ),
+    ),
+    h(
+      "div",
+      { className: "wb-two" },
       card("table", "Measured", null, part("table", "div", { className: "wb-scroll wb-compared", tabIndex: 0 })),
-      chart("costs", "One token costs", panel.legend([["wb-phase-draft", "draft"], ["wb-phase-verify", "verify"], ["wb-phase-overhead", "overhead"]]), "wb-plot")),
-    h("div", { className: "wb-two" },
+      chart(
+        "costs",
+        "One token costs",
+        panel.legend([
+          ["wb-phase-draft", "draft"],
+          ["wb-phase-verify", "verify"],
+          ["wb-phase-overhead", "overhead"],
+        ]),
+        "wb-plot",
+      ),
+    ),
+    h(
+      "div",
+      { className: "wb-two" },
       chart("pays", "Would it pay?", null, "wb-plot is-tall"),
-      card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" }))),
-    card("texts", "Text beside plain decoding", h("span", { className: "wb-extra" }, select("lane", "Lane whose text is shown"), panel.legend([["wb-key-plain", "only in plain"], ["wb-key-lane", "only here"]])),
-      part("texts", "div", { className: "wb-texts", tabIndex: 0 })),
-    part("foot", "p", { className: "wb-foot" }));
-  el.append(header(part, host), h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage), part("live", "div", { className: "wb-unseen" }));
+      card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" })),
+    ),
+    card(
+      "texts",
+      "Text beside plain decoding",
+      h(
+        "span",
+        { className: "wb-extra" },
+        select("lane", "Lane whose text is shown"),
+        panel.legend([
+          ["wb-key-plain", "only in plain"],
+          ["wb-key-lane", "only here"],
+        ]),
+      ),
+      part("texts", "div", { className: "wb-texts", tabIndex: 0 }),
+    ),
+    part("foot", "p", { className: "wb-foot" }),
+  );
+  el.append(
+    header(part, host),
+    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage),
+    part("live", "div", { className: "wb-unseen" }),
+  );
   kit.set(parts.live, { "aria-live": "polite" });
   kit.set(parts.alerts, { role: "alert" });
   kit.set(parts.side, { "aria-label": "What is compared" });
@@ -72,15 +148,28 @@ function slider(part) {
 
 function header(part, host) {
   const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
-  const exports = jobs.exportMenu(part, "Save this comparison", [["json", "JSON: opens here again"], ["csv", "CSV: a row a run"], ["parquet", "Parquet: a row a run"]]);
+  const exports = jobs.exportMenu(part, "Save this comparison", [
+    ["json", "JSON: opens here again"],
+    ["csv", "CSV: a row a run"],
+    ["parquet", "Parquet: a row a run"],
+  ]);
   const file = part("file", "input", { type: "file", accept: ".json,application/json", hidden: true });
   file.setAttribute("aria-label", "Comparison file");
   const nav = part("nav", "nav", { className: "wb-nav" });
   pagehead.fill(nav, host, "Compare");
-  const made = h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+  const made = h(
+    "header",
+    { className: "wb-head" },
+    h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+    nav,
+    h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these lanes and prompts"), exports,
-    badge("open", "open …", "Open a comparison that was saved as JSON"), file, badge("theme", "◐ theme", "Light or dark"));
+    badge("copy", "copy link", "Copy a link to these lanes and prompts"),
+    exports,
+    badge("open", "open …", "Open a comparison that was saved as JSON"),
+    file,
+    badge("theme", "◐ theme", "Light or dark"),
+  );
   return made;
 }
 
@@ -89,17 +178,34 @@ export function draw(page) {
   const { parts, made, step, catalogue } = page, measuring = page.channel !== null;
   stage.alerts(parts.alerts, page.errors);
   kit.write(parts.badgeText, badge(page, measuring, catalogue));
-  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : made ? origin(page) : "idle", "data-from": made && !measuring ? origin(page) : "live" });
+  kit.set(parts.badge, {
+    "data-state": page.silent ? "lost" : measuring ? "running" : made ? origin(page) : "idle",
+    "data-from": made && !measuring ? origin(page) : "live",
+  });
   parts.progress.hidden = !measuring;
   if (measuring) {
-    const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; what was measured stays` : step ? [step.waiting, step.text].filter(Boolean).join(" · ") : "asking the backend …";
-    jobs.progress(page, { text, note: step ? `${step.done} of ${step.total} runs${jobs.left(step.left_s)}` : "", done: step?.done, total: step?.total, label: "Runs measured" });
+    const text = page.silent
+      ? `no answer for ${page.silent} s: is the app still running? Stop gives up; what was measured stays`
+      : step
+        ? [step.waiting, step.text].filter(Boolean).join(" · ")
+        : "asking the backend …";
+    jobs.progress(page, {
+      text,
+      note: step ? `${step.done} of ${step.total} runs${jobs.left(step.left_s)}` : "",
+      done: step?.done,
+      total: step?.total,
+      label: "Runs measured",
+    });
     parts.now.hidden = !made || !step;
     if (made && step) comparelive.render(parts.now, step, made);
   }
   const example = page.from === "example" && made && !measuring;
   parts.banner.hidden = !example;
-  if (example) kit.write(parts.banner, comparelive.banner(made, !page.choice || comparechoice.asksFor(page.choice, catalogue, made, roles)));
+  if (example)
+    kit.write(
+      parts.banner,
+      comparelive.banner(made, !page.choice || comparechoice.asksFor(page.choice, catalogue, made, roles)),
+    );
   const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
   for (const name of ["tableCard", "costsCard", "paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some;
   for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some || !complete(made);
@@ -110,7 +216,12 @@ export function draw(page) {
   parts.raceCard.hidden = !raced;
   parts.intro.hidden = some || measuring;
   parts.empty.nextSibling.hidden = !catalogue;
-  kit.write(parts.empty, catalogue ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock." : "The backend is starting …");
+  kit.write(
+    parts.empty,
+    catalogue
+      ? "Press Measure: each lane gets the device to itself, in turn, prompt by prompt; then they race on one clock."
+      : "The backend is starting …",
+  );
   kit.write(parts.foot, made ? foot(made, measuring) : "");
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : made);
   for (const kind of ["csv", "parquet"]) parts.exports.querySelector(`[data-kind=${kind}]`).disabled = !page.job;
@@ -151,13 +262,25 @@ function badge(page, measuring, catalogue) {
   if (measuring) return ["LIVE", catalogue?.device].filter(Boolean).join(" · ");
   if (!made) return catalogue?.device ?? "";
   const { target, device, dtype } = made.settings;
-  return [{ imported: "IMPORTED", example: "RECORDED" }[page.from] ?? "MEASURED", target, [device?.toUpperCase(), dtype].filter(Boolean).join(" · ")].filter(Boolean).join(" · ");
+  return [
+    { imported: "IMPORTED", example: "RECORDED" }[page.from] ?? "MEASURED",
+    target,
+    [device?.toUpperCase(), dtype].filter(Boolean).join(" · "),
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** Where the figures come from, in one line. `going`: they are being measured. */
 export function foot(made, going = false) {
-  const { settings: s, machine } = made, sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
+  const { settings: s, machine } = made,
+    sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
   const on = [machine.cpu, machine.cores ? `${machine.cores} cores` : "", machine.gpu].filter(Boolean).join(", ");
-  return [`${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
-    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`, made.complete || going ? "" : "Stopped before the end."].filter(Boolean).join(". ");
+  return [
+    `${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
+    `${on}; torch ${machine.torch}; ${machine.date}; load before it ${machine.load ?? "unknown"}`,
+    made.complete || going ? "" : "Stopped before the end.",
+  ]
+    .filter(Boolean)
+    .join(". ");
 }

@@ -1,15 +1,25 @@
-/** The table of figures: a row a lane, speed-ups with their intervals (`speedup.js`), and differences to the lane that is pinned. */
+/** The table of figures: a row a lane, speed-ups with their intervals (`speedup.js`), and differences to the lane that
+ *  is pinned. */
 
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 import * as speedup from "../shared/speedup.js";
 
 const WORDS = {
-  speedup: ["speed-up", "tokens per second / plain decoding's, prompt by prompt and repeat by repeat; the geometric mean of these ratios, prompts weighing alike"],
-  interval: ["95 % interval", "Student's, over prompts; with one or two prompts over their repeats, and then it says nothing of other prompts"],
+  speedup: [
+    "speed-up",
+    "tokens per second / plain decoding's, prompt by prompt and repeat by repeat; the geometric mean of these ratios, prompts weighing alike",
+  ],
+  interval: [
+    "95 % interval",
+    "Student's, over prompts; with one or two prompts over their repeats, and then it says nothing of other prompts",
+  ],
   tau: ["τ", "tokens emitted / target verification passes, bonus and corrected included"],
   acceptance_rate: ["accepted of tested", "accepted drafted tokens / tested drafted tokens (discarded ones left out)"],
-  tokens_per_second: ["tok/s", "tokens emitted / seconds from the end of prefill to the last token; geometric mean, prompts weighing alike: two lanes' divide to their speed-up"],
+  tokens_per_second: [
+    "tok/s",
+    "tokens emitted / seconds from the end of prefill to the last token; geometric mean, prompts weighing alike: two lanes' divide to their speed-up",
+  ],
 };
 
 /** A lane's identity across comparisons: what ran, on what, under which settings. Pure. */
@@ -32,22 +42,32 @@ export function signed(value, digits, unit = "") {
 const percent = (v) => (v === null ? "–" : `${Math.round(100 * v)} %`);
 const fixed = (v, digits) => (v === null || v === undefined ? "–" : v.toFixed(digits));
 
-/** An interval, and under it the verdict that follows and what both rest on. Pure. @param {object} words  the module `speedup` */
+/** An interval, and under it the verdict that follows and what both rest on. Pure. @param {object} words  the module
+ *  `speedup` */
 function interval(found, words) {
   if (!found) return { text: "–", delta: "" };
-  return found.low === null ? { text: words.basis(found), delta: "" } : { text: words.range(found), delta: `${words.verdict(found)}, ${words.basis(found)}` };
+  return found.low === null
+    ? { text: words.basis(found), delta: "" }
+    : { text: words.range(found), delta: `${words.verdict(found)}, ${words.basis(found)}` };
 }
 
 /** Cells of a lane, with differences to `pin` (figures of the reference, or null). Pure.
  *  @param {object} words  the module `speedup`  @returns {{name: string, text: string, delta: string}[]} */
 export function cells(figures, pin, words) {
-  const delta = (mine, theirs, digits, unit, scale = 1) => (pin && mine !== null && mine !== undefined && theirs !== null && theirs !== undefined ? signed(scale * (mine - theirs), digits, unit) : "");
+  const delta = (mine, theirs, digits, unit, scale = 1) =>
+    pin && mine !== null && mine !== undefined && theirs !== null && theirs !== undefined
+      ? signed(scale * (mine - theirs), digits, unit)
+      : "";
   const s = figures.speedup, r = figures.tokens_per_second;
   return [
     { name: "speedup", text: fixed(s?.value, 2), delta: delta(s?.value, pin?.speedup?.value, 2) },
     { name: "interval", ...interval(s, words) },
     { name: "tau", text: fixed(figures.tau, 2), delta: delta(figures.tau, pin?.tau, 2) },
-    { name: "acceptance_rate", text: percent(figures.acceptance_rate), delta: delta(figures.acceptance_rate, pin?.acceptance_rate, 0, " %", 100) },
+    {
+      name: "acceptance_rate",
+      text: percent(figures.acceptance_rate),
+      delta: delta(figures.acceptance_rate, pin?.acceptance_rate, 0, " %", 100),
+    },
     { name: "tokens_per_second", text: fixed(r?.value, 0), delta: delta(r?.value, pin?.tokens_per_second?.value, 0) },
   ];
 }
@@ -56,23 +76,40 @@ export function cells(figures, pin, words) {
 export function renew(made, words) {
   const plain = made.lanes.find((lane) => lane.plain), typical = (lane) => {
     const byPrompt = {};
-    for (const run of lane.runs ?? []) if (run.token_ids.length) (byPrompt[run.prompt] ??= []).push(run.token_ids.length / (run.decode_seconds || run.seconds));
+    for (const run of lane.runs ?? [])
+      if (run.token_ids.length)
+        (byPrompt[run.prompt] ??= []).push(run.token_ids.length / (run.decode_seconds || run.seconds));
     return words.estimate(Object.values(byPrompt));
   };
-  const lanes = made.lanes.map((lane) => ({ ...lane, figures: { ...lane.figures, tokens_per_second: typical(lane), speedup: plain && lane.runs ? words.ofRuns(lane.runs, plain.runs ?? []) : null } }));
+  const lanes = made.lanes.map((lane) => ({
+    ...lane,
+    figures: {
+      ...lane.figures,
+      tokens_per_second: typical(lane),
+      speedup: plain && lane.runs ? words.ofRuns(lane.runs, plain.runs ?? []) : null,
+    },
+  }));
   return { ...made, schema: 2, lanes };
 }
 
 /** Whether other work had the processor when the measurement began: such figures scatter. Pure. */
 export function busy({ load, cores }) {
-  return cores && Number(load) > cores ? `the machine was busy (load ${load} on ${cores} cores), so figures scatter` : "";
+  return cores && Number(load) > cores
+    ? `the machine was busy (load ${load} on ${cores} cores), so figures scatter`
+    : "";
 }
 
 /** What a screen reader hears of a step. Pure. @param {object} words  the module `speedup` */
 export function heard(step, words) {
-  const said = (step.comparison?.lanes ?? []).filter((lane) => lane.figures.speedup && !lane.plain).map((lane) => `${lane.name} ${words.sentence(lane.figures.speedup)}`);
+  const said = (step.comparison?.lanes ?? [])
+    .filter((lane) => lane.figures.speedup && !lane.plain)
+    .map((lane) => `${lane.name} ${words.sentence(lane.figures.speedup)}`);
   const failed = (step.comparison?.lanes ?? []).filter((lane) => lane.error).map((lane) => `${lane.name} failed`);
-  const head = step.last ? (step.comparison?.complete ? "Measured. " : "Stopped. ") : `${step.done} of ${step.total} runs. `;
+  const head = step.last
+    ? step.comparison?.complete
+      ? "Measured. "
+      : "Stopped. "
+    : `${step.done} of ${step.total} runs. `;
   return head + [...said, ...failed].join("; ");
 }
 
@@ -84,11 +121,15 @@ export function render(page) {
   while (body.rows.length > made.lanes.length) body.deleteRow(-1);
   while (body.rows.length < made.lanes.length) body.append(row());
   made.lanes.forEach((lane, i) => {
-    const line = body.rows[i], pinned = page.pin?.key === key(made, lane), of = cells(lane.figures, pinned ? null : page.pin?.figures, speedup);
+    const line = body.rows[i],
+      pinned = page.pin?.key === key(made, lane),
+      of = cells(lane.figures, pinned ? null : page.pin?.figures, speedup);
     line.dataset.lane = lane.name;
     line.classList.toggle("is-pinned", pinned);
     kit.write(line._name, lane.name);
-    const said = lane.error ? "" : [lane.promise === "exact" ? "" : lane.promise, ...lane.warnings].filter(Boolean).join(" · ");
+    const said = lane.error
+      ? ""
+      : [lane.promise === "exact" ? "" : lane.promise, ...lane.warnings].filter(Boolean).join(" · ");
     kit.write(line._said, said);
     kit.write(line._error, lane.error ? `left out: ${lane.error}` : "");
     of.forEach((cell, k) => {
@@ -97,20 +138,47 @@ export function render(page) {
       kit.write(td.lastChild, lane.plain && cell.name === "interval" ? "" : cell.delta);
     });
     line._pin.setAttribute("aria-pressed", String(pinned));
-    line._pin.setAttribute("aria-label", pinned ? `${lane.name} is the reference: let it go` : `Make ${lane.name} the reference: every figure then shows its difference to it`);
+    line._pin.setAttribute(
+      "aria-label",
+      pinned
+        ? `${lane.name} is the reference: let it go`
+        : `Make ${lane.name} the reference: every figure then shows its difference to it`,
+    );
     line._pin.disabled = !lane.figures.n;
     line._live.setAttribute("aria-label", `Open the run of ${lane.name} in the Live view`);
     line._live.disabled = !page.job || !lane.race?.[page.prompt];
     line._live.title = page.job ? "Open its run in the Live view" : "its trace is not kept any more: measure again";
   });
-  const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)), { repeats } = made.settings, prompts = made.prompts.length;
+  const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)),
+    { repeats } = made.settings,
+    prompts = made.prompts.length;
   const scatter = busy(made.machine);
-  kit.write(parts.tableNote, `${scatter && `${scatter} · `}geometric means, ${made.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`);
+  kit.write(
+    parts.tableNote,
+    `${scatter && `${scatter} · `}geometric means, ${made.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences to ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`,
+  );
 }
 
 function head(h) {
-  const titles = Object.values(WORDS).map(([title, formula]) => h("th", { className: "wb-n", title: formula, scope: "col" }, title));
-  const table = h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "lane"), ...titles, h("th", {}, h("span", { className: "wb-unseen" }, "Reference and run")))), h("tbody"));
+  const titles = Object.values(WORDS).map(([title, formula]) =>
+    h("th", { className: "wb-n", title: formula, scope: "col" }, title),
+  );
+  const table = h(
+    "table",
+    {},
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        h("th", { scope: "col" }, "lane"),
+        ...titles,
+        h("th", {}, h("span", { className: "wb-unseen" }, "Reference and run")),
+      ),
+    ),
+    h("tbody"),
+  );
   return table;
 }
 
@@ -119,8 +187,31 @@ function row() {
   line._name = h("span");
   line._said = h("small");
   line._error = h("small", { className: "wb-failed" });
-  line._pin = h("button", { type: "button", className: "wb-tool", title: "Make it the reference", onclick: () => tell(line, "wb:press", { button: "pin", lane: line.dataset.lane }) }, "pin");
-  line._live = h("button", { type: "button", className: "wb-tool", onclick: () => tell(line, "wb:press", { button: "live", lane: line.dataset.lane }) }, "run ↗");
-  line.append(h("th", { scope: "row" }, line._name, line._said, line._error), ...Object.keys(WORDS).map((name) => h("td", { className: `wb-n is-${name}` }, h("span"), h("small", { className: "wb-delta" }))), h("td", { className: "wb-n" }, line._pin, " ", line._live));
+  line._pin = h(
+    "button",
+    {
+      type: "button",
+      className: "wb-tool",
+      title: "Make it the reference",
+      onclick: () => tell(line, "wb:press", { button: "pin", lane: line.dataset.lane }),
+    },
+    "pin",
+  );
+  line._live = h(
+    "button",
+    {
+      type: "button",
+      className: "wb-tool",
+      onclick: () => tell(line, "wb:press", { button: "live", lane: line.dataset.lane }),
+    },
+    "run ↗",
+  );
+  line.append(
+    h("th", { scope: "row" }, line._name, line._said, line._error),
+    ...Object.keys(WORDS).map((name) =>
+      h("td", { className: `wb-n is-${name}` }, h("span"), h("small", { className: "wb-delta" })),
+    ),
+    h("td", { className: "wb-n" }, line._pin, " ", line._live),
+  );
   return line;
 }

@@ -7,27 +7,55 @@ import { h } from "../shared/kit.js";
 const NEAR = 0.05;
 
 /** What there is to say of a lane's text. Pure.
- *  @param {object} lane  with `exact` as `workbench.bench.paired.exactness` says it  @param {string[]} prompts  their names
+ *  @param {object} lane  with `exact` as `workbench.bench.paired.exactness` says it  @param {string[]} prompts  their
+ *    names
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {
   const { exact } = lane;
   if (!exact) return { mark: "–", text: lane.error ? "not measured" : "no plain decoding to compare with", why: "" };
-  if (exact.kind === "reference") return { mark: "", text: "the reference", why: exact.runs > 1 ? `it repeats itself: ${exact.identical} of ${exact.runs}` : "" };
-  if (exact.kind === "identical") return { mark: "✓", text: `identical, ${exact.identical} of ${exact.runs}`, why: "token for token" };
+  if (exact.kind === "reference")
+    return {
+      mark: "",
+      text: "the reference",
+      why: exact.runs > 1 ? `it repeats itself: ${exact.identical} of ${exact.runs}` : "",
+    };
+  if (exact.kind === "identical")
+    return { mark: "✓", text: `identical, ${exact.identical} of ${exact.runs}`, why: "token for token" };
   const first = exact.first ? place(exact.first, prompts) : "";
   if (exact.kind === "distribution") {
-    if (exact.promise === "exact") return { mark: "≈", text: "same distribution, not same text", why: exact.evidence || `promised; the test: workbench check ${lane.method}` };
-    return { mark: "≠", text: `${exact.promise}: not the target's distribution`, why: [exact.evidence, first].filter(Boolean).join(" · ") };
+    if (exact.promise === "exact")
+      return {
+        mark: "≈",
+        text: "same distribution, not same text",
+        why: exact.evidence || `promised; the test: workbench check ${lane.method}`,
+      };
+    return {
+      mark: "≠",
+      text: `${exact.promise}: not the target's distribution`,
+      why: [exact.evidence, first].filter(Boolean).join(" · "),
+    };
   }
   const margin = exact.first?.margin;
-  const reading = exact.promise !== "exact" && exact.promise !== "greedy-exact" ? `${exact.promise}: it may differ` : margin !== null && margin !== undefined && Math.abs(margin) < NEAR ? "a near tie: rounding of another kernel shape decides; workbench doctor tells numerics from a bug" : "not what it promises: workbench doctor tells numerics from a bug";
-  return { mark: "✕", text: `${exact.identical} of ${exact.runs} identical`, why: [first, reading].filter(Boolean).join(" · ") };
+  const reading =
+    exact.promise !== "exact" && exact.promise !== "greedy-exact"
+      ? `${exact.promise}: it may differ`
+      : margin !== null && margin !== undefined && Math.abs(margin) < NEAR
+        ? "a near tie: rounding of another kernel shape decides; workbench doctor tells numerics from a bug"
+        : "not what it promises: workbench doctor tells numerics from a bug";
+  return {
+    mark: "✕",
+    text: `${exact.identical} of ${exact.runs} identical`,
+    why: [first, reading].filter(Boolean).join(" · "),
+  };
 }
 
 /** Where two texts part, with the target's margin. Pure. */
 export function place(first, prompts) {
   const quote = (side) => (side ? `“${visible(side.text)}”` : "the end");
-  const margin = first.margin === null ? "" : `: the target's margin there is ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
+  const margin =
+    first.margin === null
+      ? ""
+      : `: the target's margin there is ${first.margin.toFixed(Math.abs(first.margin) < 0.1 ? 4 : 2)} nats`;
   const p = (side) => (side?.p === undefined ? "" : ` (p ${side.p.toFixed(3)})`);
   return `first at token ${first.at + 1} of ${prompts[first.prompt] ?? `prompt ${first.prompt + 1}`}: plain has ${quote(first.plain)}${p(first.plain)}, this ${quote(first.other)}${p(first.other)}${margin}`;
 }
@@ -40,7 +68,8 @@ function visible(text) {
 export function exact(page) {
   const { parts, made } = page, names = made.prompts.map((p) => p.name);
   while (parts.exact.childElementCount > made.lanes.length + 1) parts.exact.lastChild.remove();
-  while (parts.exact.childElementCount < made.lanes.length + 1) parts.exact.append(h("div", { className: "wb-verdict" }, h("b"), h("span", {}, h("span"), h("small"))));
+  while (parts.exact.childElementCount < made.lanes.length + 1)
+    parts.exact.append(h("div", { className: "wb-verdict" }, h("b"), h("span", {}, h("span"), h("small"))));
   made.lanes.forEach((lane, i) => {
     const row = parts.exact.children[i], said = verdict(lane, names);
     row.hidden = lane.plain && made.settings.greedy === false;
@@ -58,8 +87,18 @@ export function exact(page) {
     last.replaceChildren((last._text = h("small")), " ", link);
     last._made = true;
   }
-  kit.write(last._text, made.settings.greedy ? "Greedy: an exact method writes plain decoding's text, token for token. Every test of every promise:" : "When sampling, an exact method has the target's distribution; one seed gives another text. Every test of every promise:");
-  kit.write(parts.exactNote, [made.settings.greedy ? "greedy" : `temperature ${made.settings.sampling.temperature}`, made.settings.dtype].filter(Boolean).join(", "));
+  kit.write(
+    last._text,
+    made.settings.greedy
+      ? "Greedy: an exact method writes plain decoding's text, token for token. Every test of every promise:"
+      : "When sampling, an exact method has the target's distribution; one seed gives another text. Every test of every promise:",
+  );
+  kit.write(
+    parts.exactNote,
+    [made.settings.greedy ? "greedy" : `temperature ${made.settings.sampling.temperature}`, made.settings.dtype]
+      .filter(Boolean)
+      .join(", "),
+  );
 }
 
 /** Both texts as one, with what is only in one of them marked. */
@@ -82,5 +121,8 @@ export function texts(page) {
     }
     kit.write(piece, text);
   });
-  kit.write(parts.textsNote, `${made.prompts[prompt].name} · ${same ? "no difference" : `${pieces.filter(([kind]) => kind !== "same").length} pieces differ`}`);
+  kit.write(
+    parts.textsNote,
+    `${made.prompts[prompt].name} · ${same ? "no difference" : `${pieces.filter(([kind]) => kind !== "same").length} pieces differ`}`,
+  );
 }

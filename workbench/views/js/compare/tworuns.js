@@ -19,8 +19,20 @@ const CARDS = ["tree", "card"];
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const names = new URLSearchParams(host.address.read()).getAll("recorded");
-  const main = pagehead.build(el, { host, current: "Two runs", about: "One selection for both: click a token, or walk with the arrow keys." });
-  const gallery = () => main.append(h("p", {}, h("a", { href: `${host.base}/gallery#kept` }, "Choose runs in the Gallery"), ": pin one, then compare another with it."));
+  const main = pagehead.build(el, {
+    host,
+    current: "Two runs",
+    about: "One selection for both: click a token, or walk with the arrow keys.",
+  });
+  const gallery = () =>
+    main.append(
+      h(
+        "p",
+        {},
+        h("a", { href: `${host.base}/gallery#kept` }, "Choose runs in the Gallery"),
+        ": pin one, then compare another with it.",
+      ),
+    );
   el.dataset.ready = "true";
   if (names.length !== 2) {
     pagehead.problem(main, { message: "This address names no two runs.", remedy: "It looks like /r/ONE+OTHER." });
@@ -28,9 +40,28 @@ export async function mount(el, { host }) {
   }
   const found = await Promise.all(names.map((name) => pagehead.ask(main, { host }, "run", { name })));
   if (found.some((one) => !one)) return gallery();
-  const page = { host, names, found, runs: found.map((one) => one.trace.rounds), pin: tworunslink.fromQuery(host.address.read()), views: [], texts: [] };
+  const page = {
+    host,
+    names,
+    found,
+    runs: found.map((one) => one.trace.rounds),
+    pin: tworunslink.fromQuery(host.address.read()),
+    views: [],
+    texts: [],
+  };
   page.unlike = tworunslink.differences(...page.runs.map((rounds) => tworunslink.tokens(rounds).map((t) => t.text)));
-  main.append(h("div", { className: "wb-tworuns" }, heads(page), differing(page), figures(page), clock(page), texts(page), stages(page)));
+  main.append(
+    h(
+      "div",
+      { className: "wb-tworuns" },
+      heads(page),
+      differing(page),
+      figures(page),
+      clock(page),
+      texts(page),
+      stages(page),
+    ),
+  );
   await fill(page);
   show(page, page.pin, false);
   el.dataset.drawn = "true";
@@ -46,15 +77,45 @@ function heads({ host, names, found }) {
   const one = (i) => {
     const { header, rounds } = found[i].trace, picture = header.pictures?.[0]?.url;
     const open = h("a", { href: address.run(host.base, names[i]) }, names[i]);
-    const facts = [memory.inForce({ header, rounds: rounds.slice(0, 1) }).method, header.target, header.drafter, pagehead.when(header.created)].filter(Boolean).join(" · ");
-    return h("div", { className: "wb-pairhead" }, h("b", { className: "wb-side-name" }, SIDES[i]), h("div", {}, open, h("small", {}, facts)), ...(picture?.startsWith("data:image/png;base64,") ? [h("img", { src: picture, alt: `The picture of run ${SIDES[i]}` })] : []));
+    const facts = [
+      memory.inForce({ header, rounds: rounds.slice(0, 1) }).method,
+      header.target,
+      header.drafter,
+      pagehead.when(header.created),
+    ]
+      .filter(Boolean)
+      .join(" · ");
+    return h(
+      "div",
+      { className: "wb-pairhead" },
+      h("b", { className: "wb-side-name" }, SIDES[i]),
+      h("div", {}, open, h("small", {}, facts)),
+      ...(picture?.startsWith("data:image/png;base64,")
+        ? [h("img", { src: picture, alt: `The picture of run ${SIDES[i]}` })]
+        : []),
+    );
   };
   return h("div", { className: "wb-sides" }, one(0), one(1));
 }
 
 function table(h, head, rows) {
   const cells = (row, tag) => row.map((text, i) => h(i ? tag : "th", i ? {} : { scope: "row" }, text));
-  const scroll = h("div", { className: "wb-scroll", tabIndex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows.map(({ cells: row, differs }) => h("tr", { className: differs ? "is-unlike" : "" }, ...cells(row, "td"))))));
+  const scroll = h(
+    "div",
+    { className: "wb-scroll", tabIndex: 0 },
+    h(
+      "table",
+      {},
+      h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))),
+      h(
+        "tbody",
+        {},
+        ...rows.map(({ cells: row, differs }) =>
+          h("tr", { className: differs ? "is-unlike" : "" }, ...cells(row, "td")),
+        ),
+      ),
+    ),
+  );
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", head[0]);
   return scroll;
@@ -62,14 +123,47 @@ function table(h, head, rows) {
 
 /** Settings that differ, and how many do not. */
 function differing({ found }) {
-  const rows = tworunslink.settings(...found.map((one) => one.trace.header)), unlike = rows.filter((row) => row.differs), alike = rows.filter((row) => !row.differs);
-  const same = h("details", {}, h("summary", {}, `${alike.length} settings are the same`), table(h, ["setting", "both"], alike.map((row) => ({ cells: [row.name, row.values[0]], differs: false }))));
-  return card(h, "Settings", unlike.length ? "what differs" : "nothing differs", ...(unlike.length ? [table(h, ["setting", ...SIDES], unlike.map((row) => ({ cells: [row.name, ...row.values], differs: true })))] : []), ...(alike.length ? [same] : []));
+  const rows = tworunslink.settings(...found.map((one) => one.trace.header)),
+    unlike = rows.filter((row) => row.differs),
+    alike = rows.filter((row) => !row.differs);
+  const same = h(
+    "details",
+    {},
+    h("summary", {}, `${alike.length} settings are the same`),
+    table(
+      h,
+      ["setting", "both"],
+      alike.map((row) => ({ cells: [row.name, row.values[0]], differs: false })),
+    ),
+  );
+  return card(
+    h,
+    "Settings",
+    unlike.length ? "what differs" : "nothing differs",
+    ...(unlike.length
+      ? [
+          table(
+            h,
+            ["setting", ...SIDES],
+            unlike.map((row) => ({ cells: [row.name, ...row.values], differs: true })),
+          ),
+        ]
+      : []),
+    ...(alike.length ? [same] : []),
+  );
 }
 
 function figures({ found }) {
   const [a, b] = found.map((one) => one.figures), words = found[0].definitions;
-  const rows = Object.keys(a).map((name) => ({ cells: [words[name]?.[0] ?? name.replaceAll("_", " "), tworunslink.figure(name, a[name]), tworunslink.figure(name, b[name]), tworunslink.difference(name, a[name], b[name])], differs: a[name] !== b[name] }));
+  const rows = Object.keys(a).map((name) => ({
+    cells: [
+      words[name]?.[0] ?? name.replaceAll("_", " "),
+      tworunslink.figure(name, a[name]),
+      tworunslink.figure(name, b[name]),
+      tworunslink.difference(name, a[name], b[name]),
+    ],
+    differs: a[name] !== b[name],
+  }));
   return card(h, "Figures", "as recorded; one run each", table(h, ["figure", ...SIDES, "B beside A"], rows));
 }
 
@@ -93,7 +187,11 @@ function texts(page) {
   const one = (side) => {
     const box = h("div", { className: "wb-pairtext", tabIndex: 0 }), missing = side ? unlike.b : unlike.a;
     tworunslink.tokens(runs[side]).forEach((t, i) => {
-      const span = h("span", { className: `wb-token is-${t.kind}${missing.has(i) ? " is-unlike" : ""}` }, ribbon.visibleText(t.text));
+      const span = h(
+        "span",
+        { className: `wb-token is-${t.kind}${missing.has(i) ? " is-unlike" : ""}` },
+        ribbon.visibleText(t.text),
+      );
       Object.assign(span.dataset, { round: t.round, token: t.token });
       if (missing.has(i)) span.title = "not in the other text";
       box.append(span);
@@ -107,7 +205,10 @@ function texts(page) {
     page.texts.push(box);
     return box;
   };
-  const same = unlike.first === null ? "the same text, token for token" : `they part at token ${unlike.first + 1}; ${unlike.a.size} and ${unlike.b.size} tokens are not in the other text${unlike.whole ? "" : ", which are too long to be set side by side: all after that place is marked"}`;
+  const same =
+    unlike.first === null
+      ? "the same text, token for token"
+      : `they part at token ${unlike.first + 1}; ${unlike.a.size} and ${unlike.b.size} tokens are not in the other text${unlike.whole ? "" : ", which are too long to be set side by side: all after that place is marked"}`;
   return card(h, "Texts", same, h("div", { className: "wb-sides" }, one(0), one(1)));
 }
 
@@ -115,7 +216,11 @@ function texts(page) {
 function stages(page) {
   const by = h("div", { className: "wb-modes" });
   for (const [name, words] of BY) {
-    const button = h("button", { type: "button", className: "wb-tool", onclick: () => show(page, { ...page.pin, by: name }) }, words);
+    const button = h(
+      "button",
+      { type: "button", className: "wb-tool", onclick: () => show(page, { ...page.pin, by: name }) },
+      words,
+    );
     button.dataset.by = name;
     by.append(button);
   }
@@ -125,20 +230,30 @@ function stages(page) {
   page.told = h("p", { className: "wb-pairtold" });
   page.told.setAttribute("role", "status");
   page.stages = SIDES.map(() => h("div", { className: "wb wb-lesson" }));
-  return h("div", { className: "wb-pairstages" }, h("div", { className: "wb-tworunslink" }, h("span", {}, "Linked by"), by, page.told), h("div", { className: "wb-sides" }, ...page.stages));
+  return h(
+    "div",
+    { className: "wb-pairstages" },
+    h("div", { className: "wb-tworunslink" }, h("span", {}, "Linked by"), by, page.told),
+    h("div", { className: "wb-sides" }, ...page.stages),
+  );
 }
 
 /** Live's own drawings of a round, once for each run. */
 async function fill(page) {
   const { host } = page;
   for (const [side, box] of page.stages.entries()) {
-    const view = await live.mount(box, { host: { theme: host.theme, sources: host.sources }, trace: page.found[side].trace, embed: true });
+    const view = await live.mount(box, {
+      host: { theme: host.theme, sources: host.sources },
+      trace: page.found[side].trace,
+      embed: true,
+    });
     page.views.push(view);
     for (const part of box.querySelectorAll(".wb-card, .wb-figures, .wb-scrub")) {
       const name = [...part.classList].find((c) => c.startsWith("wb-card-"))?.slice(8) ?? "";
       part.hidden = !CARDS.includes(name);
     }
-    for (const row of box.querySelectorAll(".wb-two, .wb-four")) row.dataset.open = [...row.children].filter((part) => !part.hidden).length;
+    for (const row of box.querySelectorAll(".wb-two, .wb-four"))
+      row.dataset.open = [...row.children].filter((part) => !part.hidden).length;
     const look = () => requestAnimationFrame(() => follow(page, side));
     for (const event of ["click", "keyup"]) box.addEventListener(event, look);
   }
@@ -147,7 +262,8 @@ async function fill(page) {
 /** Something was picked in the drawings of one run. */
 function follow(page, side) {
   const pin = page.views[side].selection.pin;
-  if (pin && pin !== page.pins?.[side]) show(page, { side, round: pin.round, token: pin.token ?? null, node: pin.node ?? null });
+  if (pin && pin !== page.pins?.[side])
+    show(page, { side, round: pin.round, token: pin.token ?? null, node: pin.node ?? null });
 }
 
 /** One step with the arrow keys. */
@@ -156,7 +272,10 @@ function walk(page, event, by, side = page.pin.side) {
   if (!step) return;
   event.preventDefault();
   const { runs } = page, at = page.at[side];
-  const to = by === "round" ? selection.stepRound(at, runs[side], step) : selection.stepToken(selection.complete(at, runs[side]), runs[side], step);
+  const to =
+    by === "round"
+      ? selection.stepRound(at, runs[side], step)
+      : selection.stepToken(selection.complete(at, runs[side]), runs[side], step);
   if (to) show(page, { side, round: to.round, token: by === "round" ? null : to.token });
 }
 
@@ -165,7 +284,8 @@ function show(page, wanted, write = true) {
   const { runs } = page, pin = { by: page.pin.by, ...wanted }, { side } = pin;
   if (!runs[side].length) return;
   pin.round = Math.min(pin.round, runs[side].length - 1);
-  const here = { round: pin.round, token: pin.token, node: pin.node ?? null }, there = tworunslink.counterpart(pin.by, here, runs[side], runs[1 - side]);
+  const here = { round: pin.round, token: pin.token, node: pin.node ?? null },
+    there = tworunslink.counterpart(pin.by, here, runs[side], runs[1 - side]);
   page.pin = { side, round: pin.round, token: pin.token, by: pin.by };
   page.at = side ? [there, here] : [here, there];
   page.pins = page.at.map((at) => at && { round: at.round, token: at.token, node: at.node ?? null });
@@ -176,15 +296,28 @@ function show(page, wanted, write = true) {
   });
   page.texts.forEach((box, i) => marked(box, page.at[i]));
   for (const button of page.by.children) button.setAttribute("aria-pressed", String(button.dataset.by === pin.by));
-  const said = page.at.map((at, i) => (at ? `${SIDES[i]}: round ${at.round + 1} of ${runs[i].length}` : `${SIDES[i]} recorded no round`)).join(" · ");
-  kit.write(page.told, there?.over ? `${said}. Run ${SIDES[1 - side]} had ended by then: its last round is shown.` : said);
+  const said = page.at
+    .map((at, i) => (at ? `${SIDES[i]}: round ${at.round + 1} of ${runs[i].length}` : `${SIDES[i]} recorded no round`))
+    .join(" · ");
+  kit.write(
+    page.told,
+    there?.over ? `${said}. Run ${SIDES[1 - side]} had ended by then: its last round is shown.` : said,
+  );
   clocks(page);
-  if (write) page.host.address.write(`${new URLSearchParams(page.names.map((name) => ["recorded", name]))}&${tworunslink.toQuery(page.pin)}`);
+  if (write)
+    page.host.address.write(
+      `${new URLSearchParams(page.names.map((name) => ["recorded", name]))}&${tworunslink.toQuery(page.pin)}`,
+    );
 }
 
 function clocks({ clock, clockNote, runs, found, at }) {
-  const said = (i) => `${found[i].figures.tokens} tokens · ${tworunslink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // the figure above, not another one
-  wallClock.render(clock, { traces: runs.map((rounds, i) => ({ name: `Run ${SIDES[i]}`, rounds, said: said(i) })), selection: { rounds: at.map((each) => each?.round) }, note: h("i") });
+  const said = (i) =>
+    `${found[i].figures.tokens} tokens · ${tworunslink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // the figure above, not another one
+  wallClock.render(clock, {
+    traces: runs.map((rounds, i) => ({ name: `Run ${SIDES[i]}`, rounds, said: said(i) })),
+    selection: { rounds: at.map((each) => each?.round) },
+    note: h("i"),
+  });
   kit.write(clockNote, "from the end of each prompt; draft, verify, and the overhead between");
 }
 

@@ -1,4 +1,5 @@
-/** What two runs have to do with each other: the place in one that a place in the other stands for, and what differs. Pure.
+/** What two runs have to do with each other: the place in one that a place in the other stands for, and what differs.
+ *  Pure.
  *
  *  A place is {round, token}: a round, and a token among those it emitted. */
 
@@ -7,9 +8,11 @@ export function tokens(rounds) {
   return rounds.flatMap((r, round) => r.emitted.map((e, token) => ({ round, token, text: e.text, kind: e.kind })));
 }
 
-/** Where a place is among all tokens of its run; the first of its round where no token is named, −1 where there is none. */
+/** Where a place is among all tokens of its run; the first of its round where no token is named, −1 where there is
+ *  none. */
 export function position(rounds, { round, token = null }) {
-  const before = rounds.slice(0, round).reduce((n, r) => n + r.emitted.length, 0), own = rounds[round]?.emitted.length ?? 0;
+  const before = rounds.slice(0, round).reduce((n, r) => n + r.emitted.length, 0),
+    own = rounds[round]?.emitted.length ?? 0;
   return rounds[round] && (own || token === null) ? before + Math.min(token ?? 0, Math.max(0, own - 1)) : -1;
 }
 
@@ -20,7 +23,8 @@ export function moment(rounds, round) {
 
 /** What the same is in the other run.
  *  @param {"token"|"round"|"time"} by  the same place of the text, the same round, or the same time on the clock
- *  @returns {{round: number, token: number|null, over: boolean}|null}  `over`: the other run had ended; null: it has no rounds */
+ *  @returns {{round: number, token: number|null, over: boolean}|null}  `over`: the other run had ended; null: it has no
+ *    rounds */
 export function counterpart(by, at, from, to) {
   if (!to.length || !from[at.round]) return null;
   const last = to.length - 1;
@@ -30,14 +34,17 @@ export function counterpart(by, at, from, to) {
     return { round: round < 0 ? last : round, token: null, over: round < 0 };
   }
   const all = tokens(to), i = position(from, at), found = all[Math.min(i, all.length - 1)];
-  return found ? { round: found.round, token: found.token, over: i >= all.length } : { round: last, token: null, over: true };
+  return found
+    ? { round: found.round, token: found.token, over: i >= all.length }
+    : { round: last, token: null, over: true };
 }
 
 const MOST = 1500; // tokens of each text that are set side by side one by one
 
 /** Which tokens of two texts are not in the other one, in order: what is left of each beside their longest common
- *  subsequence. @returns {{a: Set<number>, b: Set<number>, first: number|null, whole: boolean}}  `first`: place of the first
- *  difference, null where there is none; `whole`: false where the texts are so long that all after the first counts as different */
+ *  subsequence. @returns {{a: Set<number>, b: Set<number>, first: number|null, whole: boolean}}  `first`: place of the
+ *  first difference, null where there is none; `whole`: false where the texts are so long that all after the first
+ *  counts as different */
 export function differences(a, b) {
   let head = 0;
   while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
@@ -50,7 +57,11 @@ export function differences(a, b) {
 function apart(a, b) {
   const width = b.length + 1, best = new Uint16Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
-    for (let k = b.length - 1; k >= 0; k -= 1) best[i * width + k] = a[i] === b[k] ? best[(i + 1) * width + k + 1] + 1 : Math.max(best[(i + 1) * width + k], best[i * width + k + 1]);
+    for (let k = b.length - 1; k >= 0; k -= 1)
+      best[i * width + k] =
+        a[i] === b[k]
+          ? best[(i + 1) * width + k + 1] + 1
+          : Math.max(best[(i + 1) * width + k], best[i * width + k + 1]);
   }
   const left = [], right = [];
   let i = 0, k = 0;
@@ -64,15 +75,28 @@ function apart(a, b) {
 
 /** Settings of two runs, those that differ first. @returns {{name: string, values: string[], differs: boolean}[]} */
 export function settings(a, b) {
-  const flat = ({ target, drafter, method, seed, max_new_tokens, prompt, dtype, device, hardware, params }) =>
-    ({ target, drafter, method, ...params, seed, "max new tokens": max_new_tokens, prompt, "number format": dtype, device, machine: hardware });
+  const flat = ({ target, drafter, method, seed, max_new_tokens, prompt, dtype, device, hardware, params }) => ({
+    target,
+    drafter,
+    method,
+    ...params,
+    seed,
+    "max new tokens": max_new_tokens,
+    prompt,
+    "number format": dtype,
+    device,
+    machine: hardware,
+  });
   const [one, other] = [flat(a), flat(b)], names = [...new Set([...Object.keys(one), ...Object.keys(other)])];
   const words = (value) => (value === undefined || value === null || value === "" ? "–" : `${value}`);
-  const rows = names.map((name) => ({ name: name.replaceAll("_", " "), values: [words(one[name]), words(other[name])] })).map((row) => ({ ...row, differs: row.values[0] !== row.values[1] }));
+  const rows = names
+    .map((name) => ({ name: name.replaceAll("_", " "), values: [words(one[name]), words(other[name])] }))
+    .map((row) => ({ ...row, differs: row.values[0] !== row.values[1] }));
   return [...rows.filter((row) => row.differs), ...rows.filter((row) => !row.differs)];
 }
 
-const SHARES = new Set(["acceptance_rate", "draft_utilisation", "overhead_share"]), COUNTS = new Set(["tokens", "rounds"]);
+const SHARES = new Set(["acceptance_rate", "draft_utilisation", "overhead_share"]),
+  COUNTS = new Set(["tokens", "rounds"]);
 
 /** A figure in words. @param {number|null} value */
 export function figure(name, value) {
@@ -92,8 +116,14 @@ export function difference(name, a, b) {
 
 /** What an address pins. @returns {{side: number, round: number, token: number|null, by: string}} */
 export function fromQuery(search) {
-  const query = new URLSearchParams(search), number = (name) => (/^\d{1,7}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
-  return { side: query.get("side") === "2" ? 1 : 0, round: Math.max(0, (number("round") ?? 1) - 1), token: number("token"), by: ["token", "round", "time"].includes(query.get("by")) ? query.get("by") : "token" };
+  const query = new URLSearchParams(search),
+    number = (name) => (/^\d{1,7}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
+  return {
+    side: query.get("side") === "2" ? 1 : 0,
+    round: Math.max(0, (number("round") ?? 1) - 1),
+    token: number("token"),
+    by: ["token", "round", "time"].includes(query.get("by")) ? query.get("by") : "token",
+  };
 }
 
 /** The query of what is pinned. */

@@ -1,8 +1,23 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { counterpart, difference, differences, figure, fromQuery, position, settings, toQuery, tokens } from "./tworunslink.js";
+import {
+  counterpart,
+  difference,
+  differences,
+  figure,
+  fromQuery,
+  position,
+  settings,
+  toQuery,
+  tokens,
+} from "./tworunslink.js";
 
-const run = (...sizes) => sizes.map((n, i) => ({ started_s: 1 + i, seconds: 0.5, emitted: Array.from({ length: n }, (_, k) => ({ text: `${i}.${k}`, kind: "accepted" })) }));
+const run = (...sizes) =>
+  sizes.map((n, i) => ({
+    started_s: 1 + i,
+    seconds: 0.5,
+    emitted: Array.from({ length: n }, (_, k) => ({ text: `${i}.${k}`, kind: "accepted" })),
+  }));
 
 test("a token stands for the one at its place of the text, in whatever round that was", () => {
   const a = run(3, 2, 1), b = run(1, 1, 4);
@@ -16,7 +31,14 @@ test("a token stands for the one at its place of the text, in whatever round tha
 test("a run that ended earlier stands at its end, and says so", () => {
   const long = run(2, 2, 2), short = run(2);
   for (const by of ["token", "round", "time"]) {
-    assert.deepEqual([counterpart(by, { round: 2, token: 1 }, long, short).round, counterpart(by, { round: 2, token: 1 }, long, short).over], [0, true], by);
+    assert.deepEqual(
+      [
+        counterpart(by, { round: 2, token: 1 }, long, short).round,
+        counterpart(by, { round: 2, token: 1 }, long, short).over,
+      ],
+      [0, true],
+      by,
+    );
     assert.equal(counterpart(by, { round: 0, token: 0 }, short, long).over, false, by);
   }
   assert.equal(counterpart("token", { round: 0 }, long, []), null);
@@ -38,18 +60,51 @@ test("what differs is what is left beside the longest common part", () => {
 });
 
 test("settings that differ come first; those that only one has differ", () => {
-  const header = { target: "t", drafter: null, method: "a", seed: 0, max_new_tokens: 8, prompt: "p", dtype: "float32", device: "cpu", hardware: "m", params: { depth: 4 } };
+  const header = {
+    target: "t",
+    drafter: null,
+    method: "a",
+    seed: 0,
+    max_new_tokens: 8,
+    prompt: "p",
+    dtype: "float32",
+    device: "cpu",
+    hardware: "m",
+    params: { depth: 4 },
+  };
   const rows = settings(header, { ...header, method: "b", params: { depth: 4, width: 2 } });
-  assert.deepEqual(rows.filter((row) => row.differs).map((row) => [row.name, ...row.values]), [["method", "a", "b"], ["width", "–", "2"]]);
+  assert.deepEqual(
+    rows.filter((row) => row.differs).map((row) => [row.name, ...row.values]),
+    [
+      ["method", "a", "b"],
+      ["width", "–", "2"],
+    ],
+  );
   assert.deepEqual(rows.slice(0, 2).map((row) => row.differs), [true, true]);
 });
 
 test("figures and their differences carry what they are", () => {
-  assert.deepEqual([figure("tau", 2.345), figure("acceptance_rate", 0.5), figure("rounds", 7), figure("tau", null)], ["2.35", "50.0 %", "7", "–"], "counts are whole");
-  assert.deepEqual([difference("acceptance_rate", 0.5, 0.4), difference("tau", 2, 3), difference("rounds", 4, 4), difference("tau", null, 1)], ["−10.0 points", "+1.00 (1.50 ×)", "the same", "–"]);
+  assert.deepEqual(
+    [figure("tau", 2.345), figure("acceptance_rate", 0.5), figure("rounds", 7), figure("tau", null)],
+    ["2.35", "50.0 %", "7", "–"],
+    "counts are whole",
+  );
+  assert.deepEqual(
+    [
+      difference("acceptance_rate", 0.5, 0.4),
+      difference("tau", 2, 3),
+      difference("rounds", 4, 4),
+      difference("tau", null, 1),
+    ],
+    ["−10.0 points", "+1.00 (1.50 ×)", "the same", "–"],
+  );
 });
 
 test("what is pinned is read as it was written; nonsense is the beginning", () => {
-  for (const pin of [{ side: 1, round: 4, token: 2, by: "time" }, { side: 0, round: 0, token: null, by: "token" }]) assert.deepEqual(fromQuery(toQuery(pin)), pin);
+  for (const pin of [
+    { side: 1, round: 4, token: 2, by: "time" },
+    { side: 0, round: 0, token: null, by: "token" },
+  ])
+    assert.deepEqual(fromQuery(toQuery(pin)), pin);
   assert.deepEqual(fromQuery("round=-3&token=x&side=9&by=moon"), { side: 0, round: 0, token: null, by: "token" });
 });

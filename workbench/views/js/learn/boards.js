@@ -1,11 +1,21 @@
-/** The boards on the methods page: each method's promise beside its evidence, each paper's claim beside what was measured
- *  here. Both are generated; this only shows them, what failed as plainly as what held. */
+/** The boards on the methods page: each method's promise beside its evidence, each paper's claim beside what was
+ *  measured here. Both are generated; this only shows them, what failed as plainly as what held. */
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 
-const SIGNS = { shown: "✓", broken: "✕", unproven: "?", "no promise": "–", "reproduced in size": "✓", "reproduced in direction": "↗", "not reproduced": "✕", "not measurable here": "–", "not measured yet": "?" };
+const SIGNS = {
+  shown: "✓",
+  broken: "✕",
+  unproven: "?",
+  "no promise": "–",
+  "reproduced in size": "✓",
+  "reproduced in direction": "↗",
+  "not reproduced": "✕",
+  "not measurable here": "–",
+  "not measured yet": "?",
+};
 const three = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : v.toPrecision(3));
 
 /** A goodness-of-fit test in words. Pure. */
@@ -22,7 +32,9 @@ export function paperFigure({ low, high, neutral }) {
 
 /** The measured figure with its interval. Pure. */
 export function hereFigure(measured) {
-  return measured ? `${three(measured.value)} (${three(measured.low)}–${three(measured.high)}, n = ${measured.n})` : "–";
+  return measured
+    ? `${three(measured.value)} (${three(measured.low)}–${three(measured.high)}, n = ${measured.n})`
+    : "–";
 }
 
 /** How many rows of each kind there are, in words. Pure. */
@@ -32,12 +44,16 @@ export function tally(rows, key) {
   return [...counts].map(([word, n]) => `${n} ${word}`).join(", ");
 }
 
-/** Put both boards into the page. @param {{m: object, host: object, main: HTMLElement}} page @param {HTMLElement} body @param {HTMLElement} contents */
+/** Put both boards into the page. @param {{m: object, host: object, main: HTMLElement}} page @param {HTMLElement} body
+ *  @param {HTMLElement} contents */
 export async function add(page, body, contents) {
   const { host, main } = page;
   const found = await pagehead.ask(main, { host }, "boards");
   if (!found) return;
-  const anchors = [["exactness", "Exactness"], ["claims", "Claims"]].map(([id, word]) => h("a", { href: pagehead.place(id) }, word));
+  const anchors = [
+    ["exactness", "Exactness"],
+    ["claims", "Claims"],
+  ].map(([id, word]) => h("a", { href: pagehead.place(id) }, word));
   contents.append(...anchors);
   body.append(exactness(found.exactness), claims(found.claims));
   for (const row of found.exactness) mark(body, row, h);
@@ -45,7 +61,9 @@ export async function add(page, body, contents) {
 
 /** The standing of a method beside its promise on its card. */
 function mark(body, row, h) {
-  const promise = [...body.querySelectorAll(".wb-method")].find((x) => x.dataset.method === row.method)?.querySelector(".wb-promised");
+  const promise = [...body.querySelectorAll(".wb-method")]
+    .find((x) => x.dataset.method === row.method)
+    ?.querySelector(".wb-promised");
   promise?.after(" ", standing(row.standing, h));
 }
 
@@ -56,21 +74,57 @@ function standing(word, h) {
 }
 
 function board(id, title, about, head, rows) {
-  const scroll = h("div", { className: "wb-scroll", tabIndex: 0 }, h("table", { className: "wb-board" }, h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", {}, ...rows)));
-  for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.head = head[i])); // a phone shows them one below the other
+  const scroll = h(
+    "div",
+    { className: "wb-scroll", tabIndex: 0 },
+    h(
+      "table",
+      { className: "wb-board" },
+      h("thead", {}, h("tr", {}, ...head.map((word) => h("th", { scope: "col" }, word)))),
+      h("tbody", {}, ...rows),
+    ),
+  );
+  // a phone shows them one below the other
+  for (const row of rows) [...row.children].forEach((cell, i) => (cell.dataset.head = head[i]));
   kit.set(scroll, { role: "region", "aria-label": title });
-  return h("section", { className: "wb-card", id }, h("h2", {}, title), h("p", { className: "wb-about" }, about), scroll);
+  return h(
+    "section",
+    { className: "wb-card", id },
+    h("h2", {}, title),
+    h("p", { className: "wb-about" }, about),
+    scroll,
+  );
 }
 
 function exactness(rows) {
   const cell = (...given) => h("td", {}, ...given);
-  const line = (row) => h("tr", {},
-    h("th", { scope: "row" }, row.title, h("small", {}, row.promise)), cell(standing(row.standing, h)),
-    cell(row.greedy ? `${row.greedy.equal} of ${row.greedy.tried} texts equal` : "–", row.greedy ? h("small", {}, `${row.greedy.prompts} prompts and parameter corners on ${row.target}, ${row.greedy.families} model families`) : ""),
-    cell(...(row.laws.length ? row.laws.map((law) => h("small", {}, lawWords(law))) : [row.lacks || "–"])),
-    cell(row.date ? `${row.date}, ${row.commit}` : "–", h("small", {}, h("code", {}, row.command))));
+  const line = (row) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, row.title, h("small", {}, row.promise)),
+      cell(standing(row.standing, h)),
+      cell(
+        row.greedy ? `${row.greedy.equal} of ${row.greedy.tried} texts equal` : "–",
+        row.greedy
+          ? h(
+              "small",
+              {},
+              `${row.greedy.prompts} prompts and parameter corners on ${row.target}, ${row.greedy.families} model families`,
+            )
+          : "",
+      ),
+      cell(...(row.laws.length ? row.laws.map((law) => h("small", {}, lawWords(law))) : [row.lacks || "–"])),
+      cell(row.date ? `${row.date}, ${row.commit}` : "–", h("small", {}, h("code", {}, row.command))),
+    );
   const about = `What each method promises, and the evidence: greedy text compared with Hugging Face's generate token for token in float64, sampled tokens compared with the target's exact joint law. ${tally(rows, "standing")}. A method without evidence is unproven.`;
-  return board("exactness", "Exactness board", about, ["method, promise", "standing", "greedy", "sampling", "made, and how to make it again"], rows.map(line));
+  return board(
+    "exactness",
+    "Exactness board",
+    about,
+    ["method, promise", "standing", "greedy", "sampling", "made, and how to make it again"],
+    rows.map(line),
+  );
 }
 
 /** The columns of a claim: on the bundled models, then elsewhere. Pure. */
@@ -81,20 +135,41 @@ export function columns(row) {
 /** What stands under the verdict of one column, line by line. Pure. */
 export function columnLines(row, column) {
   const lacks = row.lacks ? `lacks ${row.lacks}` : column.lacking;
-  const made = column.date ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; load ${column.load}` : ""}` : "";
+  const made = column.date
+    ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; load ${column.load}` : ""}`
+    : "";
   return [column.measured?.setting, lacks, made, column.why && `Why: ${column.why}`].filter(Boolean);
 }
 
 function claims(rows) {
   const cell = (...given) => h("td", {}, ...given);
-  const measured = (row) => (column) => cell(standing(column.verdict, h), column.measured ? h("div", {}, hereFigure(column.measured)) : "", ...columnLines(row, column).map((line) => h("small", {}, line)));
+  const measured = (row) => (column) =>
+    cell(
+      standing(column.verdict, h),
+      column.measured ? h("div", {}, hereFigure(column.measured)) : "",
+      ...columnLines(row, column).map((line) => h("small", {}, line)),
+    );
   const line = (row) => h("tr", {},
     h("th", { scope: "row" }, row.method, h("small", {}, row.quantity)),
     cell(paperFigure(row), h("small", {}, row.setting), h("small", {}, row.source)),
     ...columns(row).map(measured(row)),
     cell(h("code", {}, row.command), row.timed ? h("small", {}, "timed: on an idle machine") : ""));
-  const others = rows.length ? rows[0].elsewhere.map((column, i) => `; on ${column.target}: ${tally(rows.map((row) => row.elsewhere[i]), "verdict")}`) : [];
+  const others = rows.length
+    ? rows[0].elsewhere.map(
+        (column, i) =>
+          `; on ${column.target}: ${tally(
+            rows.map((row) => row.elsewhere[i]),
+            "verdict",
+          )}`,
+      )
+    : [];
   const about = `What each paper claims, beside what is measured here. The verdict is computed: in size within a quarter of the paper's range, in direction if the whole 95 % interval lies on the paper's side. On the bundled models: ${tally(rows, "verdict")}${others.join("")}.`;
   const heads = rows.length ? rows[0].elsewhere.map((column) => `on ${column.target}`) : [];
-  return board("claims", "Claims board", about, ["method, quantity", "the paper", "on the bundled models", ...heads, "measure it"], rows.map(line));
+  return board(
+    "claims",
+    "Claims board",
+    about,
+    ["method, quantity", "the paper", "on the bundled models", ...heads, "measure it"],
+    rows.map(line),
+  );
 }

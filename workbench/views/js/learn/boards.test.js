@@ -12,8 +12,24 @@ test("figures of paper and here in words", () => {
 });
 
 test("a claim has a column a target: its setting, what it lacks, when it was made, why it is not reproduced", () => {
-  const here = { measured: { setting: "toys" }, lacking: "", date: "today", commit: "abc", machine: "two cores", load: 0.5, why: "wrong scale: toys" };
-  const there = { measured: null, lacking: "no medusa heads for smollm2 yet", date: "", commit: "", machine: "", load: null, why: "" };
+  const here = {
+    measured: { setting: "toys" },
+    lacking: "",
+    date: "today",
+    commit: "abc",
+    machine: "two cores",
+    load: 0.5,
+    why: "wrong scale: toys",
+  };
+  const there = {
+    measured: null,
+    lacking: "no medusa heads for smollm2 yet",
+    date: "",
+    commit: "",
+    machine: "",
+    load: null,
+    why: "",
+  };
   const row = { ...here, lacks: "", timed: true, elsewhere: [there] };
   assert.deepEqual(columns(row), [row, there]);
   assert.deepEqual(columnLines(row, row), ["toys", "today, abc; two cores; load 0.5", "Why: wrong scale: toys"]);
@@ -22,9 +38,20 @@ test("a claim has a column a target: its setting, what it lacks, when it was mad
 });
 
 test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
-  const law = { name: "two tokens", verdict: "pass", statistic: 20.51, freedom: 19, p_value: 0.364, runs: 1000, total_variation: 0.02 };
+  const law = {
+    name: "two tokens",
+    verdict: "pass",
+    statistic: 20.51,
+    freedom: 19,
+    p_value: 0.364,
+    runs: 1000,
+    total_variation: 0.02,
+  };
   assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees), p = 0.36, 1000 runs");
-  assert.equal(lawWords({ ...law, tests: 4 }), "two tokens: χ² 20.5 (19 degrees), p = 0.36, the worst of 4 settings, 1000 runs");
+  assert.equal(
+    lawWords({ ...law, tests: 4 }),
+    "two tokens: χ² 20.5 (19 degrees), p = 0.36, the worst of 4 settings, 1000 runs",
+  );
   assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
 });
 
@@ -37,15 +64,42 @@ test("a card says in how many points its method differs from the paper, and each
   const [summary, list] = differences({ differs: ["No <b>norm</b>.", "Fewer nodes."] }, h).children;
   assert.deepEqual(summary.children, ["Differs from the paper in 2 points"]);
   assert.deepEqual(list.children.map((item) => item.children), [["No <b>norm</b>."], ["Fewer nodes."]]);
-  assert.deepEqual(differences({ differs: ["Fewer nodes."] }, h).children[0].children, ["Differs from the paper in one point"]);
+  assert.deepEqual(differences({ differs: ["Fewer nodes."] }, h).children[0].children, [
+    "Differs from the paper in one point",
+  ]);
   assert.equal(differences({ differs: [] }, h), "");
 });
 
 test("the matrix has a column a target, and one reason where one explains all", () => {
-  const columns = [{ target: "text", drafter: "small" }, { target: "text", drafter: null }, { target: "seeing", drafter: "eye" }, { target: "seeing", drafter: null }];
-  const [text, seeing] = byTarget(columns, ["reads text only.", "No draft model. reads text only.", "", "No draft model."]);
-  assert.deepEqual(text, { target: "text", on: [], off: [{ reason: "reads text only.", with: ["small", "no draft model"] }], all: true });
-  assert.deepEqual(seeing, { target: "seeing", on: ["eye"], off: [{ reason: "No draft model.", with: ["no draft model"] }], all: false });
+  const columns = [
+    { target: "text", drafter: "small" },
+    { target: "text", drafter: null },
+    { target: "seeing", drafter: "eye" },
+    { target: "seeing", drafter: null },
+  ];
+  const [text, seeing] = byTarget(columns, [
+    "reads text only.",
+    "No draft model. reads text only.",
+    "",
+    "No draft model.",
+  ]);
+  assert.deepEqual(text, {
+    target: "text",
+    on: [],
+    off: [{ reason: "reads text only.", with: ["small", "no draft model"] }],
+    all: true,
+  });
+  assert.deepEqual(seeing, {
+    target: "seeing",
+    on: ["eye"],
+    off: [{ reason: "No draft model.", with: ["no draft model"] }],
+    all: false,
+  });
   assert.equal(byTarget(columns, ["a", "b", "", ""])[0].off.length, 2, "reasons that differ are both said");
-  assert.deepEqual(byTarget(columns, ["", "", "", ""])[1], { target: "seeing", on: ["eye", "no draft model"], off: [], all: true });
+  assert.deepEqual(byTarget(columns, ["", "", "", ""])[1], {
+    target: "seeing",
+    on: ["eye", "no draft model"],
+    off: [],
+    all: true,
+  });
 });

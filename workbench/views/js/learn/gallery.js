@@ -1,4 +1,5 @@
-/** The gallery: one card for each recorded generation and each kept run; everything on it was computed from the trace. */
+/** The gallery: one card for each recorded generation and each kept run; everything on it was computed from the
+ *  trace. */
 
 import * as copying from "../shared/copying.js";
 import * as exports from "../shared/exports.js";
@@ -9,34 +10,75 @@ import * as ribbon from "../shared/ribbon.js";
 
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
-  const main = pagehead.build(el, { host, current: "Gallery", about: "Recorded generations, one for each method. They play without a model; fork one to run its settings yourself." });
+  const main = pagehead.build(el, {
+    host,
+    current: "Gallery",
+    about:
+      "Recorded generations, one for each method. They play without a model; fork one to run its settings yourself.",
+  });
   const entries = await pagehead.ask(main, { host }, "recordings");
-  if (entries?.length === 0) main.append(h("p", { className: "wb-empty" }, "There are no recordings here yet. Make them with: workbench record"));
+  if (entries?.length === 0)
+    main.append(
+      h("p", { className: "wb-empty" }, "There are no recordings here yet. Make them with: workbench record"),
+    );
   if (entries) main.append(h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, host, main))));
   copying.listen(main);
   await gallerykept.mount(main, { host, card: (entry, more) => card(entry, host, main, more) });
   el.dataset.ready = "true";
 }
 
-function card(entry, host, main, { badge = "RECORDED", href = pagehead.liveLink(host.base, { recorded: entry.name }), form = null, actions = [] } = {}) {
+function card(
+  entry,
+  host,
+  main,
+  { badge = "RECORDED", href = pagehead.liveLink(host.base, { recorded: entry.name }), form = null, actions = [] } = {},
+) {
   const f = entry.figures;
   const title = h("h2", {}, h("code", {}, entry.name));
   const badges = h("span", { className: "wb-badges" }, h("span", { className: "wb-badge" }, h("i"), badge));
   if (entry.simulation) badges.append(h("span", { className: "wb-badge is-simulation" }, "SIMULATION"));
   const open = h("a", { className: "wb-button is-main", href }, "Open");
-  const fork = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, pagehead.settingsOf(entry)) }, "Fork settings");
+  const fork = h(
+    "a",
+    { className: "wb-button", href: pagehead.liveLink(host.base, pagehead.settingsOf(entry)) },
+    "Fork settings",
+  );
   const load = h("button", { type: "button", className: "wb-button" }, "Download");
-  for (const [part, does] of [[open, "Open"], [fork, "Fork the settings of"], [load, "Download the trace of"]]) part.setAttribute("aria-label", `${does} ${entry.name}`);
+  for (const [part, does] of [
+    [open, "Open"],
+    [fork, "Fork the settings of"],
+    [load, "Download the trace of"],
+  ])
+    part.setAttribute("aria-label", `${does} ${entry.name}`);
   load.addEventListener("click", async () => {
     const trace = await pagehead.ask(main, { host }, "recording", { name: entry.name });
     if (trace) exports.save(exports.fileName(trace.header, "jsonl"), exports.jsonLines(trace), "application/jsonl");
   });
-  const copy = copying.button(async () => copying.textOf(await pagehead.ask(main, { host }, "recording", { name: entry.name })), `the text of ${entry.name}`, "wb-button");
-  return h("article", { className: "wb-card wb-shelf" }, h("header", {}, title, badges), preview(entry),
-    h("div", { className: "wb-shelffigures" }, figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
-      figure(h, f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`, f.tested ? `${f.accepted} of ${f.tested} tested` : "nothing drafted"),
-      figure(h, f.tokens, `tokens in ${f.rounds} rounds`)),
-    facts(h, settings(entry, pagehead)), ...(form ? [form] : []), h("div", { className: "wb-actions" }, open, fork, load, copy, ...actions));
+  const copy = copying.button(
+    async () => copying.textOf(await pagehead.ask(main, { host }, "recording", { name: entry.name })),
+    `the text of ${entry.name}`,
+    "wb-button",
+  );
+  return h(
+    "article",
+    { className: "wb-card wb-shelf" },
+    h("header", {}, title, badges),
+    preview(entry),
+    h(
+      "div",
+      { className: "wb-shelffigures" },
+      figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
+      figure(
+        h,
+        f.acceptance_rate === null ? "–" : `${Math.round(100 * f.acceptance_rate)} %`,
+        f.tested ? `${f.accepted} of ${f.tested} tested` : "nothing drafted",
+      ),
+      figure(h, f.tokens, `tokens in ${f.rounds} rounds`),
+    ),
+    facts(h, settings(entry, pagehead)),
+    ...(form ? [form] : []),
+    h("div", { className: "wb-actions" }, open, fork, load, copy, ...actions),
+  );
 }
 
 function figure(h, value, label) {
@@ -55,11 +97,16 @@ function settings(entry, pagehead) {
 }
 
 function facts(h, rows) {
-  return h("dl", { className: "wb-shelffacts" }, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return h(
+    "dl",
+    { className: "wb-shelffacts" },
+    ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
 }
 
 function preview(entry) {
   const line = h("p", { className: "wb-preview" });
-  for (const [text, kind] of entry.preview) line.append(h("span", { className: `wb-token is-${kind}`, _raw: text }, ribbon.visibleText(text)));
+  for (const [text, kind] of entry.preview)
+    line.append(h("span", { className: `wb-token is-${kind}`, _raw: text }, ribbon.visibleText(text)));
   return line;
 }

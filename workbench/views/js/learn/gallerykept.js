@@ -10,8 +10,14 @@ const PIN = "wb-kept-pin";
  *  @param {Element} main  of the page  @param {{host: object, card: (entry: object, more: object) => Element}} given */
 export async function mount(main, { host, card }) {
   const ask = (name, request) => pagehead.ask(main, { host }, name, request);
-  const list = h("div", { className: "wb-gallery" }), found = h("p", { className: "wb-keptfound" }), more = h("button", { type: "button", className: "wb-button" }, "Show more");
-  const search = h("input", { type: "search", placeholder: "words  #tag  tau>=2", value: new URLSearchParams(location.search).get("search") ?? "" });
+  const list = h("div", { className: "wb-gallery" }),
+    found = h("p", { className: "wb-keptfound" }),
+    more = h("button", { type: "button", className: "wb-button" }, "Show more");
+  const search = h("input", {
+    type: "search",
+    placeholder: "words  #tag  tau>=2",
+    value: new URLSearchParams(location.search).get("search") ?? "",
+  });
   const pins = pinning(list, host);
   let shown = 0, asked = 0;
   found.setAttribute("role", "status");
@@ -35,7 +41,15 @@ export async function mount(main, { host, card }) {
     typing = setTimeout(() => show(0), 250);
   });
   more.addEventListener("click", () => show(shown));
-  const section = h("section", { id: "kept", className: "wb-kept" }, h("h2", {}, "Kept on this machine"), label, found, list, more);
+  const section = h(
+    "section",
+    { id: "kept", className: "wb-kept" },
+    h("h2", {}, "Kept on this machine"),
+    label,
+    found,
+    list,
+    more,
+  );
   main.append(section);
   if (location.hash === "#kept") section.scrollIntoView();
 }
@@ -43,7 +57,9 @@ export async function mount(main, { host, card }) {
 /** How many were found, in words. Pure. */
 export function words(total, search) {
   if (total) return total === 1 ? "One run" : `${total} runs`;
-  return search.trim() ? "No kept run fits." : "No run is kept yet: export ▾ → Keep in a view, or workbench generate --keep";
+  return search.trim()
+    ? "No kept run fits."
+    : "No run is kept yet: export ▾ → Keep in a view, or workbench generate --keep";
 }
 
 /** One run may be pinned; the others then have a link that shows them beside it. */
@@ -55,7 +71,8 @@ function pinning(list, host) {
       button.setAttribute("aria-pressed", String(mine));
       button.textContent = mine ? "Pinned" : "Pin";
       link.hidden = !pinned || mine;
-      if (!link.hidden) Object.assign(link, { href: addresses.run(host.base, pinned, id), textContent: `Compare with ${pinned}` });
+      if (!link.hidden)
+        Object.assign(link, { href: addresses.run(host.base, pinned, id), textContent: `Compare with ${pinned}` });
     }
   };
   const toggle = (id) => {
@@ -69,7 +86,9 @@ function pinning(list, host) {
 }
 
 function kept(run, ask, card, again, host, pins) {
-  const tags = h("input", { value: run.tags.join(", "), placeholder: "none" }), note = h("input", { value: run.note, placeholder: "none" }), said = h("small", {});
+  const tags = h("input", { value: run.tags.join(", "), placeholder: "none" }),
+    note = h("input", { value: run.note, placeholder: "none" }),
+    said = h("small", {});
   said.setAttribute("role", "status");
   const mark = async () => {
     const answer = await ask("mark", { id: run.id, tags: tags.value, note: note.value });
@@ -92,8 +111,24 @@ function kept(run, ask, card, again, host, pins) {
       await again();
     }
   });
-  const form = h("div", { className: "wb-keptmarks" }, h("label", {}, h("span", {}, "tags"), tags), h("label", {}, h("span", {}, "note"), note), said);
-  const address = addresses.run(host.base, run.id), pin = h("button", { type: "button", className: "wb-button", title: "Set this run beside another one", onclick: () => pins.toggle(run.id) }, "Pin");
+  const form = h(
+    "div",
+    { className: "wb-keptmarks" },
+    h("label", {}, h("span", {}, "tags"), tags),
+    h("label", {}, h("span", {}, "note"), note),
+    said,
+  );
+  const address = addresses.run(host.base, run.id),
+    pin = h(
+      "button",
+      {
+        type: "button",
+        className: "wb-button",
+        title: "Set this run beside another one",
+        onclick: () => pins.toggle(run.id),
+      },
+      "Pin",
+    );
   pin.setAttribute("aria-label", `Pin ${run.id}`);
   const beside = h("span", { className: "wb-keptpin" }, pin, h("a", { className: "wb-button", hidden: true }));
   beside.dataset.run = run.id;

@@ -14,7 +14,13 @@ import * as tree from "../live/tree.js";
 export function telling(rounds) {
   const branches = ({ nodes }) => new Set(nodes.parents).size < nodes.parents.length;
   const mixed = ({ nodes, path }) => path.length > 0 && path.length < nodes.parents.length;
-  return rounds.find((r) => mixed(r) && branches(r)) ?? rounds.find(mixed) ?? rounds.find((r) => r.path.length) ?? rounds[0] ?? null;
+  return (
+    rounds.find((r) => mixed(r) && branches(r)) ??
+    rounds.find(mixed) ??
+    rounds.find((r) => r.path.length) ??
+    rounds[0] ??
+    null
+  );
 }
 
 /** What a parameter may be, in words. Pure. */
@@ -32,39 +38,77 @@ export function range(spec) {
 export function byTarget(columns, reasons) {
   const named = (drafter) => (drafter ? drafter : "no draft model");
   return [...new Set(columns.map((c) => c.target))].map((target) => {
-    const mine = columns.map((c, i) => ({ ...c, reason: reasons[i] })).filter((c) => c.target === target), off = mine.filter((c) => c.reason);
+    const mine = columns.map((c, i) => ({ ...c, reason: reasons[i] })).filter((c) => c.target === target),
+      off = mine.filter((c) => c.reason);
     const root = off.find((c) => off.every((other) => other.reason.includes(c.reason)))?.reason, grouped = new Map();
     for (const c of off) {
       const reason = root ?? c.reason;
       grouped.set(reason, [...(grouped.get(reason) ?? []), named(c.drafter)]);
     }
-    return { target, on: mine.filter((c) => !c.reason).map((c) => named(c.drafter)), off: [...grouped].map(([reason, list]) => ({ reason, with: list })), all: off.length === 0 || off.length === mine.length };
+    return {
+      target,
+      on: mine.filter((c) => !c.reason).map((c) => named(c.drafter)),
+      off: [...grouped].map(([reason, list]) => ({ reason, with: list })),
+      all: off.length === 0 || off.length === mine.length,
+    };
   });
 }
 
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
-  const main = pagehead.build(el, { host, current: "Methods", about: "What each method does, what it promises, and what it takes. All of it comes from the registry that the engine runs from." });
+  const main = pagehead.build(el, {
+    host,
+    current: "Methods",
+    about:
+      "What each method does, what it promises, and what it takes. All of it comes from the registry that the engine runs from.",
+  });
   const wait = main.appendChild(h("p", { className: "wb-empty" }, "The backend is starting …"));
   const page = /** @type {any} */ ({ host, main });
   const found = await pagehead.ask(main, { host }, "methods");
   wait.remove();
   if (found) {
-    const list = h("nav", { className: "wb-contents" }, ...found.methods.map((x) => h("a", { href: pagehead.place(x.name) }, x.title)), h("a", { href: pagehead.place("runs") }, "What runs on what"), h("a", { href: pagehead.place("figures") }, "Figures"));
+    const list = h(
+      "nav",
+      { className: "wb-contents" },
+      ...found.methods.map((x) => h("a", { href: pagehead.place(x.name) }, x.title)),
+      h("a", { href: pagehead.place("runs") }, "What runs on what"),
+      h("a", { href: pagehead.place("figures") }, "Figures"),
+    );
     list.setAttribute("aria-label", "On this page");
-    const body = h("div", { className: "wb-methods" }, ...found.methods.map((x) => card(x, page)), matrix(), definitions(found.definitions, h));
+    const body = h(
+      "div",
+      { className: "wb-methods" },
+      ...found.methods.map((x) => card(x, page)),
+      matrix(),
+      definitions(found.definitions, h),
+    );
     main.append(h("div", { className: "wb-withcontents" }, list, body));
     const boards = methodcardsboards.add(page, body, list);
     el.dataset.ready = "true";
-    await Promise.all([...found.methods.filter((x) => found.recordings.includes(x.name)).map((x) => picture(x, page)), fill(page), boards]);
+    await Promise.all([
+      ...found.methods.filter((x) => found.recordings.includes(x.name)).map((x) => picture(x, page)),
+      fill(page),
+      boards,
+    ]);
     if (location.hash) main.querySelector(`[id="${CSS.escape(location.hash.slice(1))}"]`)?.scrollIntoView();
   }
   el.dataset.ready = "true";
   el.dataset.drawn = "true";
 
   function matrix() {
-    const made = h("section", { className: "wb-card", id: "runs" }, h("h2", {}, "What runs on what"), h("p", { className: "wb-about" }, "Methods by target and draft model, as this backend has them. Where a method cannot run, the reason stands in its place."));
-    page.matrix = made.appendChild(h("div", { className: "wb-scroll", tabIndex: 0 }, h("p", { className: "wb-empty" }, "Asking the backend …")));
+    const made = h(
+      "section",
+      { className: "wb-card", id: "runs" },
+      h("h2", {}, "What runs on what"),
+      h(
+        "p",
+        { className: "wb-about" },
+        "Methods by target and draft model, as this backend has them. Where a method cannot run, the reason stands in its place.",
+      ),
+    );
+    page.matrix = made.appendChild(
+      h("div", { className: "wb-scroll", tabIndex: 0 }, h("p", { className: "wb-empty" }, "Asking the backend …")),
+    );
     page.matrix.setAttribute("role", "region");
     page.matrix.setAttribute("aria-label", "Compatibility of methods and models");
     return made;
@@ -72,21 +116,60 @@ export async function mount(el, { host }) {
 }
 
 function card(method, { host }) {
-  const promise = h("span", { className: "wb-promised" }, method.promise), meaning = controls.PROMISES[method.promise]?.split(": ")[1];
+  const promise = h("span", { className: "wb-promised" }, method.promise),
+    meaning = controls.PROMISES[method.promise]?.split(": ")[1];
   const otherwise = controls.otherwise(method);
   promise.dataset.promise = method.promise;
-  const source = h("a", { className: "wb-paper", ...safe(method.source.url), target: "_blank", rel: "noopener" }, paper(method.source));
-  const run = h("a", { className: "wb-button is-main", href: pagehead.liveLink(host.base, { method: method.name }) }, "Run it");
-  const watch = h("a", { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: true }, "Watch the recording");
+  const source = h(
+    "a",
+    { className: "wb-paper", ...safe(method.source.url), target: "_blank", rel: "noopener" },
+    paper(method.source),
+  );
+  const run = h(
+    "a",
+    { className: "wb-button is-main", href: pagehead.liveLink(host.base, { method: method.name }) },
+    "Run it",
+  );
+  const watch = h(
+    "a",
+    { className: "wb-button", href: pagehead.liveLink(host.base, { recorded: method.name }), hidden: true },
+    "Watch the recording",
+  );
   run.setAttribute("aria-label", `Run ${method.title}`);
   watch.setAttribute("aria-label", `Watch the recording of ${method.title}`);
-  const words = h("div", {}, h("p", { className: "wb-idea" }, method.idea), h("p", { className: "wb-teaches" }, method.teaches),
+  const words = h(
+    "div",
+    {},
+    h("p", { className: "wb-idea" }, method.idea),
+    h("p", { className: "wb-teaches" }, method.teaches),
     method.formula ? h("p", { className: "wb-rule" }, method.formula) : "",
-    h("dl", { className: "wb-shelffacts" }, h("dt", {}, "promise"), h("dd", {}, promise, meaning ? `: ${meaning}` : "", otherwise && `; ${otherwise}`), h("dt", {}, "needs"), h("dd", {}, method.needed), h("dt", {}, "from"), h("dd", {}, source)),
-    differences(method, h), h("div", { className: "wb-actions" }, run, watch));
-  const drawing = h("figure", { className: "wb-picture", hidden: true }, h("div", { className: "wb-tree", tabIndex: 0 }), h("figcaption", {}));
+    h(
+      "dl",
+      { className: "wb-shelffacts" },
+      h("dt", {}, "promise"),
+      h("dd", {}, promise, meaning ? `: ${meaning}` : "", otherwise && `; ${otherwise}`),
+      h("dt", {}, "needs"),
+      h("dd", {}, method.needed),
+      h("dt", {}, "from"),
+      h("dd", {}, source),
+    ),
+    differences(method, h),
+    h("div", { className: "wb-actions" }, run, watch),
+  );
+  const drawing = h(
+    "figure",
+    { className: "wb-picture", hidden: true },
+    h("div", { className: "wb-tree", tabIndex: 0 }),
+    h("figcaption", {}),
+  );
   kit.set(drawing.firstChild, { role: "group", "aria-label": `A draft of ${method.title}` });
-  const made = h("section", { className: "wb-card wb-method", id: method.name }, h("h2", {}, method.title, " ", h("code", {}, method.name)), h("div", { className: "wb-methodbody" }, words, drawing), parameters(method.params, h));
+  const made = h(
+    "section",
+    { className: "wb-card wb-method", id: method.name },
+    h("h2", {}, method.title, " ", h("code", {}, method.name)),
+    h("div", { className: "wb-methodbody" }, words, drawing),
+    parameters(method.params, h),
+  );
   made.dataset.method = method.name;
   return made;
 }
@@ -97,7 +180,12 @@ export function differences(method, h) {
   if (!method.differs.length) return "";
   const points = method.differs.length === 1 ? "one point" : `${method.differs.length} points`;
   const words = h("summary", {}, `Differs from the paper in ${points}`);
-  return h("details", { className: "wb-differs" }, words, h("ul", {}, ...method.differs.map((each) => h("li", {}, each))));
+  return h(
+    "details",
+    { className: "wb-differs" },
+    words,
+    h("ul", {}, ...method.differs.map((each) => h("li", {}, each))),
+  );
 }
 
 /** Only addresses of the web become links. */
@@ -111,9 +199,26 @@ function paper({ title, authors, year, where }) {
 
 function parameters(specs, h) {
   if (!specs.length) return "";
-  const rows = specs.map((x) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, x.name)), h("td", {}, `${x.default}`), h("td", {}, range(x)), h("td", {}, x.doc)));
-  const head = h("tr", {}, ...["parameter", "default", "range", "what it does"].map((name) => h("th", { scope: "col" }, name)));
-  const scroll = h("div", { className: "wb-scroll" }, h("table", { className: "wb-params" }, h("thead", {}, head), h("tbody", {}, ...rows)));
+  const rows = specs.map((x) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, h("code", {}, x.name)),
+      h("td", {}, `${x.default}`),
+      h("td", {}, range(x)),
+      h("td", {}, x.doc),
+    ),
+  );
+  const head = h(
+    "tr",
+    {},
+    ...["parameter", "default", "range", "what it does"].map((name) => h("th", { scope: "col" }, name)),
+  );
+  const scroll = h(
+    "div",
+    { className: "wb-scroll" },
+    h("table", { className: "wb-params" }, h("thead", {}, head), h("tbody", {}, ...rows)),
+  );
   scroll.tabIndex = 0;
   return scroll;
 }
@@ -122,10 +227,19 @@ async function picture(method, { host, main }) {
   const trace = await pagehead.ask(main, { host }, "recording", { name: method.name });
   const round = trace && telling(trace.rounds);
   if (!round) return;
-  const box = [...main.querySelectorAll(".wb-method")].find((x) => x.dataset.method === method.name), figure = box.querySelector("figure");
+  const box = [...main.querySelectorAll(".wb-method")].find((x) => x.dataset.method === method.name),
+    figure = box.querySelector("figure");
   box.querySelector(".wb-actions a:last-child").hidden = figure.hidden = false;
   const before = trace.rounds[round.index - 1]?.emitted.at(-1)?.text ?? trace.header.prompt_text.at(-1) ?? "";
-  tree.render(figure.firstChild, { round, root: roles.word(before), node: null, empty: "", height: 300, textOf: ribbon.tokenText, wordsOf: (nodes) => ribbon.words(nodes, roles.word) });
+  tree.render(figure.firstChild, {
+    round,
+    root: roles.word(before),
+    node: null,
+    empty: "",
+    height: 300,
+    textOf: ribbon.tokenText,
+    wordsOf: (nodes) => ribbon.words(nodes, roles.word),
+  });
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   figure.lastChild.textContent = round.nodes.status.length
     ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`
@@ -136,15 +250,44 @@ async function fill({ host, main, matrix }) {
   const found = await pagehead.ask(main, { host }, "matrix");
   if (!found) return matrix.replaceChildren();
   const heads = byTarget(found.columns, found.columns.map(() => ""));
-  const head = ({ target, on }) => h("th", { scope: "col" }, target, h("small", {}, `with ${on.join(", ").replace(/, ([^,]*)$/, " or $1")}`));
-  const cell = ({ on, off, all }) => h("td", { className: on.length ? "is-on" : "is-off" },
-    ...(on.length ? [all ? "✓ runs" : on.length > off.flatMap((each) => each.with).length ? "✓ runs, except" : `✓ runs with ${on.join(", ")}`] : []),
-    ...off.map((each) => (all && off.length === 1 ? `✕ ${each.reason}` : h("small", {}, `✕ with ${each.with.join(", ")}: ${each.reason}`))));
-  const rows = found.rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.title), ...byTarget(found.columns, row.reasons).map(cell)));
-  matrix.replaceChildren(h("table", { className: "wb-matrix" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "method"), ...heads.map(head))), h("tbody", {}, ...rows)));
+  const head = ({ target, on }) =>
+    h("th", { scope: "col" }, target, h("small", {}, `with ${on.join(", ").replace(/, ([^,]*)$/, " or $1")}`));
+  const cell = ({ on, off, all }) =>
+    h(
+      "td",
+      { className: on.length ? "is-on" : "is-off" },
+      ...(on.length
+        ? [
+            all
+              ? "✓ runs"
+              : on.length > off.flatMap((each) => each.with).length
+                ? "✓ runs, except"
+                : `✓ runs with ${on.join(", ")}`,
+          ]
+        : []),
+      ...off.map((each) =>
+        all && off.length === 1 ? `✕ ${each.reason}` : h("small", {}, `✕ with ${each.with.join(", ")}: ${each.reason}`),
+      ),
+    );
+  const rows = found.rows.map((row) =>
+    h("tr", {}, h("th", { scope: "row" }, row.title), ...byTarget(found.columns, row.reasons).map(cell)),
+  );
+  matrix.replaceChildren(
+    h(
+      "table",
+      { className: "wb-matrix" },
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "method"), ...heads.map(head))),
+      h("tbody", {}, ...rows),
+    ),
+  );
 }
 
 function definitions(list, h) {
   const rows = list.flatMap((d) => [h("dt", {}, d.title, h("code", {}, d.name)), h("dd", {}, d.meaning)]);
-  return h("section", { className: "wb-card", id: "figures" }, h("h2", {}, "What the figures mean"), h("dl", { className: "wb-definitions" }, ...rows));
+  return h(
+    "section",
+    { className: "wb-card", id: "figures" },
+    h("h2", {}, "What the figures mean"),
+    h("dl", { className: "wb-definitions" }, ...rows),
+  );
 }

@@ -18,21 +18,40 @@ export function gain(a, k, c) {
 }
 
 /** Whether a pin is what the step asks for: one of its rounds, or one of its nodes that was meant itself. Pure.
- *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at  what it shows */
+ *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at
+ *    what it shows */
 export function reached(step, pin, at) {
   const meant = (pin.node ?? pin.token ?? null) !== null;
-  return step.rounds.includes(pin.round) || (meant && step.places.some(([round, node]) => round === at?.round && node === at?.node));
+  return (
+    step.rounds.includes(pin.round) ||
+    (meant && step.places.some(([round, node]) => round === at?.round && node === at?.node))
+  );
 }
 
 /** Draw the page. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
-  const main = pagehead.build(el, { host, current: "Learn", about: "Eight steps on recorded generations. Answer first, then look: each step is marked when you have found what it asks for." });
+  const main = pagehead.build(el, {
+    host,
+    current: "Learn",
+    about:
+      "Eight steps on recorded generations. Answer first, then look: each step is marked when you have found what it asks for.",
+  });
   const steps = await pagehead.ask(main, { host }, "steps");
-  if (steps?.length === 0) main.append(h("p", { className: "wb-empty" }, "The tour needs the recordings. Make them with: workbench record"));
+  if (steps?.length === 0)
+    main.append(h("p", { className: "wb-empty" }, "The tour needs the recordings. Make them with: workbench record"));
   if (steps?.length) {
-    const page = { host, main, steps, done: new Set(remembered(host).filter((name) => steps.some((s) => s.name === name))), answers: {}, traces: new Map(), at: 0 };
+    const page = {
+      host,
+      main,
+      steps,
+      done: new Set(remembered(host).filter((name) => steps.some((s) => s.name === name))),
+      answers: {},
+      traces: new Map(),
+      at: 0,
+    };
     build(page);
-    const asked = steps.findIndex((s) => s.name === location.hash.slice(1)), next = steps.findIndex((s) => !page.done.has(s.name));
+    const asked = steps.findIndex((s) => s.name === location.hash.slice(1)),
+      next = steps.findIndex((s) => !page.done.has(s.name));
     await open(page, asked >= 0 ? asked : Math.max(0, next));
     addEventListener("hashchange", () => {
       const to = steps.findIndex((s) => s.name === location.hash.slice(1));
@@ -52,8 +71,18 @@ function remembered(host) {
 
 function build(page) {
   const { main, steps } = page;
-  page.list = h("ol", { className: "wb-steps" }, ...steps.map((step, i) => h("li", {}, h("button", { type: "button", onclick: () => open(page, i) }, h("i"), h("span", {}, step.title)))));
-  page.reset = h("button", { type: "button", className: "wb-link wb-forget", onclick: () => forget(page) }, "start over");
+  page.list = h(
+    "ol",
+    { className: "wb-steps" },
+    ...steps.map((step, i) =>
+      h("li", {}, h("button", { type: "button", onclick: () => open(page, i) }, h("i"), h("span", {}, step.title))),
+    ),
+  );
+  page.reset = h(
+    "button",
+    { type: "button", className: "wb-link wb-forget", onclick: () => forget(page) },
+    "start over",
+  );
   const nav = h("nav", { className: "wb-tour" }, page.list, page.reset);
   nav.setAttribute("aria-label", "Steps");
   page.text = h("section", { className: "wb-lessontext" });
@@ -61,7 +90,14 @@ function build(page) {
   page.told.setAttribute("role", "status");
   page.stage = h("div", { className: "wb wb-lesson" });
   page.dials = h("div", { className: "wb-card wb-dials", hidden: true });
-  main.append(h("div", { className: "wb-learn" }, nav, h("div", { className: "wb-lessonbody" }, page.text, page.stage, page.dials, page.told)));
+  main.append(
+    h(
+      "div",
+      { className: "wb-learn" },
+      nav,
+      h("div", { className: "wb-lessonbody" }, page.text, page.stage, page.dials, page.told),
+    ),
+  );
   const look = () => requestAnimationFrame(() => check(page));
   for (const name of ["click", "keyup", "input", "pointerup"]) page.stage.addEventListener(name, look);
 }
@@ -75,39 +111,106 @@ async function open(page, i) {
   page.stage.hidden = step.dials;
   page.dials.hidden = !step.dials;
   if (step.dials) return dials(page, step);
-  if (!page.traces.has(step.recording)) page.traces.set(step.recording, await pagehead.ask(main, { host }, "recording", { name: step.recording }));
+  if (!page.traces.has(step.recording))
+    page.traces.set(step.recording, await pagehead.ask(main, { host }, "recording", { name: step.recording }));
   const trace = page.traces.get(step.recording);
   if (!trace || page.at !== i) return;
-  page.view ??= await live.mount(page.stage, { host: { theme: host.theme, sources: host.sources }, trace, embed: true });
+  page.view ??= await live.mount(page.stage, {
+    host: { theme: host.theme, sources: host.sources },
+    trace,
+    embed: true,
+  });
   page.start = { round: 0 };
-  Object.assign(page.view, { run: store.fromTrace(step.name, trace, "recorded"), selection: { ...selection.newSelection(), pin: page.start }, brush: null });
+  Object.assign(page.view, {
+    run: store.fromTrace(step.name, trace, "recorded"),
+    selection: { ...selection.newSelection(), pin: page.start },
+    brush: null,
+  });
   for (const card of page.stage.querySelectorAll(".wb-card, .wb-figures")) {
     const name = [...card.classList].find((c) => c.startsWith("wb-card-"))?.slice(8) ?? "figures";
     card.hidden = !step.cards.includes(name);
   }
-  for (const row of page.stage.querySelectorAll(".wb-two, .wb-four")) row.dataset.open = [...row.children].filter((card) => !card.hidden).length;
+  for (const row of page.stage.querySelectorAll(".wb-two, .wb-four"))
+    row.dataset.open = [...row.children].filter((card) => !card.hidden).length;
   page.view.draw();
 }
 
 function words(page, step) {
   const { at, steps } = page, answered = page.answers[step.name];
-  const question = h("div", { className: "wb-question" }, h("p", { id: "wb-question" }, h("b", {}, "Predict first. "), step.question));
+  const question = h(
+    "div",
+    { className: "wb-question" },
+    h("p", { id: "wb-question" }, h("b", {}, "Predict first. "), step.question),
+  );
   question.setAttribute("role", "group");
   question.setAttribute("aria-labelledby", "wb-question");
   for (const [i, choice] of step.choices.entries()) {
-    const button = h("button", { type: "button", className: "wb-button", disabled: answered !== undefined, onclick: () => answer(page, step, i) }, choice);
+    const button = h(
+      "button",
+      {
+        type: "button",
+        className: "wb-button",
+        disabled: answered !== undefined,
+        onclick: () => answer(page, step, i),
+      },
+      choice,
+    );
     if (answered !== undefined) button.dataset.mark = i === step.right ? "right" : i === answered ? "wrong" : "";
     question.append(button);
   }
-  if (answered !== undefined) question.append(h("p", { className: "wb-why" }, h("b", {}, answered === step.right ? "✓ Right. " : `✕ It is “${step.choices[step.right]}”. `), step.why));
-  const task = h("p", { className: "wb-task" }, h("b", {}, page.done.has(step.name) ? "✓ Done. " : "Do this. "), step.do);
+  if (answered !== undefined)
+    question.append(
+      h(
+        "p",
+        { className: "wb-why" },
+        h("b", {}, answered === step.right ? "✓ Right. " : `✕ It is “${step.choices[step.right]}”. `),
+        step.why,
+      ),
+    );
+  const task = h(
+    "p",
+    { className: "wb-task" },
+    h("b", {}, page.done.has(step.name) ? "✓ Done. " : "Do this. "),
+    step.do,
+  );
   task.classList.toggle("is-done", page.done.has(step.name));
-  const back = h("button", { type: "button", className: "wb-button", disabled: at === 0, onclick: () => open(page, at - 1) }, "Back");
-  const next = h("button", { type: "button", className: "wb-button is-main", disabled: at === steps.length - 1, onclick: () => open(page, at + 1) }, "Next step");
-  const live = h("a", { className: "wb-button", href: pagehead.liveLink(page.host.base, step.dials ? { method: "oracle" } : { recorded: step.recording }) }, step.dials ? "Try the dial on the Live page" : "Open on the Live page");
-  const badge = h("span", { className: "wb-badge" }, h("i"), step.dials ? "SIMULATION" : `RECORDED · ${step.recording}`);
+  const back = h(
+    "button",
+    { type: "button", className: "wb-button", disabled: at === 0, onclick: () => open(page, at - 1) },
+    "Back",
+  );
+  const next = h(
+    "button",
+    {
+      type: "button",
+      className: "wb-button is-main",
+      disabled: at === steps.length - 1,
+      onclick: () => open(page, at + 1),
+    },
+    "Next step",
+  );
+  const live = h(
+    "a",
+    {
+      className: "wb-button",
+      href: pagehead.liveLink(page.host.base, step.dials ? { method: "oracle" } : { recorded: step.recording }),
+    },
+    step.dials ? "Try the dial on the Live page" : "Open on the Live page",
+  );
+  const badge = h(
+    "span",
+    { className: "wb-badge" },
+    h("i"),
+    step.dials ? "SIMULATION" : `RECORDED · ${step.recording}`,
+  );
   badge.classList.toggle("is-simulation", step.dials);
-  page.text.replaceChildren(h("div", { className: "wb-lessonhead" }, h("h2", {}, `${at + 1}. ${step.title}`), badge), h("p", {}, step.see), question, task, h("div", { className: "wb-actions" }, back, next, live));
+  page.text.replaceChildren(
+    h("div", { className: "wb-lessonhead" }, h("h2", {}, `${at + 1}. ${step.title}`), badge),
+    h("p", {}, step.see),
+    question,
+    task,
+    h("div", { className: "wb-actions" }, back, next, live),
+  );
 }
 
 function answer(page, step, i) {
@@ -167,7 +270,18 @@ function dials(page, step) {
     };
     page.bars = h("div", { className: "wb-chart" });
     page.sum = h("p", { className: "wb-sum" });
-    el.append(h("div", { className: "wb-dialrow" }, dial("a", "acceptance a", 0, 1, 0.05), dial("k", "draft length K, in tokens", 1, 12, 1), dial("c", "cost of a draft step c, in verifications", 0, 1, 0.05)), page.sum, h("h3", {}, "Speed-up by draft length K, by the formula (SIMULATION)"), page.bars);
+    el.append(
+      h(
+        "div",
+        { className: "wb-dialrow" },
+        dial("a", "acceptance a", 0, 1, 0.05),
+        dial("k", "draft length K, in tokens", 1, 12, 1),
+        dial("c", "cost of a draft step c, in verifications", 0, 1, 0.05),
+      ),
+      page.sum,
+      h("h3", {}, "Speed-up by draft length K, by the formula (SIMULATION)"),
+      page.bars,
+    );
   }
   turn(page, step, false);
 }
@@ -175,9 +289,20 @@ function dials(page, step) {
 function turn(page, step, byHand = true) {
   const { set: { a, k, c } } = page, now = gain(a, k, c);
   page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens a round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "the same"}.`;
-  const bars = Array.from({ length: 12 }, (_, i) => ({ label: `${i + 1}`, value: gain(a, i + 1, c).speedup, text: gain(a, i + 1, c).speedup.toFixed(1), part: i + 1 === k ? gain(a, i + 1, c).speedup : 0 }));
+  const bars = Array.from({ length: 12 }, (_, i) => ({
+    label: `${i + 1}`,
+    value: gain(a, i + 1, c).speedup,
+    text: gain(a, i + 1, c).speedup.toFixed(1),
+    part: i + 1 === k ? gain(a, i + 1, c).speedup : 0,
+  }));
   page.bars.classList.add("is-parts");
   const max = Math.max(1, ...bars.map((b) => b.value));
-  barChart.render(page.bars, { bars, max, ticks: [0, 1], axis: "K", summary: `Speed-up by draft length: ${bars.map((b) => `${b.label}: ${b.text}`).join(", ")}` });
+  barChart.render(page.bars, {
+    bars,
+    max,
+    ticks: [0, 1],
+    axis: "K",
+    summary: `Speed-up by draft length: ${bars.map((b) => `${b.label}: ${b.text}`).join(", ")}`,
+  });
   if (byHand && a >= 0.8 && now.speedup < 1) mark(page, step);
 }

@@ -39,8 +39,19 @@ test("parameters say what they may be", () => {
 });
 
 test("a link to the Live page carries the settings, and nothing that is missing", () => {
-  const entry = { method: "m", target: "a/b", drafter: null, seed: 0, max_new_tokens: 5, prompt: "x & y", params: { depth: 4 } };
-  assert.equal(liveLink("", settingsOf(entry)), "/?target=a%2Fb&method=m&seed=0&max_new_tokens=5&prompt=x+%26+y&depth=4");
+  const entry = {
+    method: "m",
+    target: "a/b",
+    drafter: null,
+    seed: 0,
+    max_new_tokens: 5,
+    prompt: "x & y",
+    params: { depth: 4 },
+  };
+  assert.equal(
+    liveLink("", settingsOf(entry)),
+    "/?target=a%2Fb&method=m&seed=0&max_new_tokens=5&prompt=x+%26+y&depth=4",
+  );
   assert.equal(liveLink("/space", { recorded: "switch" }), "/space/?recorded=switch");
 });
 

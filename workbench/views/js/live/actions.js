@@ -24,7 +24,9 @@ function live(page) {
   const { parts } = page, rounds = () => (page.run ? store.visible(page.run) : []);
   const to = (pick) => pick && pin(page, pick);
   const presses = {
-    run: () => start(page, false), stop: () => backend.control(page, "cancel"), baseline: () => backend.startPlain(page),
+    run: () => start(page, false),
+    stop: () => backend.control(page, "cancel"),
+    baseline: () => backend.startPlain(page),
     pause: () => backend.control(page, page.run?.state === "paused" ? "resume" : "pause"),
     step: () => {
       if (!store.isActive(page.run)) start(page, true);
@@ -32,7 +34,14 @@ function live(page) {
       backend.control(page, "step");
     },
   };
-  const views = () => [parts.figures.firstChild, parts.ribbon, [parts.tree, parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)], parts.laneCard, parts.curveCard, parts.slider];
+  const views = () => [
+    parts.figures.firstChild,
+    parts.ribbon,
+    [parts.tree, parts.tree, parts.mask, parts.treeList][MODES.indexOf(page.mode)],
+    parts.laneCard,
+    parts.curveCard,
+    parts.slider,
+  ];
   return { rounds, to, presses, views };
 }
 
@@ -41,19 +50,29 @@ function start(page, paused) {
   bar.toTokens(page.parts);
 }
 
-/** What buttons and keys do. @param {any} page  @param {object} own  of a view: the `rounds` it shows, `to` pin one, `presses` of its buttons,
- *  its `views` for the keys 1 to 6 */
+/** What buttons and keys do. @param {any} page  @param {object} own  of a view: the `rounds` it shows, `to` pin one,
+ *  `presses` of its buttons, its `views` for the keys 1 to 6 */
 export function of(page, { rounds, to, presses, views } = live(page)) {
   const { parts } = page, at = () => selection.shown(page.selection, rounds());
   return {
     token: (direction) => to(selection.stepToken(at(), rounds(), direction)),
     round: (direction) => to(selection.stepRound(at(), rounds(), direction)),
-    node: (key) => at() && to({ round: at().round, node: treemodel.neighbour(treemodel.places(treemodel.model(rounds()[at().round], { threshold: page.threshold, keep: at().node })), at().node, key) }),
+    node: (key) =>
+      at() &&
+      to({
+        round: at().round,
+        node: treemodel.neighbour(
+          treemodel.places(treemodel.model(rounds()[at().round], { threshold: page.threshold, keep: at().node })),
+          at().node,
+          key,
+        ),
+      }),
     first: () => rounds().length && to({ round: 0 }),
     last: () => rounds().length && to({ round: rounds().length - 1 }),
     hold: () => to(at()),
     sum: (direction) => {
-      const here = at()?.round ?? 0, [from, end] = page.brush ?? [here, here];
+      const here = at()?.round ?? 0,
+        [from, end] = page.brush ?? [here, here];
       page.brush = rounds().length ? [from, Math.max(from, Math.min(rounds().length - 1, end + direction))] : null;
       page.draw();
     },
@@ -121,13 +140,16 @@ export function choose(page, what, value) {
   } else choice[what] = value;
   if (what === "pace") pace.remember(value);
   if (what === "prompt") choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
-  if (["prompt", "preset", "prompt_tokens", "target"].includes(what)) Object.assign(choice, { prompt_tokens: null, origin: null });
+  if (["prompt", "preset", "prompt_tokens", "target"].includes(what))
+    Object.assign(choice, { prompt_tokens: null, origin: null });
   if (active && page.catalogue.barred?.change) page.note = page.catalogue.barred.change;
-  else if (what === "method" && active) backend.change(page, { method: value, params: choices.parameters(choice, page.catalogue, value, form.clamp) });
+  else if (what === "method" && active)
+    backend.change(page, { method: value, params: choices.parameters(choice, page.catalogue, value, form.clamp) });
   else if (what === "drafter" && active) backend.change(page, { drafter: value });
   else if (what === "pace" && active) backend.change(page, { pace: value });
   else if (active) page.note = "This takes effect with the next run.";
-  if (choice.target !== before || what === "target" || what === "drafter") backend.look(page, choice.target, choice.drafter);
+  if (choice.target !== before || what === "target" || what === "drafter")
+    backend.look(page, choice.target, choice.drafter);
   page.wish = null;
   page.touched = page.formed = true;
   estimate(page);
@@ -149,7 +171,9 @@ export function setParam(page, { name, value, note }) {
 export async function estimate(page) {
   const { choice, catalogue } = page;
   if (!catalogue?.estimates) return;
-  const answer = await page.host.call("estimate", choices.request(choice, catalogue, "", form.clamp, false)).catch(() => null);
+  const answer = await page.host
+    .call("estimate", choices.request(choice, catalogue, "", form.clamp, false))
+    .catch(() => null);
   page.estimate = answer?.text ?? "";
   page.draw();
 }
@@ -181,7 +205,13 @@ export function query(page) {
   const { choice, catalogue } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
   const params = choices.parameters(choice, catalogue, choice.method, form.clamp);
   const recorded = page.recorded !== opening.EXAMPLE || pin ? page.recorded : null;
-  return link.toQuery(choice, catalogue, params, { pin, view: page.shownView, embed: page.embed, recorded, settings: !recorded || page.formed });
+  return link.toQuery(choice, catalogue, params, {
+    pin,
+    view: page.shownView,
+    embed: page.embed,
+    recorded,
+    settings: !recorded || page.formed,
+  });
 }
 
 /** Play from where one is, or stop. */

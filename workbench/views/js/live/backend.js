@@ -17,7 +17,10 @@ export async function ask(page, name, payload) {
     if (!answer?.error) return answer;
     fail(page, answer.error);
   } catch {
-    fail(page, { message: "The backend did not answer.", remedy: "Check that the app is still running, then reload the page." });
+    fail(page, {
+      message: "The backend did not answer.",
+      remedy: "Check that the app is still running, then reload the page.",
+    });
   }
   return null;
 }
@@ -37,13 +40,16 @@ export async function look(page, target, drafter) {
   page.choice = page.choice ? choices.revise(page.choice, catalogue) : choices.first(catalogue);
   if (catalogue.problem) fail(page, catalogue.problem);
   clearTimeout(page.asksAgain);
-  if (catalogue.targets.some((t) => t.loading)) page.asksAgain = setTimeout(() => look(page, page.choice.target, page.choice.drafter), LOADING_MS);
+  if (catalogue.targets.some((t) => t.loading))
+    page.asksAgain = setTimeout(() => look(page, page.choice.target, page.choice.drafter), LOADING_MS);
   page.draw();
 }
 
 /** A message of the stream, or the answer that filled a gap. */
 export function hear(page, message) {
-  const run = [page.run, page.plain].find((r) => r && (r.channel === message.channel || (r.id !== null && r.id === message.run)));
+  const run = [page.run, page.plain].find(
+    (r) => r && (r.channel === message.channel || (r.id !== null && r.id === message.run)),
+  );
   if (!run) return;
   run.heard = performance.now();
   page.lost = 0;
@@ -76,14 +82,24 @@ async function fill(page, run, from) {
     const before = store.complete(run), lost = page.lost;
     hear(page, { ...answer, channel: run.channel });
     const filled = store.complete(run) - before;
-    if (lost && filled > 0) page.notices.push({ kind: "note", message: `Reconnected: rounds ${before + 1}–${before + filled} were filled in.`, remedy: "" });
+    if (lost && filled > 0)
+      page.notices.push({
+        kind: "note",
+        message: `Reconnected: rounds ${before + 1}–${before + filled} were filled in.`,
+        remedy: "",
+      });
     return page.draw();
   }
   page.lost ||= performance.now();
   if (performance.now() - page.lost > GIVE_UP_MS) {
     page.lost = 0;
     run.closed = true;
-    store.apply(run, { error: { message: "The backend did not answer for a minute.", remedy: "What had arrived is kept. Check that the app is running, then run again." } });
+    store.apply(run, {
+      error: {
+        message: "The backend did not answer for a minute.",
+        remedy: "What had arrived is kept. Check that the app is running, then run again.",
+      },
+    });
   }
   page.draw();
 }
@@ -91,7 +107,8 @@ async function fill(page, run, from) {
 /** Called every second: a run that has been silent is asked after. */
 export function watch(page) {
   for (const run of [page.run, page.plain]) {
-    if (run?.id && store.isActive(run) && performance.now() - run.heard > SILENCE_MS) fill(page, run, store.complete(run));
+    if (run?.id && store.isActive(run) && performance.now() - run.heard > SILENCE_MS)
+      fill(page, run, store.complete(run));
   }
 }
 
@@ -104,7 +121,10 @@ export function start(page, paused) {
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
   page.touched = true; // from now on the address says what runs
-  page.host.decode({ ...choices.request(choice, catalogue, page.run.channel, form.clamp, paused), pace: pace.rate(choice, catalogue) });
+  page.host.decode({
+    ...choices.request(choice, catalogue, page.run.channel, form.clamp, paused),
+    pace: pace.rate(choice, catalogue),
+  });
   page.draw();
 }
 

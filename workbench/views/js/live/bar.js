@@ -1,15 +1,21 @@
-/** The controls at hand on a narrow page, where the panel is far above the tokens: run or pause, step, stop, and the method
- *  of the coming rounds. They emit what the panel's own do; see `controls.js`. */
+/** The controls at hand on a narrow page, where the panel is far above the tokens: run or pause, step, stop, and the
+ *  method of the coming rounds. They emit what the panel's own do; see `controls.js`. */
 
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
 
 /** Build it; a stylesheet shows it where the page is narrow. */
 export function build(parts) {
-  const method = kit.h("select", { onchange: (event) => kit.tell(parts.bar, "wb:choose", { what: "method", value: event.target.value }) });
+  const method = kit.h("select", {
+    onchange: (event) => kit.tell(parts.bar, "wb:choose", { what: "method", value: event.target.value }),
+  });
   method.setAttribute("aria-label", "Method of the coming rounds");
   const buttons = ["go", "step", "stop"].map((name) => {
-    const button = kit.h("button", { type: "button", onclick: () => kit.tell(parts.bar, "wb:press", { button: button.dataset.near }) }, name);
+    const button = kit.h(
+      "button",
+      { type: "button", onclick: () => kit.tell(parts.bar, "wb:press", { button: button.dataset.near }) },
+      name,
+    );
     button.dataset.near = name;
     return button;
   });
@@ -36,7 +42,8 @@ export function render(el, data) {
 }
 
 /** Whether tokens must be brought into sight: only a narrow page has them below its panel, and beside the panel what is
- *  above them (Vision's pictures) is looked at, too. Pure. @param {{top: number, bottom: number}} card  @param {{bottom: number}} side */
+ *  above them (Vision's pictures) is looked at, too. Pure. @param {{top: number, bottom: number}} card  @param
+ *  {{bottom: number}} side */
 export function outOfSight(card, side, height) {
   return side.bottom <= card.top + 1 && !(card.top >= 0 && card.top < height / 2 && card.bottom > 0);
 }
@@ -44,5 +51,8 @@ export function outOfSight(card, side, height) {
 /** Bring the tokens into sight where they are not. */
 export function toTokens({ ribbonCard, side }) {
   if (!outOfSight(ribbonCard.getBoundingClientRect(), side.getBoundingClientRect(), innerHeight)) return;
-  ribbonCard.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  ribbonCard.scrollIntoView({
+    block: "start",
+    behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
+  });
 }

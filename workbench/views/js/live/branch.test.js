@@ -3,7 +3,9 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { continuation, instead, words } from "./branch.js";
 
-const { header, rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)));
+const { header, rounds } = JSON.parse(
+  readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)),
+);
 
 test("the prompt of a branch is what the target had read at that place, then the token", () => {
   const round = rounds.find((r) => r.index > 0 && r.path.length > 0), place = round.path[0];
@@ -14,7 +16,10 @@ test("the prompt of a branch is what the target had read at that place, then the
 });
 
 test("a branch at the root of the first round is the prompt and one token", () => {
-  assert.deepEqual(continuation(header, rounds, { round: 0, place: -1, token: 3, text: "a" }).prompt_tokens, [...header.prompt_tokens, 3]);
+  assert.deepEqual(continuation(header, rounds, { round: 0, place: -1, token: 3, text: "a" }).prompt_tokens, [
+    ...header.prompt_tokens,
+    3,
+  ]);
 });
 
 test("it is said what the text went on with, and off the path that it never came there", () => {

@@ -26,7 +26,13 @@ export function candidates(round, node) {
   add(round.top_q[place], "q");
   nodes.parents.forEach((parent, i) => {
     if (parent + 1 !== place || (found.size === 0 && i !== node)) return;
-    const row = found.get(nodes.tokens[i]) ?? { token: nodes.tokens[i], text: nodes.text[i], p: null, q: null, own: false };
+    const row = found.get(nodes.tokens[i]) ?? {
+      token: nodes.tokens[i],
+      text: nodes.text[i],
+      p: null,
+      q: null,
+      own: false,
+    };
     Object.assign(row, { p: row.p ?? nodes.p[i], q: row.q ?? nodes.q[i], own: i === node });
     found.set(nodes.tokens[i], row);
   });
@@ -40,27 +46,44 @@ export function candidates(round, node) {
 export function facts(round, node, rules) {
   const { nodes } = round;
   if (node === null) return [];
-  const p = nodes.p[node], q = nodes.q[node], accept = nodes.accept[node], u = nodes.u[node], status = nodes.status[node];
-  const said = ruling.statement(round, node, rules, formula, visible), why = said.at(-1)?.[0] === "why" ? [said.pop()] : [];
+  const p = nodes.p[node],
+    q = nodes.q[node],
+    accept = nodes.accept[node],
+    u = nodes.u[node],
+    status = nodes.status[node];
+  const said = ruling.statement(round, node, rules, formula, visible),
+    why = said.at(-1)?.[0] === "why" ? [said.pop()] : [];
   const out = [["probability", `p = ${short(p, formula)} · q = ${short(q, formula)}`], ...said];
   const drawn = () => formula.compared(u, accept).join(" ");
   const passed = accept === 1 && status === "rejected";
-  out.push(["drawn", (u !== null && accept !== null ? `u = ${drawn()} → ${status}`
-    : status === "discarded" ? `never tested: ${untested(round, node)}`
-      : passed ? "nothing: it passed, and another path that passed was taken" : `nothing → ${status}`) + (passed ? "" : sequel(round, node))]);
+  out.push([
+    "drawn",
+    (u !== null && accept !== null
+      ? `u = ${drawn()} → ${status}`
+      : status === "discarded"
+        ? `never tested: ${untested(round, node)}`
+        : passed
+          ? "nothing: it passed, and another path that passed was taken"
+          : `nothing → ${status}`) + (passed ? "" : sequel(round, node)),
+  ]);
   out.push(...why);
   const entropy = round.entropy[nodes.parents[node] + 1];
   if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats, of p`]);
   const siblings = nodes.parents.flatMap((parent, i) => (parent === nodes.parents[node] ? [i] : []));
   const rank = siblings.length > 1 ? `, draft ${siblings.indexOf(node) + 1} of ${siblings.length} for it` : "";
-  out.push(["place", `depth ${nodes.depth[node]}${rank}, position ${nodes.position[node]}`], ["token", `id ${nodes.tokens[node]}, “${visible(nodes.text[node])}”`], ["time", timeText(round)]);
+  out.push(
+    ["place", `depth ${nodes.depth[node]}${rank}, position ${nodes.position[node]}`],
+    ["token", `id ${nodes.tokens[node]}, “${visible(nodes.text[node])}”`],
+    ["time", timeText(round)],
+  );
   if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
   return out;
 }
 
 const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2));
 
-/** Why a draft was never tested: one it hangs from was rejected, another was accepted in its place, or the round was over. */
+/** Why a draft was never tested: one it hangs from was rejected, another was accepted in its place, or the round was
+ *  over. */
 function untested({ nodes }, node) {
   const { parents, status } = nodes, kept = (i) => i < 0 || status[i] === "accepted";
   let top = node; // where its branch leaves the accepted path
@@ -74,7 +97,9 @@ function untested({ nodes }, node) {
 /** What followed a rejection: the next draft for the same place, or the target's own token. */
 function sequel({ nodes, emitted, bonus_kind }, node) {
   if (nodes.status[node] !== "rejected") return "";
-  const next = nodes.parents.findIndex((parent, i) => i > node && parent === nodes.parents[node] && nodes.status[i] !== "discarded");
+  const next = nodes.parents.findIndex(
+    (parent, i) => i > node && parent === nodes.parents[node] && nodes.status[i] !== "discarded",
+  );
   if (next >= 0) return `; then “${visible(nodes.text[next])}” was ${nodes.status[next]}`;
   const own = emitted.find((e) => e.node === null);
   return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the target's own` : "";
@@ -87,7 +112,9 @@ export function overlap(rows) {
 }
 
 function timeText(round) {
-  const ms = (s) => (1e3 * s).toFixed(1), waited = round.waited_s ? ` + ${ms(round.waited_s)} waiting for other runs` : "", n = round.emitted.length;
+  const ms = (s) => (1e3 * s).toFixed(1),
+    waited = round.waited_s ? ` + ${ms(round.waited_s)} waiting for other runs` : "",
+    n = round.emitted.length;
   return `round ${round.index + 1}: ${ms(round.seconds)} ms for ${n} token${n === 1 ? "" : "s"} = ${ms(round.draft_s)} draft + ${ms(round.verify_s)} verify + ${ms(round.overhead_s)} overhead${waited}`;
 }
 
@@ -116,22 +143,40 @@ export function render(el, data) {
   const { node } = data;
   el.classList.toggle("is-empty", !data.round);
   if (!data.round) return;
-  const round = ribbon.legible(data.round), rows = candidates(round, node), own = candidates(data.round, node), taken = new Set(round.emitted.filter((e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node])).map((e) => e.token));
+  const round = ribbon.legible(data.round),
+    rows = candidates(round, node),
+    own = candidates(data.round, node),
+    taken = new Set(
+      round.emitted
+        .filter(
+          (e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node]),
+        )
+        .map((e) => e.token),
+    );
   while (state.bars.childElementCount < rows.length) state.bars.append(bar(el));
   [...state.bars.children].forEach((row, i) => {
     row.hidden = i >= rows.length;
     if (row.hidden) return;
     fill(row, rows[i]);
-    row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: own[i].text }; // as the vocabulary has it: a prompt is made of it
-    const button = row.lastChild, kept = taken.has(rows[i].token);
+    // as the vocabulary has it: a prompt is made of it
+    row._pick = { round: round.index, place: placeOf(round, node), token: rows[i].token, text: own[i].text };
+    const button = row.lastChild,
+      kept = taken.has(rows[i].token);
     kit.set(button, { "aria-label": `Continue from here with “${visible(rows[i].text)}”` });
     button.disabled = Boolean(data.barred) || kept;
-    button.title = kept ? "this is what the text goes on with" : data.barred || "continue from here with this token: a new run";
+    button.title = kept
+      ? "this is what the text goes on with"
+      : data.barred || "continue from here with this token: a new run";
   });
   state.key.hidden = rows.length === 0;
   playcard.render(state.play, { ...data, round });
-  const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null; // where nothing was drawn from q, it says nothing
-  const list = [...facts(round, node, data.rules), ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]), ...(node === null ? roundFacts(round) : [])];
+  // where nothing was drawn from q, it says nothing
+  const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null;
+  const list = [
+    ...facts(round, node, data.rules),
+    ...(shared === null ? [] : [["overlap", `Σ min(p, q) ≥ ${shared.toFixed(2)}, over the tokens above`]]),
+    ...(node === null ? roundFacts(round) : []),
+  ];
   while (state.list.childElementCount < 2 * list.length) state.list.append(kit.h("dt"), kit.h("dd"));
   [...state.list.children].forEach((cell, i) => {
     const pair = list[i >> 1];
@@ -144,7 +189,12 @@ export function render(el, data) {
 
 function build(el) {
   const bars = kit.h("div", { className: "wb-bars" }), list = kit.h("dl", { className: "wb-facts" });
-  const key = kit.h("div", { className: "wb-key" }, kit.h("span", { className: "is-q" }, "q drafter"), kit.h("span", { className: "is-p" }, "p target"));
+  const key = kit.h(
+    "div",
+    { className: "wb-key" },
+    kit.h("span", { className: "is-q" }, "q drafter"),
+    kit.h("span", { className: "is-p" }, "p target"),
+  );
   const play = kit.h("div", { hidden: true });
   el.append(bars, key, play, list);
   return { bars, key, list, play };
@@ -152,7 +202,13 @@ function build(el) {
 
 function bar(el) {
   const row = kit.h("div", { className: "wb-bar" }, ...["code", "i", "i", "span", "span"].map((tag) => kit.h(tag)));
-  row.append(kit.h("button", { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) }, FROM));
+  row.append(
+    kit.h(
+      "button",
+      { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) },
+      FROM,
+    ),
+  );
   ["", "is-q", "is-p", "is-q", "is-p"].forEach((name, i) => (row.children[i].className = name));
   return row;
 }

@@ -5,7 +5,9 @@ import { candidates, facts as factsOf, overlap, roundFacts } from "./card.js";
 import { legible, words } from "../shared/ribbon.js";
 import { visible } from "../shared/visible.js";
 
-const { header, rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)));
+const { header, rounds } = JSON.parse(
+  readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)),
+);
 
 const facts = (round, node, rules = header.rules) => factsOf(round, node, rules);
 
@@ -21,13 +23,23 @@ test("the chosen node is always among the candidates, with its recorded probabil
 
 test("a probability that was not recorded is unknown, not zero", () => {
   const top = (tokens) => ({ tokens, text: tokens.map(String), prob: tokens.map(() => 0.4) });
-  const round = { path: [], top_p: [top([1])], top_q: [top([2])], nodes: { parents: [], tokens: [], text: [], p: [], q: [] } };
+  const round = {
+    path: [],
+    top_p: [top([1])],
+    top_q: [top([2])],
+    nodes: { parents: [], tokens: [], text: [], p: [], q: [] },
+  };
   const [a, b] = candidates(round, null);
   assert.deepEqual([a.q, b.p], [null, null]);
 });
 
 test("no recorded distribution still shows the node's own p and q", () => {
-  const round = { path: [], top_p: [], top_q: [], nodes: { parents: [-1], tokens: [7], text: ["x"], p: [0.5], q: [null] } };
+  const round = {
+    path: [],
+    top_p: [],
+    top_q: [],
+    nodes: { parents: [-1], tokens: [7], text: ["x"], p: [0.5], q: [null] },
+  };
   assert.deepEqual(candidates(round, 0), [{ token: 7, text: "x", p: 0.5, q: null, own: true }]);
 });
 
@@ -44,13 +56,30 @@ test("a discarded node says why nothing was drawn", () => {
 
 test("a draft that was never tested says what stood in its way, and not that the path ended where it went on", () => {
   const text = ["a", "b", "c", "d", "e", "f"]; // a and its child e were accepted, b (with child c) came after a, f after e's rejected sibling d
-  const nodes = { text, tokens: [0, 1, 2, 3, 4, 5], parents: [-1, -1, 1, 0, 0, 3], depth: [1, 1, 2, 2, 2, 3], position: [1, 1, 2, 2, 2, 3], source: text.map(() => ""), p: text.map(() => 0.5), q: text.map(() => 0.5), accept: text.map(() => null), u: text.map(() => null) };
-  const drawn = (status, node) => facts({ ...rounds[0], entropy: [], nodes: { ...nodes, rule: undefined, status } }, node).find(([term]) => term === "drawn")[1];
+  const nodes = {
+    text,
+    tokens: [0, 1, 2, 3, 4, 5],
+    parents: [-1, -1, 1, 0, 0, 3],
+    depth: [1, 1, 2, 2, 2, 3],
+    position: [1, 1, 2, 2, 2, 3],
+    source: text.map(() => ""),
+    p: text.map(() => 0.5),
+    q: text.map(() => 0.5),
+    accept: text.map(() => null),
+    u: text.map(() => null),
+  };
+  const drawn = (status, node) =>
+    facts({ ...rounds[0], entropy: [], nodes: { ...nodes, rule: undefined, status } }, node).find(
+      ([term]) => term === "drawn",
+    )[1];
   const went = ["accepted", "discarded", "discarded", "rejected", "accepted", "discarded"];
   assert.equal(drawn(went, 1), "never tested: “a” was accepted in its place");
   assert.equal(drawn(went, 2), "never tested: “a” was accepted in place of “b”");
   assert.equal(drawn(went, 5), "never tested: “d” before it was rejected");
-  assert.equal(drawn(["accepted", ...text.slice(1).map(() => "discarded")], 4), "never tested: the path ended before it");
+  assert.equal(
+    drawn(["accepted", ...text.slice(1).map(() => "discarded")], 4),
+    "never tested: the path ended before it",
+  );
 });
 
 test("a round's own facts name method and times", () => {
@@ -75,16 +104,41 @@ test("white space is visible at both ends", () => {
 });
 
 test("the card shows the character of joined bytes, as tree and ribbon do, and tells bytes of unfinished ones apart", () => {
-  const text = [" ok", "‹D7›", "‹A9›", "‹9C›"], some = { ...rounds[0].nodes, text, tokens: [1, 2, 3, 4], parents: [-1, 0, 1, 1], depth: [1, 2, 3, 3], position: [1, 2, 3, 3], source: text.map(() => "") };
-  const status = ["accepted", "accepted", "rejected", "accepted"], half = text.map(() => 0.5), nodes = { ...some, status, p: half, q: half, accept: half, u: half, rule: undefined };
+  const text = [" ok", "‹D7›", "‹A9›", "‹9C›"],
+    some = {
+      ...rounds[0].nodes,
+      text,
+      tokens: [1, 2, 3, 4],
+      parents: [-1, 0, 1, 1],
+      depth: [1, 2, 3, 3],
+      position: [1, 2, 3, 3],
+      source: text.map(() => ""),
+    };
+  const status = ["accepted", "accepted", "rejected", "accepted"],
+    half = text.map(() => 0.5),
+    nodes = { ...some, status, p: half, q: half, accept: half, u: half, rule: undefined };
   const top = (tokens, texts) => ({ tokens, text: texts, prob: tokens.map((_, i) => 0.5 / (i + 1)) });
-  const raw = { ...rounds[0], nodes, entropy: [], top_q: [], top_p: [top([1], [" ok"]), top([2, 9], ["‹D7›", "‹F0›"]), top([3, 4, 8, 5], ["‹A9›", "‹9C›", "‹F0›", "!"])] };
+  const raw = {
+    ...rounds[0],
+    nodes,
+    entropy: [],
+    top_q: [],
+    top_p: [top([1], [" ok"]), top([2, 9], ["‹D7›", "‹F0›"]), top([3, 4, 8, 5], ["‹A9›", "‹9C›", "‹F0›", "!"])],
+  };
   const round = legible(raw);
   assert.equal(legible(raw), round, "made once: what is drawn from it can be told to be the same");
   assert.deepEqual(round.nodes.text, words(nodes));
-  assert.deepEqual(candidates(round, 2).map((c) => c.text), ["\u05e9", "\u05dc", "bytes D7 F0", "·!"]);
-  assert.deepEqual(candidates(round, 1).map((c) => c.text), ["byte D7", "byte F0"]);
-  const said = facts(round, 2).map(([, words]) => words).join(" ");
+  assert.deepEqual(
+    candidates(round, 2).map((c) => c.text),
+    ["\u05e9", "\u05dc", "bytes D7 F0", "·!"],
+  );
+  assert.deepEqual(
+    candidates(round, 1).map((c) => c.text),
+    ["byte D7", "byte F0"],
+  );
+  const said = facts(round, 2)
+    .map(([, words]) => words)
+    .join(" ");
   assert.match(said, /then “\u05dc” was accepted/);
   assert.match(said, /id 3, “\u05e9”/);
   assert.ok(!said.includes("‹"));

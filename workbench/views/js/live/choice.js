@@ -2,12 +2,22 @@
 
 /** The first choice a visitor sees. */
 export function first(catalogue) {
-  const usable = (entries, wanted) => (entries.find((e) => e.name === wanted && e.available !== false) ?? entries.find((e) => e.available !== false))?.name ?? null;
+  const usable = (entries, wanted) =>
+    (entries.find((e) => e.name === wanted && e.available !== false) ?? entries.find((e) => e.available !== false))
+      ?.name ?? null;
   const preset = catalogue.presets[0];
   return {
-    target: usable(catalogue.targets, catalogue.chosen.target), drafter: usable(catalogue.drafters, catalogue.chosen.drafter),
-    method: usable(catalogue.methods, catalogue.chosen.method), params: {}, preset: preset?.name ?? null, prompt: preset?.prompt ?? "",
-    max_new_tokens: catalogue.chosen.max_new_tokens, seed: 0, prompt_tokens: null, origin: null, pace: null,
+    target: usable(catalogue.targets, catalogue.chosen.target),
+    drafter: usable(catalogue.drafters, catalogue.chosen.drafter),
+    method: usable(catalogue.methods, catalogue.chosen.method),
+    params: {},
+    preset: preset?.name ?? null,
+    prompt: preset?.prompt ?? "",
+    max_new_tokens: catalogue.chosen.max_new_tokens,
+    seed: 0,
+    prompt_tokens: null,
+    origin: null,
+    pace: null,
   };
 }
 
@@ -23,12 +33,18 @@ export function revise(choice, catalogue) {
   };
 }
 
-/** Take a preset: its prompt, and the target that it was made for, once that is loaded. `note` says what is waited for. */
+/** Take a preset: its prompt, and the target that it was made for, once that is loaded. `note` says what is waited
+ *  for. */
 export function pick(choice, catalogue, name) {
-  const preset = catalogue.presets.find((p) => p.name === name), made = { ...choice, preset: name, prompt: preset?.prompt ?? choice.prompt };
+  const preset = catalogue.presets.find((p) => p.name === name),
+    made = { ...choice, preset: name, prompt: preset?.prompt ?? choice.prompt };
   const wanted = catalogue.targets.find((t) => t.name === preset?.target && t.available !== false);
   if (!wanted || wanted.name === choice.target) return { choice: made, note: "" };
-  if (wanted.loading) return { choice: made, note: `This prompt is made for ${wanted.name}, which is still loading: until then it goes to ${choice.target}.` };
+  if (wanted.loading)
+    return {
+      choice: made,
+      note: `This prompt is made for ${wanted.name}, which is still loading: until then it goes to ${choice.target}.`,
+    };
   return { choice: { ...made, target: wanted.name }, note: "" };
 }
 
@@ -45,9 +61,16 @@ export function parameters(choice, catalogue, method, clamp) {
 export function adopt(choice, header, catalogue) {
   const has = (entries, name) => entries.some((e) => e.name === name && e.available !== false);
   return {
-    ...choice, prompt: header.prompt, seed: header.seed, max_new_tokens: header.max_new_tokens, params: { ...header.params }, prompt_tokens: null, origin: null,
+    ...choice,
+    prompt: header.prompt,
+    seed: header.seed,
+    max_new_tokens: header.max_new_tokens,
+    params: { ...header.params },
+    prompt_tokens: null,
+    origin: null,
     preset: catalogue.presets.find((p) => p.prompt === header.prompt)?.name ?? null,
-    ...(has(catalogue.methods, header.method) && { method: header.method }), ...(has(catalogue.targets, header.target) && { target: header.target }),
+    ...(has(catalogue.methods, header.method) && { method: header.method }),
+    ...(has(catalogue.targets, header.target) && { target: header.target }),
     ...(has(catalogue.drafters, header.drafter) && { drafter: header.drafter }),
   };
 }
@@ -55,7 +78,19 @@ export function adopt(choice, header, catalogue) {
 /** The request of a run. A prompt given as tokens goes as tokens; `images` are data-URLs. */
 export function request(choice, catalogue, channel, clamp, paused) {
   const { prompt, prompt_tokens, images, target, drafter, max_new_tokens, seed, method } = choice;
-  return { channel, prompt, ...(prompt_tokens && { prompt_tokens }), ...(images && { images }), target, drafter, max_new_tokens, seed, method, params: parameters(choice, catalogue, method, clamp), paused };
+  return {
+    channel,
+    prompt,
+    ...(prompt_tokens && { prompt_tokens }),
+    ...(images && { images }),
+    target,
+    drafter,
+    max_new_tokens,
+    seed,
+    method,
+    params: parameters(choice, catalogue, method, clamp),
+    paused,
+  };
 }
 
 /** The request of the baseline: plain decoding of the same prompt, seed and sampling. */
@@ -66,5 +101,12 @@ export function plainRequest(choice, catalogue, channel, clamp) {
 /** What a run and its baseline must share to be compared. */
 export function pairing(choice, catalogue, clamp) {
   const { prompt, prompt_tokens, images, target, max_new_tokens, seed } = choice;
-  return JSON.stringify([prompt_tokens ?? prompt, images ?? null, target, max_new_tokens, seed, parameters(choice, catalogue, catalogue.baseline, clamp)]);
+  return JSON.stringify([
+    prompt_tokens ?? prompt,
+    images ?? null,
+    target,
+    max_new_tokens,
+    seed,
+    parameters(choice, catalogue, catalogue.baseline, clamp),
+  ]);
 }

@@ -5,10 +5,21 @@ import { clamp } from "../shared/form.js";
 
 const int = (name, value, ge, le) => ({ name, kind: "int", default: value, ge, le, choices: null, doc: "" });
 const catalogue = {
-  targets: [{ name: "t" }], drafters: [{ name: "bad", available: false }, { name: "d", available: true }],
-  methods: [{ name: "plain", params: [] }, { name: "a", params: [int("depth", 4, 1, 12)] }, { name: "b", params: [int("depth", 2, 1, 6)] }, { name: "c", available: false, params: [] }],
+  targets: [{ name: "t" }],
+  drafters: [
+    { name: "bad", available: false },
+    { name: "d", available: true },
+  ],
+  methods: [
+    { name: "plain", params: [] },
+    { name: "a", params: [int("depth", 4, 1, 12)] },
+    { name: "b", params: [int("depth", 2, 1, 6)] },
+    { name: "c", available: false, params: [] },
+  ],
   sampling: [{ name: "temperature", kind: "float", default: 0.7, ge: 0, le: 2, choices: null, doc: "" }],
-  presets: [{ name: "story", title: "story", prompt: "Once" }], baseline: "plain", chosen: { target: "t", drafter: "bad", method: "a", max_new_tokens: 9 },
+  presets: [{ name: "story", title: "story", prompt: "Once" }],
+  baseline: "plain",
+  chosen: { target: "t", drafter: "bad", method: "a", max_new_tokens: 9 },
 };
 
 test("the first choice can be run", () => {
@@ -17,13 +28,21 @@ test("the first choice can be run", () => {
 });
 
 test("a preset brings the target that it was made for, once that is loaded", () => {
-  const listed = (more) => ({ ...catalogue, targets: [...catalogue.targets, { name: "big", ...more }], presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }] });
+  const listed = (more) => ({
+    ...catalogue,
+    targets: [...catalogue.targets, { name: "big", ...more }],
+    presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }],
+  });
   const chosen = first(catalogue), taken = (more) => pick(chosen, listed(more), "ask");
   assert.deepEqual([taken({}).choice.target, taken({}).choice.prompt, taken({}).note], ["big", "Why?", ""]);
   assert.equal(taken({ loading: true }).choice.target, "t");
   assert.match(taken({ loading: true }).note, /big, which is still loading/);
   assert.deepEqual([taken({ available: false }).choice.target, taken({ available: false }).note], ["t", ""]);
-  assert.deepEqual([pick({ ...chosen, target: "big" }, listed({}), "story").choice.target, pick(chosen, catalogue, "story").note], ["big", ""], "others are for any target");
+  assert.deepEqual(
+    [pick({ ...chosen, target: "big" }, listed({}), "story").choice.target, pick(chosen, catalogue, "story").note],
+    ["big", ""],
+    "others are for any target",
+  );
 });
 
 test("held values follow a new method as far as its range goes", () => {
@@ -46,6 +65,9 @@ test("the baseline asks for the same prompt, seed and sampling, without method p
 
 test("a baseline belongs to a run whatever the method, but not across prompts", () => {
   const choice = first(catalogue);
-  assert.equal(pairing(choice, catalogue, clamp), pairing({ ...choice, method: "b", params: { depth: 1 } }, catalogue, clamp));
+  assert.equal(
+    pairing(choice, catalogue, clamp),
+    pairing({ ...choice, method: "b", params: { depth: 1 } }, catalogue, clamp),
+  );
   assert.notEqual(pairing(choice, catalogue, clamp), pairing({ ...choice, prompt: "other" }, catalogue, clamp));
 });

@@ -15,20 +15,50 @@ import * as words from "./words.js";
 const ANNOUNCE_MS = 5000;
 
 /** A page of runs in `el`, alive and with what it was opened for.
- *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: what only this view keeps;
- *  `begin(page)`: give it `draw`, `fresh`, `describe` and `ended`; `hear(page, message)` of the bus; `actions(page)` of its
- *  buttons and keys; `textOf(page, name)`: what is copied; `wire(page, el)`, `tick(page)` every second; `arrive(page)`: show
- *  what it was opened for; `stepped(page)`: the address changed; `dress(page)`; `menu(page)`: what its exports are made of
+ *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: what only this view
+ *    keeps; `begin(page)`: give it `draw`, `fresh`, `describe` and `ended`; `hear(page, message)` of the bus;
+ *    `actions(page)` of its buttons and keys; `textOf(page, name)`: what is copied; `wire(page, el)`, `tick(page)`
+ *    every second; `arrive(page)`: show what it was opened for; `stepped(page)`: the address changed; `dress(page)`;
+ *    `menu(page)`: what its exports are made of
  *  @returns {Promise<any>} */
 export async function createPage(el, { parts, host, embed, title, state, ...view }) {
   if (host.base === undefined) parts.nav.hidden = true;
   else pagehead.fill(parts.nav, host, title);
   const page = {
-    el, parts, host, embed, catalogue: null, choice: null, run: null, plain: null, plainKey: "", errors: [], notices: [],
-    selection: selection.newSelection(), wish: null, brush: null, ghosts: true, threshold: 0, mode: "spine",
-    wantPlain: false, note: "", changes: {}, channels: 0, playing: null, feeding: null, next: null, lost: 0,
-    scroll: false, heardAt: 0, heardRounds: 0, stepping: false, shownView: null, recorded: null, estimate: "",
-    touched: false, ...state,
+    el,
+    parts,
+    host,
+    embed,
+    catalogue: null,
+    choice: null,
+    run: null,
+    plain: null,
+    plainKey: "",
+    errors: [],
+    notices: [],
+    selection: selection.newSelection(),
+    wish: null,
+    brush: null,
+    ghosts: true,
+    threshold: 0,
+    mode: "spine",
+    wantPlain: false,
+    note: "",
+    changes: {},
+    channels: 0,
+    playing: null,
+    feeding: null,
+    next: null,
+    lost: 0,
+    scroll: false,
+    heardAt: 0,
+    heardRounds: 0,
+    stepping: false,
+    shownView: null,
+    recorded: null,
+    estimate: "",
+    touched: false,
+    ...state,
   };
   page.announce = (over) => announce(page, over);
   view.begin(page);
@@ -46,7 +76,12 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
   addEventListener("wb:address", () => host.address && host.isOpen?.() !== false && view.stepped(page));
   view.dress(page);
   page.draw();
-  const given = { stage: parts.stage, host, definitions: () => page.view?.definitions ?? {}, keeps: page.catalogue?.keeps };
+  const given = {
+    stage: parts.stage,
+    host,
+    definitions: () => page.view?.definitions ?? {},
+    keeps: page.catalogue?.keeps,
+  };
   exports.mount(parts.exports, { ...given, ...view.menu(page) });
   el.dataset.ready = "true";
   return page;

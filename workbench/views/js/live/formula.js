@@ -4,16 +4,31 @@
  *  from a trace, so that nothing of it is ever run as code. */
 
 const LONGEST = 200, FUNCTIONS = { min: Math.min, max: Math.max, exp: Math.exp };
-const SIGNS = { "−": "-", "-": "-", "·": "*", "*": "*", "+": "+", "/": "/", "(": "(", ")": ")", ",": ",", "=": "=", ">": ">", "<": "<" };
+const SIGNS = {
+  "−": "-",
+  "-": "-",
+  "·": "*",
+  "*": "*",
+  "+": "+",
+  "/": "/",
+  "(": "(",
+  ")": ")",
+  ",": ",",
+  "=": "=",
+  ">": ">",
+  "<": "<",
+};
 
-/** @returns {{raw: string, kind: string, value?: *}[]|null}  `kind`: "symbol", "number", "function", "sign" or "space"; null: it is no formula */
+/** @returns {{raw: string, kind: string, value?: *}[]|null}  `kind`: "symbol", "number", "function", "sign" or "space";
+ *  null: it is no formula */
 export function tokens(formula, symbols) {
   const known = [...symbols].sort((a, b) => b.length - a.length), found = [];
   if (typeof formula !== "string" || formula.length > LONGEST) return null;
   for (let at = 0; at < formula.length;) {
     const rest = formula.slice(at);
     const number = rest.match(/^\d+(\.\d+)?/)?.[0], space = rest.match(/^\s+/)?.[0];
-    const name = Object.keys(FUNCTIONS).find((each) => rest.startsWith(each)), symbol = known.find((each) => each && rest.startsWith(each));
+    const name = Object.keys(FUNCTIONS).find((each) => rest.startsWith(each)),
+      symbol = known.find((each) => each && rest.startsWith(each));
     const raw = space ?? number ?? name ?? symbol ?? (rest[0] in SIGNS ? rest[0] : null);
     if (raw === null) return null;
     const kind = space ? "space" : number ? "number" : name ? "function" : symbol ? "symbol" : "sign";
@@ -39,12 +54,14 @@ export function evaluate(formula, values) {
   };
   const sum = () => {
     let total = product();
-    for (let how = sign("+", "-"); how !== null; how = sign("+", "-")) total = how === "+" ? total + product() : total - product();
+    for (let how = sign("+", "-"); how !== null; how = sign("+", "-"))
+      total = how === "+" ? total + product() : total - product();
     return total;
   };
   const product = () => {
     let total = factor();
-    for (let how = sign("*", "/"); how !== null; how = sign("*", "/")) total = how === "*" ? total * factor() : total / factor();
+    for (let how = sign("*", "/"); how !== null; how = sign("*", "/"))
+      total = how === "*" ? total * factor() : total / factor();
     return total;
   };
   const factor = () => {
@@ -65,7 +82,9 @@ export function evaluate(formula, values) {
 
 /** A formula with what stands for its symbols in their place. Pure. */
 export function written(formula, words) {
-  return (tokens(formula, Object.keys(words)) ?? []).map((token) => (token.kind === "symbol" ? words[token.value] : token.raw)).join("");
+  return (tokens(formula, Object.keys(words)) ?? [])
+    .map((token) => (token.kind === "symbol" ? words[token.value] : token.raw))
+    .join("");
 }
 
 const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
@@ -74,7 +93,8 @@ const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "
 export function digits(value, n) {
   if (!Number.isFinite(value)) return String(value);
   const rounded = Number(value.toPrecision(n));
-  if (rounded === 0 || Math.abs(rounded) >= 1e-3) return String(Math.abs(rounded) < 1e6 ? rounded : Math.round(rounded));
+  if (rounded === 0 || Math.abs(rounded) >= 1e-3)
+    return String(Math.abs(rounded) < 1e6 ? rounded : Math.round(rounded));
   const [mantissa, power] = rounded.toExponential().split("e");
   return `${mantissa}·10${[...power].map((c) => RAISED[c] ?? "").join("")}`;
 }
@@ -87,10 +107,14 @@ export function rounded(formula, values, result, whole = new Set()) {
   const exact = evaluate(formula, values);
   if (!(Math.abs(exact - result) <= 1e-4 * Math.max(Math.abs(result), 1e-9))) return null;
   for (let n = 2; n <= 15; n += 1) {
-    const printed = Object.fromEntries(Object.entries(values).map(([name, v]) => [name, whole.has(name) ? v : Number(v.toPrecision(n))]));
+    const printed = Object.fromEntries(
+      Object.entries(values).map(([name, v]) => [name, whole.has(name) ? v : Number(v.toPrecision(n))]),
+    );
     const shown = Number(result.toPrecision(Math.min(n, 3)));
     if (Number(evaluate(formula, printed).toPrecision(Math.min(n, 3))) !== shown) continue;
-    const words = Object.fromEntries(Object.entries(values).map(([name, v]) => [name, whole.has(name) ? String(v) : digits(v, n)]));
+    const words = Object.fromEntries(
+      Object.entries(values).map(([name, v]) => [name, whole.has(name) ? String(v) : digits(v, n)]),
+    );
     return { words, result: digits(result, Math.min(n, 3)) };
   }
   return null;

@@ -13,20 +13,51 @@ test("formulas compute as they read: precedence, functions, comparisons, symbols
 });
 
 test("what is no formula is NaN, and nothing of it is run", () => {
-  for (const bad of ["", "p +", "p q", "min(1, p", "alert(1)", "constructor", "p; 1", "(p", "p)", "q", "1e5", "x".repeat(500), null, undefined, {}]) assert.ok(Number.isNaN(evaluate(bad, { p: 0.5 })), String(bad));
+  for (const bad of [
+    "",
+    "p +",
+    "p q",
+    "min(1, p",
+    "alert(1)",
+    "constructor",
+    "p; 1",
+    "(p",
+    "p)",
+    "q",
+    "1e5",
+    "x".repeat(500),
+    null,
+    undefined,
+    {},
+  ])
+    assert.ok(Number.isNaN(evaluate(bad, { p: 0.5 })), String(bad));
   assert.ok(Number.isNaN(evaluate("p > q", { p: 0.5, q: null + undefined })));
 });
 
 test("an equation gets as many digits as make it true, and none when it is false", () => {
   const { words, result } = rounded("min(1, p / q)", { p: 0.014499, q: 0.031 }, 0.014499 / 0.031);
-  assert.equal(Number((Number(words.p) / Number(words.q)).toPrecision(result.replace(/^0\./, "").length)), Number(result));
-  assert.equal(rounded("min(1, p / q)", { p: 5e-12, q: 0.78 }, 5e-12), null, "the card once said min(1, 5e-12 / 0.78) = 5e-12");
-  assert.equal(rounded("min(1, p / q)", { p: 0.2, q: 0.5 }, 0.4003), null, "nearly is not equal, though both print as 0.4");
+  assert.equal(
+    Number((Number(words.p) / Number(words.q)).toPrecision(result.replace(/^0\./, "").length)),
+    Number(result),
+  );
+  assert.equal(
+    rounded("min(1, p / q)", { p: 5e-12, q: 0.78 }, 5e-12),
+    null,
+    "the card once said min(1, 5e-12 / 0.78) = 5e-12",
+  );
+  assert.equal(
+    rounded("min(1, p / q)", { p: 0.2, q: 0.5 }, 0.4003),
+    null,
+    "nearly is not equal, though both print as 0.4",
+  );
   assert.equal(rounded("p > θ", { p: 0.09004, θ: 0.09 }, 1).words.p, "0.09004", "two digits would make it false");
 });
 
 test("numbers are printed short, small ones as powers of ten; a comparison shows why it holds", () => {
-  assert.deepEqual([digits(0.5, 3), digits(5e-12, 2), digits(1.2e-4, 2), digits(0, 2), digits(4, 2)], ["0.5", "5·10⁻¹²", "1.2·10⁻⁴", "0", "4"]);
+  assert.deepEqual(
+    [digits(0.5, 3), digits(5e-12, 2), digits(1.2e-4, 2), digits(0, 2), digits(4, 2)],
+    ["0.5", "5·10⁻¹²", "1.2·10⁻⁴", "0", "4"],
+  );
   assert.deepEqual(compared(0.25311, 0.25312), ["0.25311", "<", "0.25312"]);
   assert.deepEqual(compared(0.5, 0.5), ["0.5", "≥", "0.5"]);
 });

@@ -1,14 +1,14 @@
-/** Runs that are not held back: what the page draws of them. Browser and engine may share their cores, and every drawing
- *  then slows the run that it shows. The text and the key figures follow each message; what is read rather than watched
- *  (the tree, the node's card, the clock, the curves, the settings) follows a few times a second, and whatever somebody
- *  does, and the end of the run, draws all at once. */
+/** Runs that are not held back: what the page draws of them. Browser and engine may share their cores, and every
+ *  drawing then slows the run that it shows. The text and the key figures follow each message; what is read rather than
+ *  watched (the tree, the node's card, the clock, the curves, the settings) follows a few times a second, and whatever
+ *  somebody does, and the end of the run, draws all at once. */
 
 import * as store from "../shared/store.js";
 
 export const READ_MS = 300;
 
-/** What `page.draw` and `page.news` are: both draw once a frame; the first for whatever is to be seen at once, the second
- *  because something has come. @param {() => void} frame  draws in the next frame */
+/** What `page.draw` and `page.news` are: both draw once a frame; the first for whatever is to be seen at once, the
+ *  second because something has come. @param {() => void} frame  draws in the next frame */
 export function drawing(page, frame) {
   page.draw = () => {
     page.asked = true;

@@ -43,7 +43,13 @@ test("what somebody does is drawn at once", () => {
 });
 
 test("a run that is held back, waits or has ended is drawn whole", () => {
-  for (const run of [running(8), { ...running(0), state: "finished" }, { ...running(0), state: "paused" }, { ...running(0), from: "recorded" }, null]) {
+  for (const run of [
+    running(8),
+    { ...running(0), state: "finished" },
+    { ...running(0), state: "paused" },
+    { ...running(0), from: "recorded" },
+    null,
+  ]) {
     const { page, drawn, frame } = shown(run);
     for (const now of [0, 10, 20]) (page.news(), frame(now));
     assert.ok(drawn.every(([, whole]) => whole));

@@ -18,18 +18,55 @@ export function items(f, plain, definitions, speed) {
   const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
     { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
-    { id: "tau", value: fixed(f.tau, 2), unit: f.rounds ? `${f.tokens}/${f.rounds}` : "", label: "τ tokens a pass", formula: formula("tau"),
-      worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} passes` : "" },
-    { id: "acceptance", value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
-      unit: f.tested ? `${f.accepted}/${f.tested}` : "", label: "accepted of tested", formula: formula("acceptance_rate"),
-      worked: f.drafted ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %` : "" },
-    { id: "rate", value: fixed(f.tokens_per_second, 0), unit: "tok/s", formula: formula("tokens_per_second"),
-      label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second", worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "" },
-    { id: "passes", value: `${f.target_forwards || dash}`, unit: "passes", label: f.tokens > f.target_forwards ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved` : `for ${f.tokens} tokens`,
-      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token", worked: "" },
-    { id: "cost", value: !f.rounds ? dash : ms(f.seconds), unit: "ms a round", formula: `seconds from the end of prefill to the last token / rounds; overhead: ${formula("overhead_share")}`,
-      label: f.rounds ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}` : "draft + verify + overhead",
-      worked: f.rounds ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds` : "" },
+    {
+      id: "tau",
+      value: fixed(f.tau, 2),
+      unit: f.rounds ? `${f.tokens}/${f.rounds}` : "",
+      label: "τ tokens a pass",
+      formula: formula("tau"),
+      worked: f.rounds ? `${f.tokens} tokens / ${f.rounds} passes` : "",
+    },
+    {
+      id: "acceptance",
+      value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
+      unit: f.tested ? `${f.accepted}/${f.tested}` : "",
+      label: "accepted of tested",
+      formula: formula("acceptance_rate"),
+      worked: f.drafted
+        ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %`
+        : "",
+    },
+    {
+      id: "rate",
+      value: fixed(f.tokens_per_second, 0),
+      unit: "tok/s",
+      formula: formula("tokens_per_second"),
+      label: plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second",
+      worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}` : "",
+    },
+    {
+      id: "passes",
+      value: `${f.target_forwards || dash}`,
+      unit: "passes",
+      label:
+        f.tokens > f.target_forwards
+          ? `for ${f.tokens} tokens: ${f.tokens - f.target_forwards} saved`
+          : `for ${f.tokens} tokens`,
+      formula: "forwards of the target after prefill / tokens emitted; plain decoding needs one for each token",
+      worked: "",
+    },
+    {
+      id: "cost",
+      value: !f.rounds ? dash : ms(f.seconds),
+      unit: "ms a round",
+      formula: `seconds from the end of prefill to the last token / rounds; overhead: ${formula("overhead_share")}`,
+      label: f.rounds
+        ? `${ms(f.draft_seconds)} draft + ${ms(f.verify_seconds)} verify + ${ms(overhead)} overhead${waited ? ` + ${ms(waited)} waiting for other runs` : ""}`
+        : "draft + verify + overhead",
+      worked: f.rounds
+        ? `(${seconds(f.draft_seconds)} draft + ${seconds(f.verify_seconds)} verify + ${seconds(overhead)} overhead${waited ? ` + ${seconds(waited)} in forwards for other runs` : ""}) / ${f.rounds} rounds`
+        : "",
+    },
   ];
 }
 
@@ -48,9 +85,26 @@ export function render(el, data) {
 }
 
 function build(el, id, i) {
-  const parts = { value: kit.h("span", { className: "wb-value" }), unit: kit.h("small"), label: kit.h("span", { className: "wb-label" }), formula: kit.h("span"), worked: kit.h("small") };
-  const tip = kit.h("span", { className: "wb-formula", id: `wb-formula-${(el._uid ??= Math.random().toString(36).slice(2, 8))}-${i}` }, parts.formula, parts.worked);
-  const button = kit.h("button", { type: "button", className: "wb-figure" }, kit.h("b", {}, parts.value, " ", parts.unit), parts.label, tip);
+  const parts = {
+    value: kit.h("span", { className: "wb-value" }),
+    unit: kit.h("small"),
+    label: kit.h("span", { className: "wb-label" }),
+    formula: kit.h("span"),
+    worked: kit.h("small"),
+  };
+  const tip = kit.h(
+    "span",
+    { className: "wb-formula", id: `wb-formula-${(el._uid ??= Math.random().toString(36).slice(2, 8))}-${i}` },
+    parts.formula,
+    parts.worked,
+  );
+  const button = kit.h(
+    "button",
+    { type: "button", className: "wb-figure" },
+    kit.h("b", {}, parts.value, " ", parts.unit),
+    parts.label,
+    tip,
+  );
   tip.setAttribute("role", "tooltip");
   button.dataset.figure = id;
   button.setAttribute("aria-describedby", tip.id);

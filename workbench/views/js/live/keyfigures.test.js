@@ -4,7 +4,8 @@ import { items } from "./keyfigures.js";
 import { summary } from "../shared/figures.js";
 import { figure } from "../shared/speedup.js";
 
-const definitions = { tau: ["τ", "tokens / passes"] }, none = figure({ mine: null, plain: null, none: "no baseline yet" });
+const definitions = { tau: ["τ", "tokens / passes"] },
+  none = figure({ mine: null, plain: null, none: "no baseline yet" });
 
 test("no figure is invented before there is a round or a baseline", () => {
   for (const item of items(summary([]), null, definitions, none)) assert.doesNotMatch(item.value, /\d|NaN/);
@@ -15,7 +16,17 @@ test("the formula is the one of the definitions", () => {
 });
 
 test("time for other runs of the batch is named beside the overhead, and only where there is some", () => {
-  const round = { nodes: { status: [] }, path: [], emitted: [{}], seconds: 0.04, draft_s: 0.01, verify_s: 0.02, overhead_s: 0.004, waited_s: 0.006, target_forwards: 1 };
+  const round = {
+    nodes: { status: [] },
+    path: [],
+    emitted: [{}],
+    seconds: 0.04,
+    draft_s: 0.01,
+    verify_s: 0.02,
+    overhead_s: 0.004,
+    waited_s: 0.006,
+    target_forwards: 1,
+  };
   const cost = (r) => items(summary([r]), null, definitions, none).find((i) => i.id === "cost");
   assert.equal(cost(round).label, "10.0 draft + 20.0 verify + 4.0 overhead + 6.0 waiting for other runs");
   assert.match(cost(round).worked, /0\.004 s overhead \+ 0\.006 s in forwards for other runs\) \/ 1 rounds$/);

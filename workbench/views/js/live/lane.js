@@ -12,15 +12,25 @@ export function span(n, anchor, count) {
 }
 
 /** The phases of a round: as recorded, or one after the other where a trace has sums only. What lies between them, and
- *  judging and committing, is overhead; while others of its batch were drafted for, the run waited. Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
+ *  judging and committing, is overhead; while others of its batch were drafted for, the run waited. Pure. @returns
+ *  {{kind: string, lane: string, start: number, end: number}[]} */
 export function stretches(round) {
   const end = round.started_s + round.seconds, out = [];
   if (!round.phases?.length) {
-    const waits = round.waited_s ?? 0, sums = [round.draft_s, waits, round.verify_s, Math.max(0, round.seconds - round.draft_s - waits - round.verify_s)];
+    const waits = round.waited_s ?? 0,
+      sums = [
+        round.draft_s,
+        waits,
+        round.verify_s,
+        Math.max(0, round.seconds - round.draft_s - waits - round.verify_s),
+      ];
     let at = round.started_s;
-    return ["draft", "wait", "verify", "overhead"].map((kind, i) => ({ kind, lane: "device", start: at, end: (at += sums[i]) })).filter((p) => p.kind !== "wait" || waits);
+    return ["draft", "wait", "verify", "overhead"]
+      .map((kind, i) => ({ kind, lane: "device", start: at, end: (at += sums[i]) }))
+      .filter((p) => p.kind !== "wait" || waits);
   }
-  for (const p of round.phases) out.push({ kind: KINDS[p.name] ?? "overhead", lane: p.lane, start: p.start_s, end: p.end_s });
+  for (const p of round.phases)
+    out.push({ kind: KINDS[p.name] ?? "overhead", lane: p.lane, start: p.start_s, end: p.end_s });
   const last = Math.max(...out.map((p) => p.end));
   if (last < end) out.push({ kind: "overhead", lane: out.at(-1).lane, start: last, end });
   return out;
@@ -39,8 +49,10 @@ export function lanes(rounds) {
 /** Lay the rounds in view and the plain passes for the same text along one axis. Pure.
  *  @param {object[]} rounds  of the run
  *  @param {object[]|null} plain  rounds of the baseline
- *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  of those of the baseline
- *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number, plainSeconds: number|null}} */
+ *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  of those
+ *    of the baseline
+ *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number,
+ *    plainSeconds: number|null}} */
 export function layout(rounds, plain, view, width, stalls = new Map(), plainStalls = new Map()) {
   const inView = rounds.slice(view.from, view.to), n = Math.max(inView.length, view.room ?? 0), named = lanes(inView);
   const seconds = inView.reduce((a, r) => a + r.seconds, 0);
@@ -51,7 +63,14 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
       kind: p.kind, row: named ? named.indexOf(p.lane) : 0, x: x + Math.max(0, p.start - r.started_s) * scale,
       width: Math.max(0, Math.min(p.end - r.started_s, r.seconds) - Math.max(0, p.start - r.started_s)) * scale,
     }));
-    const box = { index: r.index, x, width: r.seconds * scale, segments, emitted: r.emitted.length, stalled: stalls.get(r.index) ?? null };
+    const box = {
+      index: r.index,
+      x,
+      width: r.seconds * scale,
+      segments,
+      emitted: r.emitted.length,
+      stalled: stalls.get(r.index) ?? null,
+    };
     x += box.width + GAP;
     return box;
   });
@@ -64,7 +83,11 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
   let px = LEFT;
   for (const [i, r] of passes.entries()) {
     if (px > width) break;
-    marks.push({ x: px, width: Math.max(1, Math.min(r.seconds * scale, width - px) - 1), stalled: plainStalls.has(start + i) });
+    marks.push({
+      x: px,
+      width: Math.max(1, Math.min(r.seconds * scale, width - px) - 1),
+      stalled: plainStalls.has(start + i),
+    });
     px += r.seconds * scale;
   }
   const plainSeconds = passes.length === tokens && tokens ? passes.reduce((a, r) => a + r.seconds, 0) : null;
@@ -82,14 +105,22 @@ export function totals(rounds, [from, to]) {
  *  @param {{rounds: object[], plain: object[]|null, none: string, anchor: number, shown: number, brush: number[]|null,
  *           stalls?: Map<number, number>, plainStalls?: Map<number, number>}} data */
 export function render(el, data) {
-  const width = Math.max(280, kit.size(el).width || 900), count = Math.max(5, Math.min(16, Math.floor((width - LEFT) / 64)));
+  const width = Math.max(280, kit.size(el).width || 900),
+    count = Math.max(5, Math.min(16, Math.floor((width - LEFT) / 64)));
   const view = { ...span(data.rounds.length, data.anchor, count), room: count };
-  const drawn = layout(data.rounds, data.plain, view, width, data.stalls, data.plainStalls), rows = drawn.lanes?.length ?? 1;
+  const drawn = layout(data.rounds, data.plain, view, width, data.stalls, data.plainStalls),
+    rows = drawn.lanes?.length ?? 1;
   const height = TOP + ROW * rows + 13;
   const state = kit.frame(el, { width, height, label: sentence(drawn, view) }, (svg) => build(svg, el));
   el._boxes = drawn.boxes;
   kit.fit(state.plain, drawn.plain.length, () => kit.s("rect", { class: "wb-fill-plain", y: 8, height: 14 }));
-  drawn.plain.forEach((m, i) => kit.set(state.plain.children[i], { class: `wb-fill-plain${m.stalled ? " is-stalled" : ""}`, x: m.x.toFixed(1), width: m.width.toFixed(1) }));
+  drawn.plain.forEach((m, i) =>
+    kit.set(state.plain.children[i], {
+      class: `wb-fill-plain${m.stalled ? " is-stalled" : ""}`,
+      x: m.x.toFixed(1),
+      width: m.width.toFixed(1),
+    }),
+  );
   kit.write(state.none, data.plain ? "" : data.none);
   kit.fit(state.names, rows, () => kit.s("text", { x: 0 }));
   (drawn.lanes ?? ["this run"]).forEach((name, i) => {
@@ -105,10 +136,19 @@ export function render(el, data) {
   drawn.boxes.forEach((b, i) => {
     const g = state.run.children[i], [frame, parts, label] = g.children;
     const brushed = data.brush && b.index >= data.brush[0] && b.index <= data.brush[1];
-    kit.set(g, { class: `wb-box${b.index === data.shown ? " is-shown" : ""}${brushed ? " is-brushed" : ""}${b.stalled ? " is-stalled" : ""}` });
+    kit.set(g, {
+      class: `wb-box${b.index === data.shown ? " is-shown" : ""}${brushed ? " is-brushed" : ""}${b.stalled ? " is-stalled" : ""}`,
+    });
     kit.set(frame, { x: (b.x - 2).toFixed(1), width: (b.width + 3).toFixed(1), height: ROW * rows });
     kit.fit(parts, b.segments.length, () => kit.s("rect", { height: 18 }));
-    b.segments.forEach((p, k) => kit.set(parts.children[k], { class: `wb-fill-${p.kind}`, x: p.x.toFixed(1), y: TOP + 4 + ROW * p.row, width: p.width.toFixed(1) }));
+    b.segments.forEach((p, k) =>
+      kit.set(parts.children[k], {
+        class: `wb-fill-${p.kind}`,
+        x: p.x.toFixed(1),
+        y: TOP + 4 + ROW * p.row,
+        width: p.width.toFixed(1),
+      }),
+    );
     kit.set(label, { x: (b.x + b.width / 2).toFixed(1), y: height - 1 });
     kit.write(label, labelOf(b));
   });
@@ -123,7 +163,11 @@ export function labelOf({ width, emitted, stalled }) {
 /** What the drawing says, in a sentence. Pure. */
 export function sentence(drawn, view) {
   if (!drawn.boxes.length) return "Wall clock: no rounds yet";
-  const stalled = drawn.boxes.filter((b) => b.stalled).map((b) => b.index + 1), plain = drawn.plainSeconds === null ? "" : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for as many`;
+  const stalled = drawn.boxes.filter((b) => b.stalled).map((b) => b.index + 1),
+    plain =
+      drawn.plainSeconds === null
+        ? ""
+        : `; plain decoding took ${(1e3 * drawn.plainSeconds).toFixed(0)} ms for as many`;
   return `Wall clock of rounds ${view.from + 1} to ${view.to}: ${drawn.tokens} tokens in ${(1e3 * drawn.seconds).toFixed(0)} ms${plain}${stalled.length ? `; round${stalled.length > 1 ? "s" : ""} ${stalled.join(", ")} stalled` : ""}`;
 }
 

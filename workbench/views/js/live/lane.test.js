@@ -3,7 +3,8 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { labelOf, lanes, layout, sentence, span, stretches, totals } from "./lane.js";
 
-const read = (name) => JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
+const read = (name) =>
+  JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
 const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6, `${a} ≠ ${b}`);
 
 test("the window ends at the newest round while live and holds a pinned one", () => {
@@ -33,16 +34,35 @@ test("a baseline that is too short claims nothing", () => {
 });
 
 test("sums over a brush name their parts", () => {
-  assert.match(totals(read("chain"), [1, 3]), /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ overhead$/);
+  assert.match(
+    totals(read("chain"), [1, 3]),
+    /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ overhead$/,
+  );
 });
 
 test("time for other runs of a batch is waiting, neither drafting nor overhead", () => {
-  const round = { ...read("chain")[0], started_s: 0, seconds: 0.01, draft_s: 0.002, waited_s: 0.003, verify_s: 0.004, overhead_s: 0.001 };
-  round.phases = [["wait", 0, 0.003], ["draft", 0.003, 0.005], ["verify", 0.005, 0.009], ["judge", 0.009, 0.01]].map(([name, start_s, end_s]) => ({ name, start_s, end_s, lane: "device" }));
+  const round = {
+    ...read("chain")[0],
+    started_s: 0,
+    seconds: 0.01,
+    draft_s: 0.002,
+    waited_s: 0.003,
+    verify_s: 0.004,
+    overhead_s: 0.001,
+  };
+  round.phases = [
+    ["wait", 0, 0.003],
+    ["draft", 0.003, 0.005],
+    ["verify", 0.005, 0.009],
+    ["judge", 0.009, 0.01],
+  ].map(([name, start_s, end_s]) => ({ name, start_s, end_s, lane: "device" }));
   assert.deepEqual(stretches(round).map((p) => p.kind), ["wait", "draft", "verify", "overhead"]);
   assert.deepEqual(stretches({ ...round, phases: [] }).map((p) => p.kind), ["draft", "wait", "verify", "overhead"]);
   near(stretches({ ...round, phases: [] }).at(-1).end, 0.01);
-  assert.equal(totals([round], [0, 0]), `rounds 1–1: ${round.emitted.length} tokens in 10.0 ms = 2.0 draft + 4.0 verify + 1.0 overhead + 3.0 waiting for other runs`);
+  assert.equal(
+    totals([round], [0, 0]),
+    `rounds 1–1: ${round.emitted.length} tokens in 10.0 ms = 2.0 draft + 4.0 verify + 1.0 overhead + 3.0 waiting for other runs`,
+  );
 });
 
 test("a baseline whose text ended earlier still lends its passes", () => {
@@ -53,7 +73,10 @@ test("a baseline whose text ended earlier still lends its passes", () => {
 });
 
 test("phases that overlap are drawn on their own lanes, where they were", () => {
-  const phases = [{ name: "verify", start_s: 1, end_s: 1.4, lane: "gpu" }, { name: "draft", start_s: 1.1, end_s: 1.3, lane: "drafter" }];
+  const phases = [
+    { name: "verify", start_s: 1, end_s: 1.4, lane: "gpu" },
+    { name: "draft", start_s: 1.1, end_s: 1.3, lane: "drafter" },
+  ];
   const round = { ...read("chain")[0], started_s: 1, seconds: 0.5, phases };
   assert.deepEqual(lanes([round]), ["gpu", "drafter"]);
   const { boxes, scale } = layout([round], null, { from: 0, to: 1 }, 900);
@@ -71,9 +94,20 @@ test("time after the last phase is overhead, and a trace without phases has its 
 });
 
 test("a stalled round is marked in its lane, and said", () => {
-  const rounds = read("chain"), drawn = layout(rounds, Array.from({ length: 80 }, () => ({ seconds: 0.01 })), { from: 0, to: 5 }, 900, new Map([[2, 8.4]]), new Map([[1, 5]]));
+  const rounds = read("chain"),
+    drawn = layout(
+      rounds,
+      Array.from({ length: 80 }, () => ({ seconds: 0.01 })),
+      { from: 0, to: 5 },
+      900,
+      new Map([[2, 8.4]]),
+      new Map([[1, 5]]),
+    );
   assert.deepEqual(drawn.boxes.map((b) => b.stalled), [null, null, 8.4, null, null]);
   assert.deepEqual(drawn.plain.slice(0, 3).map((p) => p.stalled), [false, true, false]);
   assert.match(sentence(drawn, { from: 0, to: 5 }), /; round 3 stalled$/);
-  assert.deepEqual([120, 40, 9].map((width) => labelOf({ width, emitted: 2, stalled: 8.4 })), ["+2 · stalled, 8×", "+2 !", "!"]);
+  assert.deepEqual(
+    [120, 40, 9].map((width) => labelOf({ width, emitted: 2, stalled: 8.4 })),
+    ["+2 · stalled, 8×", "+2 !", "!"],
+  );
 });

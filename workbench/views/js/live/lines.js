@@ -38,25 +38,33 @@ export function thin(points, room) {
 /** Put labels of marks into rows so that none covers another and every mark has one: where there is no room for all the
  *  words they are cut, down to the number of the change, whose words its title and the table say. Pure.
  *  @param {{index: number, text: string}[]} marks  @param {(index: number) => number} x  @param {number} width
- *  @returns {{index: number, text: string, label: string, start: number, row: number}[]}  `start`: left end, in pixels */
+ *  @returns {{index: number, text: string, label: string, start: number, row: number}[]}  `start`: left end, in
+ *    pixels */
 export function place(marks, x, width, rows = 2) {
   for (let n = 1; ; n += 1) {
     const placed = marks.map((/** @type {any} */ mark, i) => ({ ...mark, row: i % n, number: `${i + 1}` }));
     for (let row = 0; row < n; row += 1) inRow(placed.filter((mark) => mark.row === row), x, width);
-    if (n >= rows || placed.every((mark) => mark.label === mark.text)) return placed.map(({ number: _, ...mark }) => mark);
+    if (n >= rows || placed.every((mark) => mark.label === mark.text))
+      return placed.map(({ number: _, ...mark }) => mark);
   }
 }
 
 /** Labels of one row: each begins at its mark, moved only as far as the numbers of its neighbours need it. */
 function inRow(row, x, width) {
   const wide = (text) => 5 + LETTER * text.length;
-  row.forEach((mark, k) => (mark.start = Math.max(x(mark.index) + 4, k ? row[k - 1].start + wide(row[k - 1].number) : 0)));
-  for (let k = row.length - 1; k >= 0; k -= 1) row[k].start = Math.min(row[k].start, (row[k + 1]?.start ?? width) - wide(row[k].number));
+  row.forEach(
+    (mark, k) => (mark.start = Math.max(x(mark.index) + 4, k ? row[k - 1].start + wide(row[k - 1].number) : 0)),
+  );
+  for (let k = row.length - 1; k >= 0; k -= 1)
+    row[k].start = Math.min(row[k].start, (row[k + 1]?.start ?? width) - wide(row[k].number));
   row.forEach((mark, k) => {
-    const before = k ? row[k - 1].start + wide(row[k - 1].label) : 0, end = row[k + 1]?.start ?? width;
-    if (k === row.length - 1) mark.start = Math.max(before, Math.min(mark.start, width - wide(mark.text))); // the last one may reach back
+    const before = k ? row[k - 1].start + wide(row[k - 1].label) : 0,
+      end = row[k + 1]?.start ?? width;
+    // the last one may reach back
+    if (k === row.length - 1) mark.start = Math.max(before, Math.min(mark.start, width - wide(mark.text)));
     const letters = Math.floor((end - mark.start - 5) / LETTER);
-    mark.label = letters >= mark.text.length ? mark.text : letters >= 5 ? `${mark.text.slice(0, letters - 1)}…` : mark.number;
+    mark.label =
+      letters >= mark.text.length ? mark.text : letters >= 5 ? `${mark.text.slice(0, letters - 1)}…` : mark.number;
   });
 }
 
@@ -68,13 +76,18 @@ export function ceiling(value) {
 
 /** Draw into `el`; emits `wb:pick` {round} on a click.
  *  @param {{series: {name: string, points: [number, number|null][]}[], max: number, ticks: number[], digits: number,
- *           level: {value: number, text: string}|null, rounds: number, marks: object[], shown: number, summary: string}} data
- *    at most two series; `level` is a horizontal line to compare with */
+ *           level: {value: number, text: string}|null, rounds: number, marks: object[], shown: number, summary:
+ *           string}} data at most two series; `level` is a horizontal line to compare with */
 export function render(el, data) {
-  const width = Math.max(240, kit.size(el).width || 560), height = Math.max(96, kit.size(el).height || 140), n = data.rounds;
+  const width = Math.max(240, kit.size(el).width || 560),
+    height = Math.max(96, kit.size(el).height || 140),
+    n = data.rounds;
   const state = kit.frame(el, { width, height, label: data.summary }, (svg) => build(svg, el));
-  const last = Math.max(LEAST_ROUNDS, n) - 1, wide = width - BOX.left - BOX.right - 6, tall = height - BOX.top - BOX.bottom;
-  const x = (i) => BOX.left + 6 + (i / last) * wide, y = (v) => height - BOX.bottom - (Math.min(v, data.max) / (data.max || 1)) * tall;
+  const last = Math.max(LEAST_ROUNDS, n) - 1,
+    wide = width - BOX.left - BOX.right - 6,
+    tall = height - BOX.top - BOX.bottom;
+  const x = (i) => BOX.left + 6 + (i / last) * wide,
+    y = (v) => height - BOX.bottom - (Math.min(v, data.max) / (data.max || 1)) * tall;
   el._round = (px) => Math.max(0, Math.min(n - 1, Math.round(((px - BOX.left - 6) / wide) * last)));
   kit.fit(state.grid, data.ticks.length, () => kit.group("line", "text"));
   data.ticks.forEach((v, i) => {
@@ -84,9 +97,21 @@ export function render(el, data) {
     kit.write(text, v.toFixed(data.digits));
   });
   state.lines.forEach((path, i) => kit.set(path, { d: line(thin(data.series[i]?.points ?? [], 2 * wide), x, y) }));
-  kit.set(state.cursor, { x1: x(data.shown), x2: x(data.shown), y1: BOX.top, y2: height - BOX.bottom, display: n ? "inline" : "none" });
+  kit.set(state.cursor, {
+    x1: x(data.shown),
+    x2: x(data.shown),
+    y1: BOX.top,
+    y2: height - BOX.bottom,
+    display: n ? "inline" : "none",
+  });
   const at = data.level ? y(data.level.value) : 0;
-  kit.set(state.level, { display: data.level ? "inline" : "none", x1: BOX.left, x2: width - BOX.right, y1: at, y2: at });
+  kit.set(state.level, {
+    display: data.level ? "inline" : "none",
+    x1: BOX.left,
+    x2: width - BOX.right,
+    y1: at,
+    y2: at,
+  });
   kit.set(state.levelText, { x: width - BOX.right, y: at - 4, "text-anchor": "end" });
   kit.write(state.levelText, data.level?.text ?? "");
   kit.set(state.axis, { x: BOX.left, y: height - 3 });
@@ -111,9 +136,16 @@ function drawMarks(parent, marks, x, height) {
 
 function build(svg, el) {
   const add = (tag, className) => svg.appendChild(kit.s(tag, { class: className }));
-  svg.addEventListener("click", (event) => kit.tell(el, "wb:pick", { round: el._round(event.clientX - svg.getBoundingClientRect().left) }));
+  svg.addEventListener("click", (event) =>
+    kit.tell(el, "wb:pick", { round: el._round(event.clientX - svg.getBoundingClientRect().left) }),
+  );
   return {
-    grid: add("g", ""), marks: add("g", ""), cursor: add("line", "wb-cursor"), level: add("line", "wb-level"),
-    lines: [add("path", "wb-windowed"), add("path", "wb-cumulative")], axis: add("text", "wb-mute"), levelText: add("text", "wb-mute"),
+    grid: add("g", ""),
+    marks: add("g", ""),
+    cursor: add("line", "wb-cursor"),
+    level: add("line", "wb-level"),
+    lines: [add("path", "wb-windowed"), add("path", "wb-cumulative")],
+    axis: add("text", "wb-mute"),
+    levelText: add("text", "wb-mute"),
   };
 }

@@ -11,13 +11,26 @@ test("labels of far marks stand in one row, whole; near ones are cut, and none c
   const marks = [0, 1, 2, 3].map((index) => ({ index, text: "depth 2 → 5" })), far = place(marks, (i) => 120 * i, 900);
   assert.deepEqual(far.map((m) => [m.row, m.label]), marks.map((m) => [0, m.text]));
   const two = place(marks.slice(0, 2), (i) => 40 + 40 * i, 500);
-  assert.deepEqual(two.map((m) => [m.row, m.label]), [[0, "depth 2 → 5"], [1, "depth 2 → 5"]], "a second row before words are cut");
+  assert.deepEqual(
+    two.map((m) => [m.row, m.label]),
+    [
+      [0, "depth 2 → 5"],
+      [1, "depth 2 → 5"],
+    ],
+    "a second row before words are cut",
+  );
   for (const [step, width, n] of [[10, 500, 4], [0, 240, 6], [3, 240, 8], [40, 400, 9], [29, 300, 10]]) {
-    const placed = place(Array.from({ length: n }, (_, index) => ({ index, text: "draft-model → draft-tree" })), (i) => Math.min(width, 30 + step * i), width);
+    const placed = place(
+      Array.from({ length: n }, (_, index) => ({ index, text: "draft-model → draft-tree" })),
+      (i) => Math.min(width, 30 + step * i),
+      width,
+    );
     assert.ok(placed.every((m) => m.label.length > 0), "every change has a label");
     for (const row of [0, 1]) {
       const boxes = placed.filter((m) => m.row === row).map((m) => [m.start, m.start + 6.1 * m.label.length]);
-      boxes.forEach(([start, end], k) => assert.ok(start >= (k ? boxes[k - 1][1] : 0) && end <= width, `${step} ${width}: ${JSON.stringify(boxes)}`));
+      boxes.forEach(([start, end], k) =>
+        assert.ok(start >= (k ? boxes[k - 1][1] : 0) && end <= width, `${step} ${width}: ${JSON.stringify(boxes)}`),
+      );
     }
   }
 });

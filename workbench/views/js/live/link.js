@@ -8,13 +8,20 @@ const MAX_IDS = 4000;
 /** The query that restores this state: settings as names of the registry, then what is shown.
  *  @param {object} choice  @param {object} catalogue  @param {Record<string, any>} params  all parameters in force
  *  @param {{pin?: object|null, view?: string|null, embed?: boolean, recorded?: string|null,
- *          settings?: boolean}} shown  `recorded`: a recording or a kept run; its settings are its own, unless others are in the panel */
-export function toQuery(choice, catalogue, params, { pin = null, view = null, embed = false, recorded = null, settings = !recorded } = {}) {
+ *          settings?: boolean}} shown  `recorded`: a recording or a kept run; its settings are its own, unless others
+ *          are in the panel */
+export function toQuery(
+  choice,
+  catalogue,
+  params,
+  { pin = null, view = null, embed = false, recorded = null, settings = !recorded } = {},
+) {
   const query = new URLSearchParams();
   const put = (name, value) => value !== null && value !== undefined && value !== "" && query.set(name, String(value));
   put("recorded", recorded);
   if (settings) {
-    for (const name of ["target", "drafter", "method", "prompt", "seed", "max_new_tokens", "pace"]) put(name, choice[name]);
+    for (const name of ["target", "drafter", "method", "prompt", "seed", "max_new_tokens", "pace"])
+      put(name, choice[name]);
     for (const [name, value] of Object.entries(params)) put(name, value);
     if (choice.prompt_tokens) put("ids", choice.prompt_tokens.join("."));
   }
@@ -26,7 +33,8 @@ export function toQuery(choice, catalogue, params, { pin = null, view = null, em
 
 /** What an address asks for, checked against what there is. What is wrong is left out and said.
  *  @returns {{choice: object, params: Record<string, any>, pin: object|null, view: string|null, embed: boolean,
- *             recorded: string|null, run: string|null, problems: string[], settings: boolean}}  `run`: one that goes on */
+ *             recorded: string|null, run: string|null, problems: string[], settings: boolean}}  `run`: one that
+ *             goes on */
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search), choice = {}, params = {}, problems = [];
   let text = "";
@@ -42,9 +50,11 @@ export function fromQuery(search, catalogue, clamp) {
       const entry = lists[name].find((e) => e.name === text);
       if (entry && entry.available !== false) choice[name] = text;
       else if (entry) bad(name, entry.reason || "cannot be used");
-      else if (!(name === "target" && catalogue.problem)) bad(name, `there is no such ${name} here`); // of a target, the backend has said so
+      // of a target, the backend has said so
+      else if (!(name === "target" && catalogue.problem)) bad(name, `there is no such ${name} here`);
     } else if (name in NUMBERS) {
-      const value = Number(text), [low, high] = NUMBERS[name];
+      const value = Number(text),
+        [low, high] = NUMBERS[name];
       if (/^\d+$/.test(text) && value >= low && value <= high) choice[name] = value;
       else bad(name, "not a whole number in range");
     } else if (name === "prompt") choice.prompt = text;
@@ -53,23 +63,25 @@ export function fromQuery(search, catalogue, clamp) {
       if (ids.length <= MAX_IDS && ids.every((id) => /^\d{1,9}$/.test(id))) choice.prompt_tokens = ids.map(Number);
       else bad(name, "not a list of token ids");
     } else if (PARTS.includes(name)) {
-      if (/^\d{1,7}$/.test(text) || (name === "node" && ["target", "-1"].includes(text))) pin = { ...pin, [name]: /^\d+$/.test(text) ? Number(text) : text };
+      if (/^\d{1,7}$/.test(text) || (name === "node" && ["target", "-1"].includes(text)))
+        pin = { ...pin, [name]: /^\d+$/.test(text) ? Number(text) : text };
       else bad(name, "not a number");
     } else if (name === "view") {
       if (VIEWS.includes(text)) view = text;
-      else if (text === "api") continue; // Gradio's page of the API, which opens over this one
+      else if (text === "api")
+        continue; // Gradio's page of the API, which opens over this one
       else bad(name, `choose one of ${VIEWS.join(", ")}`);
     } else if (name === "embed") embed = text === "1";
     else if (name === "recorded") recorded = text;
     else if (name === "run") {
       if (/^[\w-]{8,64}$/.test(text)) run = text;
       else bad(name, "not the id of a run");
-    }
-    else if (specs.has(name)) {
+    } else if (specs.has(name)) {
       const read = parse(specs.get(name), text, clamp);
       if (read.why) bad(name, read.why);
       else params[name] = read.value;
-    } else if (name !== "tab" && !name.startsWith("__")) bad(name, "unknown"); // names with two underscores are Gradio's
+    // names with two underscores are Gradio's
+    } else if (name !== "tab" && !name.startsWith("__")) bad(name, "unknown");
   }
   if (pin && !(pin.round >= 1)) pin = null;
   if (pin) pin = { token: null, node: null, ...pin, round: pin.round - 1 };
@@ -78,8 +90,10 @@ export function fromQuery(search, catalogue, clamp) {
 }
 
 function parse(spec, text, clamp) {
-  if (spec.choices?.length) return spec.choices.includes(text) ? { value: text } : { why: `choose one of ${spec.choices.join(", ")}` };
-  if (spec.kind === "bool") return ["true", "false"].includes(text) ? { value: text === "true" } : { why: "true or false" };
+  if (spec.choices?.length)
+    return spec.choices.includes(text) ? { value: text } : { why: `choose one of ${spec.choices.join(", ")}` };
+  if (spec.kind === "bool")
+    return ["true", "false"].includes(text) ? { value: text === "true" } : { why: "true or false" };
   const value = text.trim() === "" ? NaN : Number(text), held = clamp(spec, value);
   return held.value === value ? { value } : { why: `allowed is ${spec.ge ?? "−∞"} to ${spec.le ?? "∞"}` };
 }

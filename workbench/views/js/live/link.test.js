@@ -5,18 +5,51 @@ import { fromQuery, toQuery } from "./link.js";
 
 const number = (name, kind, value, ge, le) => ({ name, kind, default: value, ge, le, choices: [], doc: "" });
 const catalogue = {
-  targets: [{ name: "t" }], drafters: [{ name: "d" }, { name: "bad", available: false, reason: "another vocabulary" }],
-  methods: [{ name: "a", params: [number("depth", "int", 4, 1, 12)] }, { name: "b", params: [number("depth", "int", 2, 1, 30), { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "planned"] }, { name: "warm", kind: "bool", default: false, choices: [] }] }],
+  targets: [{ name: "t" }],
+  drafters: [{ name: "d" }, { name: "bad", available: false, reason: "another vocabulary" }],
+  methods: [
+    { name: "a", params: [number("depth", "int", 4, 1, 12)] },
+    {
+      name: "b",
+      params: [
+        number("depth", "int", 2, 1, 30),
+        { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "planned"] },
+        { name: "warm", kind: "bool", default: false, choices: [] },
+      ],
+    },
+  ],
   sampling: [number("temperature", "float", 0, 0, 5)],
 };
-const choice = { target: "t", drafter: "d", method: "b", prompt: "a & b = ü\n?", seed: 7, max_new_tokens: 40, prompt_tokens: null };
+const choice = {
+  target: "t",
+  drafter: "d",
+  method: "b",
+  prompt: "a & b = ü\n?",
+  seed: 7,
+  max_new_tokens: 40,
+  prompt_tokens: null,
+};
 const params = { depth: 20, policy: "planned", warm: true, temperature: 0.7 };
 
 test("what is written can be read: settings, parameters, what is shown", () => {
-  const read = fromQuery(toQuery(choice, catalogue, params, { pin: { round: 3, token: 1, node: null }, view: "tree", embed: true }), catalogue, clamp);
-  assert.deepEqual(read.choice, { target: "t", drafter: "d", method: "b", prompt: choice.prompt, seed: 7, max_new_tokens: 40 });
+  const read = fromQuery(
+    toQuery(choice, catalogue, params, { pin: { round: 3, token: 1, node: null }, view: "tree", embed: true }),
+    catalogue,
+    clamp,
+  );
+  assert.deepEqual(read.choice, {
+    target: "t",
+    drafter: "d",
+    method: "b",
+    prompt: choice.prompt,
+    seed: 7,
+    max_new_tokens: 40,
+  });
   assert.deepEqual(read.params, params);
-  assert.deepEqual([read.pin, read.view, read.embed, read.problems], [{ round: 3, token: 1, node: null }, "tree", true, []]);
+  assert.deepEqual(
+    [read.pin, read.view, read.embed, read.problems],
+    [{ round: 3, token: 1, node: null }, "tree", true, []],
+  );
 });
 
 test("a branch carries its tokens", () => {
@@ -25,7 +58,8 @@ test("a branch carries its tokens", () => {
 });
 
 test("bad values are left out and said, one sentence each", () => {
-  const bad = "?method=nope&drafter=bad&depth=99&policy=x&temperature=hot&seed=-1&max_new_tokens=0&round=first&view=moon&ids=1.x&wat=1&__theme=dark";
+  const bad =
+    "?method=nope&drafter=bad&depth=99&policy=x&temperature=hot&seed=-1&max_new_tokens=0&round=first&view=moon&ids=1.x&wat=1&__theme=dark";
   const read = fromQuery(bad, catalogue, clamp);
   assert.deepEqual([read.choice, read.params, read.pin, read.view], [{}, {}, null, null]);
   assert.equal(read.problems.length, 11);
@@ -35,8 +69,15 @@ test("bad values are left out and said, one sentence each", () => {
 test("models that are not there are named; a target of which the backend has said so is not named twice", () => {
   const read = fromQuery("target=nope&drafter=none-such&method=b", catalogue, clamp);
   assert.deepEqual(read.choice, { method: "b" });
-  assert.deepEqual(read.problems, ["target=nope: there is no such target here", "drafter=none-such: there is no such drafter here"]);
-  assert.deepEqual(fromQuery("target=nope&method=b", { ...catalogue, problem: { message: "There is no target 'nope'." } }, clamp).problems, []);
+  assert.deepEqual(read.problems, [
+    "target=nope: there is no such target here",
+    "drafter=none-such: there is no such drafter here",
+  ]);
+  assert.deepEqual(
+    fromQuery("target=nope&method=b", { ...catalogue, problem: { message: "There is no target 'nope'." } }, clamp)
+      .problems,
+    [],
+  );
 });
 
 test("a parameter is checked with the range of the method it is for", () => {

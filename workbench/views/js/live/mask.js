@@ -19,8 +19,8 @@ export function squares(xs, y, cell) {
 }
 
 /** Draw into `el`; hovering or choosing a row marks it and its ancestors.
- *  @param {{round: object, node: number|string|null, awaited?: Set<number>, label: (text: string, chars: number) => string,
- *         words?: string[]}} data
+ *  @param {{round: object, node: number|string|null, awaited?: Set<number>, label: (text: string, chars: number) =>
+ *    string, words?: string[]}} data
  *    `awaited`: what was not judged yet */
 export function render(el, data) {
   const { nodes } = data.round, seen = rows(nodes.parents), n = seen.length;
@@ -30,16 +30,30 @@ export function render(el, data) {
   const state = kit.frame(el, { width, height, label }, (svg) => ({
     note: svg.appendChild(kit.s("text", { class: "wb-mute", x: 0, y: 11 })), rows: svg.appendChild(kit.s("g")),
   }));
-  kit.write(state.note, n ? `row: a drafted token · column: what it may attend to${named ? "" : ` · ${n} tokens`}` : "nothing was drafted in this round");
+  kit.write(
+    state.note,
+    n
+      ? `row: a drafted token · column: what it may attend to${named ? "" : ` · ${n} tokens`}`
+      : "nothing was drafted in this round",
+  );
   kit.fit(state.rows, n, () => kit.group("rect", "path", "text"));
   const chosen = typeof data.node === "number" ? new Set(seen[data.node]) : new Set();
   seen.forEach((ancestors, i) => {
     const row = state.rows.children[i], [hit, path, text] = row.children;
-    kit.set(row, { class: `wb-maskrow is-${data.awaited?.has(i) ? "pending" : nodes.status[i]}${i === data.node ? " is-chosen" : chosen.has(i) ? " is-ancestor" : ""}`, transform: `translate(0 ${top + i * cell})` });
+    kit.set(row, {
+      class: `wb-maskrow is-${data.awaited?.has(i) ? "pending" : nodes.status[i]}${i === data.node ? " is-chosen" : chosen.has(i) ? " is-ancestor" : ""}`,
+      transform: `translate(0 ${top + i * cell})`,
+    });
     row.dataset.node = i;
     kit.set(hit, { class: "wb-hit", x: 0, y: 0, width, height: cell });
     kit.set(path, { transform: `translate(${left} 0)`, d: squares([0, ...ancestors.map((a) => a + 1)], 0, cell) });
-    kit.set(text, { class: "wb-code", x: 0, y: cell - 3, display: named ? "inline" : "none", style: `font-size: ${Math.min(12, cell - 1)}px` });
+    kit.set(text, {
+      class: "wb-code",
+      x: 0,
+      y: cell - 3,
+      display: named ? "inline" : "none",
+      style: `font-size: ${Math.min(12, cell - 1)}px`,
+    });
     kit.write(text, data.label((data.words ?? nodes.text)[i], 11));
   });
 }

@@ -22,7 +22,8 @@ export const EXAMPLE = "draft-tree";
 export function greet(page) {
   const { host } = page;
   page.earlier = memory.last(host); // asked for early: a run that goes on is freed when nobody follows it
-  if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run")) page.greeting = example(page, EXAMPLE, null);
+  if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run"))
+    page.greeting = example(page, EXAMPLE, null);
 }
 
 /** A given trace, else what the address asks for, else the run of this tab before a reload, else the example. */
@@ -33,7 +34,8 @@ export async function arrive(page, trace) {
   const query = host.address?.read() ?? "", earlier = await (page.earlier ?? memory.last(host));
   await models(page, new URLSearchParams(query));
   const asked = link.fromQuery(query, page.catalogue, form.clamp);
-  const again = !asked.run && !asked.recorded && earlier && (memory.reloaded() || memory.fits(asked, memory.inForce(earlier)));
+  const again =
+    !asked.run && !asked.recorded && earlier && (memory.reloaded() || memory.fits(asked, memory.inForce(earlier)));
   if (again) await recall(page, earlier, asked.pin);
   settle(page, asked);
   page.embed ||= asked.embed;
@@ -60,7 +62,8 @@ export function saySoon(page) {
   if (page.touched && page.host.address) page.saying ??= setTimeout(() => ((page.saying = null), say(page)), SOON_MS);
 }
 
-/** The address changed under the page, by a step back or forth: the panel shows what it says, and it what the page shows. */
+/** The address changed under the page, by a step back or forth: the panel shows what it says, and it what the page
+ *  shows. */
 export async function stepped(page) {
   const { host } = page, query = host.address.read();
   page.said = null;
@@ -89,9 +92,14 @@ async function models(page, query) {
 /** What an address asks for, in the panel; what it names wrongly is said. */
 function settle(page, { choice, params, problems, settings }) {
   page.formed ||= settings;
-  page.choice = choices.revise({ ...page.choice, ...choice, params: { ...page.choice.params, ...params } }, page.catalogue);
-  if ("prompt" in choice) page.choice.preset = page.catalogue.presets.find((p) => p.prompt === choice.prompt)?.name ?? null;
-  if (problems.length) page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+  page.choice = choices.revise(
+    { ...page.choice, ...choice, params: { ...page.choice.params, ...params } },
+    page.catalogue,
+  );
+  if ("prompt" in choice)
+    page.choice.preset = page.catalogue.presets.find((p) => p.prompt === choice.prompt)?.name ?? null;
+  if (problems.length)
+    page.notices.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
 }
 
 /** Show a run that somebody else started: asked after every second or so, and steered like one's own. */
@@ -105,7 +113,9 @@ export function follow(page, id, wanted = null) {
 async function recall(page, answer, pin) {
   const header = memory.inForce(answer);
   if (header) await assume(page, header);
-  page.run = Object.assign(backend.resume(page, answer), { key: choices.pairing(page.choice, page.catalogue, form.clamp) });
+  page.run = Object.assign(backend.resume(page, answer), {
+    key: choices.pairing(page.choice, page.catalogue, form.clamp),
+  });
   if (store.isActive(page.run)) page.wish = pin; // its round may not be there yet
   else page.selection.pin = pin;
 }
@@ -113,19 +123,21 @@ async function recall(page, answer, pin) {
 /** Take the settings of a run over, as far as they can be used here. */
 async function assume(page, header) {
   const { catalogue } = page;
-  if (header.target !== page.choice.target && catalogue.targets.some((t) => t.name === header.target)) await backend.look(page, header.target, header.drafter);
+  if (header.target !== page.choice.target && catalogue.targets.some((t) => t.name === header.target))
+    await backend.look(page, header.target, header.drafter);
   page.choice = choices.adopt(page.choice, header, page.catalogue);
 }
 
-/** Play a recording of the gallery, or show a kept run. @param {object|null} asked  of an address that names it: its settings go into the
- *  panel, but those that the address has of its own */
+/** Play a recording of the gallery, or show a kept run. @param {object|null} asked  of an address that names it: its
+ *  settings go into the panel, but those that the address has of its own */
 async function example(page, name, wanted, asked = null) {
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {
     if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
     return;
   }
-  if (answer.header.pictures?.length && page.host.go) return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // drawn by its own tab
+  if (answer.header.pictures?.length && page.host.go)
+    return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // drawn by its own tab
   if (page.run) return; // the visitor was faster
   page.recorded = name;
   if (asked) {
@@ -173,16 +185,22 @@ export function handed() {
 export function take(page) {
   const trace = handed();
   if (!trace) return;
-  if (store.isActive(page.run)) backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the other one again." });
+  if (store.isActive(page.run))
+    backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the other one again." });
   else show(page, store.fromTrace(`handed-${(page.channels += 1)}`, trace, "recorded"));
 }
 
 /** Read a trace file that the visitor chose. */
 export async function open(page, file) {
   if (!file) return;
-  if (store.isActive(page.run)) return backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+  if (store.isActive(page.run))
+    return backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
   try {
-    if (file.size > traces.MAX_BYTES) throw new traces.TraceError(`The file has ${(file.size / 1e6).toFixed(0)} MB.`, `At most ${traces.MAX_BYTES / 2 ** 20} MiB can be opened.`);
+    if (file.size > traces.MAX_BYTES)
+      throw new traces.TraceError(
+        `The file has ${(file.size / 1e6).toFixed(0)} MB.`,
+        `At most ${traces.MAX_BYTES / 2 ** 20} MiB can be opened.`,
+      );
     const { trace, notes } = traces.read(await file.text(), page.catalogue?.schema ?? 1);
     show(page, store.fromTrace(`imported-${(page.channels += 1)}`, trace, "imported", notes));
   } catch (problem) {
@@ -201,7 +219,17 @@ export function kept(page, id) {
 export function fresh(page) {
   page.feeding?.stop();
   player.stop(page);
-  Object.assign(page, { errors: [], notices: [], selection: selection.newSelection(), brush: null, note: "", changes: {}, recorded: null, feeding: null, lost: 0 });
+  Object.assign(page, {
+    errors: [],
+    notices: [],
+    selection: selection.newSelection(),
+    brush: null,
+    note: "",
+    changes: {},
+    recorded: null,
+    feeding: null,
+    lost: 0,
+  });
 }
 
 /** What embedding and the address say about the frame. */

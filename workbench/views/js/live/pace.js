@@ -85,18 +85,23 @@ export function span(round, run, feeding) {
   return run.pace > 0 ? Math.min(MOST_MS, (1000 * round.emitted.length) / run.pace) : 0;
 }
 
-/** How far a round that is to be seen for `whole` milliseconds has come after `ms` of them: the number of its verdicts that
- *  are out and how long until that changes; null: all of it. @returns {{judged: number, ms: number}|null} */
+/** How far a round that is to be seen for `whole` milliseconds has come after `ms` of them: the number of its verdicts
+ *  that are out and how long until that changes; null: all of it. @returns {{judged: number, ms: number}|null} */
 export function stage(round, whole, ms) {
   const tests = round.nodes.status.filter((s) => s !== "discarded").length;
   if (!(whole > 0) || !tests) return null;
   const each = ((JUDGED - DRAFTED) * whole) / tests;
-  const times = [DRAFTED * whole, ...Array.from({ length: tests - 1 }, (_, k) => DRAFTED * whole + (k + 1) * each), JUDGED * whole];
+  const times = [
+    DRAFTED * whole,
+    ...Array.from({ length: tests - 1 }, (_, k) => DRAFTED * whole + (k + 1) * each),
+    JUDGED * whole,
+  ];
   const judged = times.findIndex((t) => ms < t);
   return judged < 0 ? null : { judged, ms: times[judged] - ms };
 }
 
-/** The way through a draft that is told as text: what was accepted, then what was tested and refused, then what hung on it. */
+/** The way through a draft that is told as text: what was accepted, then what was tested and refused, then what hung on
+ *  it. */
 export function line({ nodes, path }, order) {
   const onPath = new Set(path), at = new Map(order.map((node, k) => [node, k])), out = [];
   for (let parent = -1; ; parent = out.at(-1).node) {

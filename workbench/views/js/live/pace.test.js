@@ -4,7 +4,15 @@ import { arrival, line, options, rate, span, stage, tellEnd, words } from "./pac
 import { testOrder } from "./treemodel.js";
 
 const catalogue = { targets: [{ name: "toy", pace: 8 }, { name: "real" }], barred: {} };
-const round = { path: [0], emitted: [{}, {}], nodes: { parents: [-1, -1, 0, 0, 3], status: ["accepted", "discarded", "rejected", "rejected", "discarded"], depth: [1, 1, 2, 2, 3] } };
+const round = {
+  path: [0],
+  emitted: [{}, {}],
+  nodes: {
+    parents: [-1, -1, 0, 0, 3],
+    status: ["accepted", "discarded", "rejected", "rejected", "discarded"],
+    depth: [1, 1, 2, 2, 3],
+  },
+};
 
 test("what was chosen goes before what suits the target, and nothing is held back where that is barred", () => {
   assert.equal(rate({ target: "toy", pace: null }, catalogue), 8);
@@ -22,15 +30,22 @@ test("the pace says whose the times are, and a rate from an address can be chose
 test("a round is drafted first, then judged one test after the other, then all there before the next one comes", () => {
   const seen = [];
   const whole = span(round, { pace: 4 }, null);
-  for (let ms = 0, now = stage(round, whole, 0); now; ms += now.ms, now = stage(round, whole, ms)) seen.push([now.judged, Math.round(ms)]);
-  assert.deepEqual(seen, [[0, 0], [1, 150], [2, 250], [3, 350]]); // 2 tokens at 4 a second: 500 ms, 3 tests between 150 and 450
+  for (let ms = 0, now = stage(round, whole, 0); now; ms += now.ms, now = stage(round, whole, ms))
+    seen.push([now.judged, Math.round(ms)]);
+  assert.deepEqual(seen, [
+    [0, 0],
+    [1, 150],
+    [2, 250],
+    [3, 350],
+  ]); // 2 tokens at 4 a second: 500 ms, 3 tests between 150 and 450
   assert.equal(stage(round, whole, 450), null);
 });
 
 test("nothing is staged where nothing was drafted, or nothing is held back", () => {
   assert.equal(stage({ path: [], emitted: [{}], nodes: { status: [] } }, 800, 0), null);
   assert.equal(stage(round, span(round, { pace: 0 }, null), 0), null);
-  assert.equal(span({ seconds: 0.02 }, { pace: 0 }, { speed: 0.1 }), 200); // a recording that plays at a tenth of its speed
+  // a recording that plays at a tenth of its speed
+  assert.equal(span({ seconds: 0.02 }, { pace: 0 }, { speed: 0.1 }), 200);
 });
 
 test("rounds that were there when a run was first seen are not news", () => {

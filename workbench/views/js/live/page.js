@@ -2,8 +2,8 @@
  *  hosts it.
  *
  *  @typedef {{call?: (name: string, payload: object) => Promise<any>, decode?: (request: object) => void,
- *             listen?: (hear: (message: object) => void) => void, theme?: () => void, remember?: Storage, base?: string,
- *             sources?: () => Promise<object>,
+ *             listen?: (hear: (message: object) => void) => void, theme?: () => void, remember?: Storage, base?:
+ *             string, sources?: () => Promise<object>,
  *             isOpen?: () => boolean, go?: (tab: string) => void,
  *             address?: {read: () => string, write: (query: string) => void, url: (query: string) => string}}} Host
  *  `decode` starts a run whose messages arrive through `listen`; closing the page ends it. `call` is answered at once.
@@ -34,7 +34,10 @@ export function mount(el, { host, trace = null, embed = false }) {
     parts: stage.build(el), host, embed, title: "Live", wire, tick,
     state: { pairs: null, arrival: null, still: false, formed: false },
     begin: (page) => {
-      haste.drawing(page, kit.paced(() => host.isOpen?.() !== false && draw(page))); // when its tab is opened again, its size changes
+      haste.drawing(
+        page,
+        kit.paced(() => host.isOpen?.() !== false && draw(page)),
+      ); // when its tab is opened again, its size changes
       page.fresh = () => opening.fresh(page);
       page.describe = () => actions.query(page);
       page.ended = (run) => actions.ended(page, run);
@@ -69,7 +72,9 @@ function whole(page) {
 }
 
 function wire(page, el) {
-  const { parts } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail)), click = (part, act) => parts[part].addEventListener("click", act);
+  const { parts } = page,
+    on = (name, act) => el.addEventListener(name, (event) => act(event.detail)),
+    click = (part, act) => parts[part].addEventListener("click", act);
   const set = (change) => {
     Object.assign(page, change, { scroll: false });
     page.draw();
@@ -83,8 +88,13 @@ function wire(page, el) {
   on("wb:brush", ({ from, to }) => set({ brush: [from, to] }));
   parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
   parts.threshold.addEventListener("input", () => set({ threshold: Number(parts.threshold.value) }));
-  parts.threshold.addEventListener("input", () => parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`));
-  parts.modes.addEventListener("click", (event) => event.target.dataset.mode && set({ mode: event.target.dataset.mode }));
+  parts.threshold.addEventListener("input", () =>
+    parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`),
+  );
+  parts.modes.addEventListener(
+    "click",
+    (event) => event.target.dataset.mode && set({ mode: event.target.dataset.mode }),
+  );
   parts.slider.addEventListener("input", () => actions.pin(page, { round: Number(parts.slider.value) - 1 }));
   click("pairsGo", () => repeats.toggle(page));
   click("back", () => page.actions.round(-1));
@@ -99,24 +109,37 @@ function wire(page, el) {
   parts.whatif.hidden = !page.host.call;
   click("open", () => parts.file.click());
   click("originBack", () => opening.show(page, page.run.origin.run));
-  parts.file.addEventListener("change", () => opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")));
+  parts.file.addEventListener("change", () =>
+    opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")),
+  );
   const under = (event) => {
     const at = event.target.closest("[data-node],[data-token],[data-round]");
     if (!at) return null;
     const round = at.dataset.round === undefined ? page.view?.shown?.round : Number(at.dataset.round);
     const { node, token } = at.dataset;
-    return round === undefined ? null : { round, token: token === undefined ? null : Number(token), node: node === undefined ? null : node === "target" || node === "-1" ? node : Number(node) };
+    return round === undefined
+      ? null
+      : {
+          round,
+          token: token === undefined ? null : Number(token),
+          node: node === undefined ? null : node === "target" || node === "-1" ? node : Number(node),
+        };
   };
   const hover = (pick) => {
     page.selection.hover = pick;
     set({});
   };
   for (const region of [parts.ribbon, parts.tree, parts.mask, parts.treeList]) {
-    region.addEventListener("pointerover", (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)));
+    region.addEventListener(
+      "pointerover",
+      (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)),
+    );
     region.addEventListener("pointerleave", () => page.selection.hover && hover(null));
     region.addEventListener("click", (event) => {
-      const pick = under(event), marked = getSelection();
-      if (pick && (marked.isCollapsed || !parts.ribbon.contains(marked.anchorNode))) actions.pin(page, pick); // text that is being selected is left alone
+      const pick = under(event),
+        marked = getSelection();
+      // text that is being selected is left alone
+      if (pick && (marked.isCollapsed || !parts.ribbon.contains(marked.anchorNode))) actions.pin(page, pick);
     });
   }
 }

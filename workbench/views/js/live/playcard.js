@@ -18,7 +18,8 @@ export function render(el, data) {
   el.hidden = !told || !round.top_p.length;
   if (el.hidden) return;
   const ui = (el._play ??= build(el));
-  if (ui.round !== round || ui.node !== node) Object.assign(ui, { round, node, rules, start: playing.recorded(round, node, told.rule), moved: null });
+  if (ui.round !== round || ui.node !== node)
+    Object.assign(ui, { round, node, rules, start: playing.recorded(round, node, told.rule), moved: null });
   ui.moved ??= structuredClone(ui.start);
   if (ui.details.open) draw(ui);
 }
@@ -37,8 +38,14 @@ function draw(ui) {
   write(ui.badge, ui.reset.disabled ? "as recorded" : "what if: computed, not recorded");
   const status = seen.kept ? "accepted" : "rejected", was = round.nodes.status[node];
   ui.verdict.dataset.status = status;
-  write(ui.verdict, `${sentence(seen, given, formula, (token) => nameOf(seen, token))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`);
-  const rows = seen.rows.filter((row) => row.p !== null).sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.left, b.p) - Math.max(a.left, a.p)).slice(0, SHOWN);
+  write(
+    ui.verdict,
+    `${sentence(seen, given, formula, (token) => nameOf(seen, token))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`,
+  );
+  const rows = seen.rows
+    .filter((row) => row.p !== null)
+    .sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.left, b.p) - Math.max(a.left, a.p))
+    .slice(0, SHOWN);
   while (ui.bars.childElementCount < rows.length) ui.bars.append(bar());
   [...ui.bars.children].forEach((row, i) => {
     row.hidden = i >= rows.length;
@@ -49,9 +56,13 @@ function draw(ui) {
   write(ui.known, coverage(seen, moved, start));
 }
 
-const same = (a, b) => a.temperature === b.temperature && a.K === b.K && Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
+const same = (a, b) =>
+  a.temperature === b.temperature &&
+  a.K === b.K &&
+  Object.keys(b.params).every((name) => a.params[name] === b.params[name]);
 
-/** How many tokens K drafts like this one give; where drafts are drawn from q, the unrecorded tokens can only add. Pure. */
+/** How many tokens K drafts like this one give; where drafts are drawn from q, the unrecorded tokens can only add.
+ *  Pure. */
 export function outlook({ rate, drawn, expected, mass, rest }, K, f) {
   if (rate >= 1) return `K = ${K} drafts, all kept: K + 1 = ${K + 1} tokens a round`;
   const sign = drawn && Math.min(1 - mass.p, 1 - mass.q, rest.p, rest.q) > 5e-4 ? "≥" : "=";
@@ -61,10 +72,17 @@ export function outlook({ rate, drawn, expected, mass, rest }, K, f) {
 
 /** What decides, with numbers that make it true. Pure but for names. */
 function sentence(seen, { u }, f, name) {
-  const { rule, values, accept, compares } = seen, names = new Set(Object.keys(rule.places).filter((symbol) => ["token", "likeliest"].includes(rule.places[symbol])));
-  const used = Object.fromEntries(Object.entries(values).filter(([symbol]) => f.tokens(rule.formula, Object.keys(values)).some((t) => t.kind === "symbol" && t.value === symbol)));
+  const { rule, values, accept, compares } = seen,
+    names = new Set(Object.keys(rule.places).filter((symbol) => ["token", "likeliest"].includes(rule.places[symbol])));
+  const used = Object.fromEntries(
+    Object.entries(values).filter(([symbol]) =>
+      f.tokens(rule.formula, Object.keys(values)).some((t) => t.kind === "symbol" && t.value === symbol),
+    ),
+  );
   const found = f.rounded(rule.formula, used, accept, names);
-  const alike = new Set([...names].map((symbol) => name(values[symbol]))).size < new Set([...names].map((symbol) => values[symbol])).size;
+  const alike =
+    new Set([...names].map((symbol) => name(values[symbol]))).size <
+    new Set([...names].map((symbol) => values[symbol])).size;
   for (const symbol of found ? names : []) found.words[symbol] = alike ? `id ${values[symbol]}` : name(values[symbol]);
   const filled = found ? f.written(rule.formula, found.words) : "";
   if (compares) return `${rule.formula}: ${filled || "?"} ${accept === 1 ? "holds" : "does not hold"}`;
@@ -78,46 +96,82 @@ function nameOf(seen, token) {
 
 /** What of the laws is known, and what was taken for the rest. Pure. */
 export function coverage({ rows, mass, rest }, moved, start) {
-  const n = (name) => rows.filter((row) => row[name] !== null).length, percent = (v) => (v > 0.9995 ? "all" : `${(100 * v).toFixed(1)} %`);
+  const n = (name) => rows.filter((row) => row[name] !== null).length,
+    percent = (v) => (v > 0.9995 ? "all" : `${(100 * v).toFixed(1)} %`);
   const known = `Over the recorded tokens: ${n("p")} that hold ${percent(mass.p)} of p${mass.q === null ? "" : `, ${n("q")} that hold ${percent(mass.q)} of q`}.`;
-  const bound = moved.temperature === start.temperature || rest.p < 5e-4 ? "" : moved.temperature < start.temperature
-    ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.` : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
-  return known + bound + (moved.temperature !== start.temperature && start.temperature === 0 ? " The draft was chosen greedily: it is judged as an exact method judges a chosen one." : "");
+  const bound =
+    moved.temperature === start.temperature || rest.p < 5e-4
+      ? ""
+      : moved.temperature < start.temperature
+        ? ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at most that.`
+        : ` Each other token counts as likely as the least likely of these, ${percent(rest.p)} together: at least that.`;
+  return (
+    known +
+    bound +
+    (moved.temperature !== start.temperature && start.temperature === 0
+      ? " The draft was chosen greedily: it is judged as an exact method judges a chosen one."
+      : "")
+  );
 }
 
 /** The sliders of a node: [name, label, least, most, step, value]. Pure. */
 export function sliders(start, seen, rule) {
   const symbol = (where) => Object.keys(rule.places).find((each) => rule.places[each] === where) ?? where;
   return [
-    ...(seen.compares ? [] : [{ name: "u", label: "u", words: "uniform that was drawn", low: 0, high: 1, step: 0.001 }]),
-    { name: "temperature", label: "T", words: "temperature of p and q", low: 0, high: Math.max(2, start.temperature), step: 0.01 },
+    ...(seen.compares
+      ? []
+      : [{ name: "u", label: "u", words: "uniform that was drawn", low: 0, high: 1, step: 0.001 }]),
+    {
+      name: "temperature",
+      label: "T",
+      words: "temperature of p and q",
+      low: 0,
+      high: Math.max(2, start.temperature),
+      step: 0.01,
+    },
     { name: "K", label: "K", words: "drafts in a row", low: 1, high: Math.max(16, start.K), step: 1 },
-    ...Object.keys(start.params).map((name) => ({ name, label: symbol(name), words: name, low: 0, high: 1, step: 0.01, param: true })),
+    ...Object.keys(start.params).map((name) => ({
+      name,
+      label: symbol(name),
+      words: name,
+      low: 0,
+      high: 1,
+      step: 0.01,
+      param: true,
+    })),
   ];
 }
 
 function set(row, { name, label, words, low, high, step, param = false }, moved, start, seen) {
-  const [text, input, output] = row.children, value = param ? moved.params[name] : moved[name], first = param ? start.params[name] : start[name];
+  const [text, input, output] = row.children,
+    value = param ? moved.params[name] : moved[name],
+    first = param ? start.params[name] : start[name];
   Object.assign(input, { min: low, max: high, step });
   if (document.activeElement !== input || Number(input.value) !== value) input.value = value;
   row._name = param ? ["params", name] : [name];
   write(text.firstChild, label);
   text.title = words;
-  kit.set(input, { "aria-label": `what if: ${words}`, "aria-valuetext": `${formula.digits(value, 3)}${first === value ? ", as recorded" : first === null ? "" : `; recorded ${formula.digits(first, 3)}`}` });
+  kit.set(input, {
+    "aria-label": `what if: ${words}`,
+    "aria-valuetext": `${formula.digits(value, 3)}${first === value ? ", as recorded" : first === null ? "" : `; recorded ${formula.digits(first, 3)}`}`,
+  });
   input.style.setProperty("--at", name === "u" ? seen.accept : 0);
   input.toggleAttribute("data-u", name === "u");
   write(output, name === "K" ? String(value) : value.toFixed(name === "u" ? 3 : 2));
 }
 
 function slider(ui) {
-  const input = h("input", { type: "range" }), row = h("label", { className: "wb-slider" }, h("span", {}, ""), input, h("output"));
+  const input = h("input", { type: "range" }),
+    row = h("label", { className: "wb-slider" }, h("span", {}, ""), input, h("output"));
   row.firstChild.append("");
   input.addEventListener("input", () => {
-    const [name, param] = row._name, value = Number(input.value);
+    const [name, param] = row._name,
+      value = Number(input.value);
     ui.moved = param ? { ...ui.moved, params: { ...ui.moved.params, [param]: value } } : { ...ui.moved, [name]: value };
     draw(ui);
   });
-  input.addEventListener("keydown", (event) => event.stopPropagation()); // arrows move the slider, not the selected token
+  // arrows move the slider, not the selected token
+  input.addEventListener("keydown", (event) => event.stopPropagation());
   return row;
 }
 
@@ -142,7 +196,19 @@ function build(el) {
   const ui = { details: h("details", { className: "wb-play" }), round: null, node: null, moved: null };
   const part = (name, tag, more, ...inner) => (ui[name] = h(tag, more, ...inner));
   part("badge", "span", { className: "wb-play-badge" });
-  part("reset", "button", { type: "button", className: "wb-tool", onclick: () => { ui.moved = structuredClone(ui.start); draw(ui); } }, "Reset");
+  part(
+    "reset",
+    "button",
+    {
+      type: "button",
+      className: "wb-tool",
+      onclick: () => {
+        ui.moved = structuredClone(ui.start);
+        draw(ui);
+      },
+    },
+    "Reset",
+  );
   part("sliders", "div", { className: "wb-sliders" });
   part("verdict", "p", { className: "wb-play-verdict" });
   ui.verdict.setAttribute("aria-live", "polite");
@@ -150,8 +216,16 @@ function build(el) {
   part("keyP", "span", { className: "is-q" }, "p");
   part("expected", "p");
   part("known", "p", { className: "wb-play-known" });
-  ui.details.append(h("summary", {}, "What if …"), h("div", { className: "wb-play-head" }, ui.badge, ui.reset), ui.sliders, ui.verdict, ui.bars,
-    h("div", { className: "wb-key" }, ui.keyP, h("span", { className: "is-p" }, "left after a rejection")), ui.expected, ui.known);
+  ui.details.append(
+    h("summary", {}, "What if …"),
+    h("div", { className: "wb-play-head" }, ui.badge, ui.reset),
+    ui.sliders,
+    ui.verdict,
+    ui.bars,
+    h("div", { className: "wb-key" }, ui.keyP, h("span", { className: "is-p" }, "left after a rejection")),
+    ui.expected,
+    ui.known,
+  );
   ui.details.addEventListener("toggle", () => ui.details.open && ui.round && draw(ui));
   el.append(ui.details);
   return ui;

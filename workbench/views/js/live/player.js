@@ -1,4 +1,5 @@
-/** Playing what was recorded: a pin that moves through the rounds of a run, or a trace that arrives as if it were live. */
+/** Playing what was recorded: a pin that moves through the rounds of a run, or a trace that arrives as if it were
+ *  live. */
 
 const FRAME_MS = 16;
 

@@ -1,9 +1,9 @@
 /** What if: a recorded node judged with another uniform, another temperature, another threshold. All follows from the
  *  recorded p and q; the model is not asked.
  *
- *  Only the likeliest tokens of a place were recorded. At temperature T a law becomes p^(T0/T), normalised; what was not
- *  recorded enters as tokens as likely as the least likely recorded one: at T0 that is its recorded mass, below T0 an
- *  upper bound of it, above T0 a lower one. As T goes to 0 the rule becomes greedy equality. */
+ *  Only the likeliest tokens of a place were recorded. At temperature T a law becomes p^(T0/T), normalised; what was
+ *  not recorded enters as tokens as likely as the least likely recorded one: at T0 that is its recorded mass, below T0
+ *  an upper bound of it, above T0 a lower one. As T goes to 0 the rule becomes greedy equality. */
 
 import * as formula from "./formula.js";
 import * as ruling from "./ruling.js";
@@ -12,7 +12,8 @@ const SURE = 1e-3;
 
 /** The laws of the place a node was drafted for, as far as they were recorded. Pure.
  *  @returns {{rows: {token: number, text: string, p: number|null, q: number|null}[], mass: {p: number, q: number|null},
- *            least: {p: number, q: number|null}}}  `mass`: what the recorded tokens hold; `least`: smallest of the list */
+ *            least: {p: number, q: number|null}}}  `mass`: what the recorded tokens hold; `least`: smallest of the
+ *            list */
 export function laws(round, node) {
   const { nodes, top_p, top_q } = round, parent = nodes.parents[node], place = parent + 1, found = new Map();
   const put = (token, text, more) => found.set(token, { token, text, p: null, q: null, ...found.get(token), ...more });
@@ -20,11 +21,16 @@ export function laws(round, node) {
   top_q[place]?.tokens.forEach((token, i) => put(token, top_q[place].text[i], { q: top_q[place].prob[i] }));
   const drawn = Boolean(top_q[place]);
   nodes.parents.forEach((other, i) => {
-    if (other === parent) put(nodes.tokens[i], nodes.text[i], { p: nodes.p[i], ...(drawn && nodes.q[i] !== null && { q: nodes.q[i] }) });
+    if (other === parent)
+      put(nodes.tokens[i], nodes.text[i], { p: nodes.p[i], ...(drawn && nodes.q[i] !== null && { q: nodes.q[i] }) });
   });
   const rows = [...found.values()], total = (name) => Math.min(1, rows.reduce((sum, row) => sum + (row[name] ?? 0), 0));
   const least = (top) => (top?.prob.length ? Math.min(...top.prob.filter((v) => v > 0)) : null);
-  return { rows, mass: { p: total("p"), q: drawn ? total("q") : null }, least: { p: least(top_p[place]) ?? 0, q: least(top_q[place]) } };
+  return {
+    rows,
+    mass: { p: total("p"), q: drawn ? total("q") : null },
+    least: { p: least(top_p[place]) ?? 0, q: least(top_q[place]) },
+  };
 }
 
 /** A law at another temperature. Pure.
@@ -45,19 +51,38 @@ export function heated(known, least, from, to) {
 
 /** What a rejection leaves of a law r, normalised. Pure.
  *  @param {{r: number|null, q: number|null}[]} rows  @param {{r: number, q: number}} rest  unrecorded mass of both
- *  @param {string} how  "excess": (r − q)₊; "others": r without the token; "all": r itself  @param {number} own  the token's row */
+ *  @param {string} how  "excess": (r − q)₊; "others": r without the token; "all": r itself  @param {number} own  the
+ *    token's row */
 export function left(rows, rest, how, own) {
-  const weights = rows.map((row, i) => (row.r === null ? null : how === "excess" ? Math.max(0, row.r - (row.q ?? 0)) : how === "others" && i === own ? 0 : row.r));
-  const others = how === "excess" ? Math.max(0, rest.r - rest.q) : rest.r, total = weights.reduce((sum, w) => sum + (w ?? 0), others);
-  return total > 1e-12 ? { rows: weights.map((w) => (w === null ? null : w / total)), rest: others / total } : { rows: rows.map((row) => row.r), rest: rest.r };
+  const weights = rows.map((row, i) =>
+    row.r === null
+      ? null
+      : how === "excess"
+        ? Math.max(0, row.r - (row.q ?? 0))
+        : how === "others" && i === own
+          ? 0
+          : row.r,
+  );
+  const others = how === "excess" ? Math.max(0, rest.r - rest.q) : rest.r,
+    total = weights.reduce((sum, w) => sum + (w ?? 0), others);
+  return total > 1e-12
+    ? { rows: weights.map((w) => (w === null ? null : w / total)), rest: others / total }
+    : { rows: rows.map((row) => row.r), rest: rest.r };
 }
 
 /** Where the sliders stand at first: what was recorded. Pure.
  *  @returns {{u: number|null, temperature: number, K: number, params: Record<string, number>}} */
 export function recorded(round, node, rule) {
-  const params = Object.values(rule.places).filter((where) => typeof round.params[where] === "number" && !Object.hasOwn(round.nodes.inputs, where));
+  const params = Object.values(rule.places).filter(
+    (where) => typeof round.params[where] === "number" && !Object.hasOwn(round.nodes.inputs, where),
+  );
   const depth = round.params.depth ?? Math.max(...round.nodes.depth, 1);
-  return { u: round.nodes.u[node], temperature: round.params.temperature ?? 1, K: depth, params: Object.fromEntries(params.map((where) => [where, round.params[where]])) };
+  return {
+    u: round.nodes.u[node],
+    temperature: round.params.temperature ?? 1,
+    K: depth,
+    params: Object.fromEntries(params.map((where) => [where, round.params[where]])),
+  };
 }
 
 /** Judge a node again. Pure.
@@ -65,54 +90,126 @@ export function recorded(round, node, rule) {
  *  @param {{u: number|null, temperature: number, K: number, params: Record<string, number>}} moved
  *  @returns {{rule: object, values: Record<string, number>, accept: number, compares: boolean, kept: boolean|null,
  *            rows: {token: number, text: string, p: number|null, q: number|null, left: number|null, own: boolean}[],
- *            rest: {p: number, q: number, left: number}, mass: {p: number, q: number|null}, rate: number, drawn: boolean, expected: number,
- *            asRecorded: boolean}|null}
- *           `rate`: how often drafts like it are kept; `drawn`: they are drawn from q, and `rate` is Σ min(p, q) over the recorded tokens
- *           `rows`: the laws the node is judged against (what its elders left), and what its rejection would leave */
+ *            rest: {p: number, q: number, left: number}, mass: {p: number, q: number|null}, rate: number, drawn:
+ *            boolean, expected: number, asRecorded: boolean}|null}
+ *           `rate`: how often drafts like it are kept; `drawn`: they are drawn from q, and `rate` is Σ min(p, q) over
+ *           the recorded tokens `rows`: the laws the node is judged against (what its elders left), and what its
+ *           rejection would leave */
 export function judge(round, node, rules, moved) {
   const told = ruling.ruleOf(round, node, rules);
   if (!told) return null;
-  const start = recorded(round, node, told.rule), before = start.temperature, { temperature } = moved, { nodes } = round;
-  const known = laws(round, node), same = temperature === before, own = known.rows.findIndex((row) => row.token === nodes.tokens[node]);
-  const p = heated(known.rows.map((row) => row.p), known.least.p, before, temperature);
-  const q = known.mass.q === null ? { known: known.rows.map(() => null), rest: 0 } : heated(known.rows.map((row) => row.q), known.least.q, before, temperature);
-  // what the elders left, each by its own rule; a token that was drawn is not drawn again where siblings are drawn without replacement
-  const eldest = ruling.elders(round, node), without = eldest.length > 0 && Number.isFinite(nodes.inputs.q_left?.[node]) && Math.abs(nodes.inputs.q_left[node] - nodes.q[node]) > 1e-9;
+  const start = recorded(round, node, told.rule),
+    before = start.temperature,
+    { temperature } = moved,
+    { nodes } = round;
+  const known = laws(round, node),
+    same = temperature === before,
+    own = known.rows.findIndex((row) => row.token === nodes.tokens[node]);
+  const p = heated(
+    known.rows.map((row) => row.p),
+    known.least.p,
+    before,
+    temperature,
+  );
+  const q =
+    known.mass.q === null
+      ? { known: known.rows.map(() => null), rest: 0 }
+      : heated(
+          known.rows.map((row) => row.q),
+          known.least.q,
+          before,
+          temperature,
+        );
+  // what the elders left, each by its own rule; a token that was drawn is not drawn again where siblings are drawn
+  // without replacement
+  const eldest = ruling.elders(round, node),
+    without =
+      eldest.length > 0 &&
+      Number.isFinite(nodes.inputs.q_left?.[node]) &&
+      Math.abs(nodes.inputs.q_left[node] - nodes.q[node]) > 1e-9;
   const whole = { rows: known.rows.map((_, i) => ({ r: p.known[i], q: q.known[i] })), rest: { r: p.rest, q: q.rest } };
   let { rows, rest } = whole;
   for (const elder of eldest) {
-    const gone = known.rows.findIndex((row) => row.token === nodes.tokens[elder]), taken = without ? 1 - (rows[gone].q ?? 0) : 1;
+    const gone = known.rows.findIndex((row) => row.token === nodes.tokens[elder]),
+      taken = without ? 1 - (rows[gone].q ?? 0) : 1;
     const after = left(rows, rest, before <= SURE ? CHOSEN.leaves : leaves(round, elder, rules, told.rule), gone);
-    rows = rows.map((row, i) => ({ r: after.rows[i], q: row.q === null ? null : without && i === gone ? 0 : row.q / taken }));
+    rows = rows.map((row, i) => ({
+      r: after.rows[i],
+      q: row.q === null ? null : without && i === gone ? 0 : row.q / taken,
+    }));
     rest = { r: after.rest, q: rest.q / taken };
   }
   const likeliest = known.rows.reduce((best, row, i) => ((row.p ?? -1) > (known.rows[best]?.p ?? -1) ? i : best), 0);
   const at = (i) => known.rows.findIndex((row) => row.token === nodes.tokens[i]);
   const anew = {
-    p: p.known[own], q: q.known[own], residual: rows[own].r, q_left: rows[own].q, "elders.p": eldest.reduce((sum, i) => sum + p.known[at(i)], 0),
-    entropy: entropy(round, node, known, p), token: nodes.tokens[node], likeliest: known.rows[likeliest].token,
+    p: p.known[own],
+    q: q.known[own],
+    residual: rows[own].r,
+    q_left: rows[own].q,
+    "elders.p": eldest.reduce((sum, i) => sum + p.known[at(i)], 0),
+    entropy: entropy(round, node, known, p),
+    token: nodes.tokens[node],
+    likeliest: known.rows[likeliest].token,
   };
-  const greedy = temperature <= SURE, rule = greedy ? GREEDY : before <= SURE ? (eldest.length ? LATER : CHOSEN) : told.rule;
+  const greedy = temperature <= SURE,
+    rule = greedy ? GREEDY : before <= SURE ? (eldest.length ? LATER : CHOSEN) : told.rule;
   if (rule.leaves === "all") ({ rows, rest } = whole); // a comparison takes nothing out of the law
   const settled = Object.entries(moved.params).every(([name, v]) => v === start.params[name]) && same;
-  const value = (where) => (Object.hasOwn(moved.params, where) ? moved.params[where] : (same ? undefined : anew[where]) ?? ruling.valueAt(round, node, where));
+  const value = (where) =>
+    Object.hasOwn(moved.params, where)
+      ? moved.params[where]
+      : ((same ? undefined : anew[where]) ?? ruling.valueAt(round, node, where));
   const values = Object.fromEntries(Object.entries(rule.places).map(([symbol, where]) => [symbol, value(where)]));
-  if (!settled) for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = formula.evaluate(why, values);
+  if (!settled)
+    for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = formula.evaluate(why, values);
   // the next draft is drawn anew where q is a law: not this token's chance, but Σ min(p, q) says how often one is kept
-  const drawn = rule.leaves === "excess" && rows[own].q !== null, overlap = rows.reduce((sum, row) => sum + Math.min(row.r ?? 0, row.q ?? 0), 0);
-  const exact = formula.evaluate(rule.formula, values), accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact)), rate = drawn ? Math.min(1, overlap) : accept;
-  const compares = /[=<>]/.test(rule.formula), after = left(rows, rest, rule.leaves, own);
+  const drawn = rule.leaves === "excess" && rows[own].q !== null,
+    overlap = rows.reduce((sum, row) => sum + Math.min(row.r ?? 0, row.q ?? 0), 0);
+  const exact = formula.evaluate(rule.formula, values),
+    accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact)),
+    rate = drawn ? Math.min(1, overlap) : accept;
+  const compares = /[=<>]/.test(rule.formula),
+    after = left(rows, rest, rule.leaves, own);
   return {
-    rule, values, accept, compares, kept: compares ? accept === 1 : moved.u === null ? null : moved.u < accept,
-    rows: known.rows.map((row, i) => ({ token: row.token, text: row.text, p: rows[i].r, q: rows[i].q, left: after.rows[i], own: i === own })),
-    rest: { p: rest.r, q: rest.q, left: after.rest }, mass: known.mass, rate, drawn, expected: expected(rate, moved.K), asRecorded: settled && moved.u === start.u && moved.K === start.K,
+    rule,
+    values,
+    accept,
+    compares,
+    kept: compares ? accept === 1 : moved.u === null ? null : moved.u < accept,
+    rows: known.rows.map((row, i) => ({
+      token: row.token,
+      text: row.text,
+      p: rows[i].r,
+      q: rows[i].q,
+      left: after.rows[i],
+      own: i === own,
+    })),
+    rest: { p: rest.r, q: rest.q, left: after.rest },
+    mass: known.mass,
+    rate,
+    drawn,
+    expected: expected(rate, moved.K),
+    asRecorded: settled && moved.u === start.u && moved.K === start.K,
   };
 }
 
-/** The rules that another temperature brings: what is likeliest at 0; above 0, a draft that was chosen greedily stays a chosen one. */
-const GREEDY = { name: "greedy", formula: "x = x*", places: { x: "token", "x*": "likeliest" }, because: {}, leaves: "all" };
+/** The rules that another temperature brings: what is likeliest at 0; above 0, a draft that was chosen greedily stays a
+ *  chosen one. */
+const GREEDY = {
+  name: "greedy",
+  formula: "x = x*",
+  places: { x: "token", "x*": "likeliest" },
+  because: {},
+  leaves: "all",
+};
 const CHOSEN = { name: "point", formula: "p", places: { p: "p" }, because: {}, leaves: "others" };
-const LATER = { name: "point-residual", formula: "r", places: { r: "residual", p: "p", t: "elders.p" }, because: { r: "p / (1 − t)" }, leaves: "others" };
+const LATER = {
+  name: "point-residual",
+  formula: "r",
+  places: { r: "residual", p: "p", t: "elders.p" },
+  because: { r: "p / (1 − t)" },
+  leaves: "others",
+};
 
 /** What the rule of a node leaves; where the trace does not name it, what the other rule does. */
 function leaves(round, node, rules, otherwise) {
@@ -122,10 +219,12 @@ function leaves(round, node, rules, otherwise) {
 
 /** p's entropy at a moved temperature, in nats, moved as that of the recorded tokens moves. */
 function entropy(round, node, { rows, least }, p) {
-  const of = (known, rest, small) => known.reduce((sum, v) => sum - (v > 0 ? v * Math.log(v) : 0), rest > 0 && small > 0 ? -rest * Math.log(small) : 0);
+  const of = (known, rest, small) =>
+    known.reduce((sum, v) => sum - (v > 0 ? v * Math.log(v) : 0), rest > 0 && small > 0 ? -rest * Math.log(small) : 0);
   const before = rows.map((row) => row.p), held = Math.max(0, 1 - before.reduce((sum, v) => sum + (v ?? 0), 0));
   const at = before.findIndex((v) => v === least.p), small = at >= 0 ? p.known[at] : least.p;
-  const whole = round.nodes.inputs.entropy?.[node] ?? round.entropy[round.nodes.parents[node] + 1] ?? of(before, held, least.p);
+  const whole =
+    round.nodes.inputs.entropy?.[node] ?? round.entropy[round.nodes.parents[node] + 1] ?? of(before, held, least.p);
   const missed = whole - of(before, held, least.p);
   return Math.max(0, of(p.known, p.rest, small) + (held > 0 ? (missed * p.rest) / held : 0));
 }

@@ -1,5 +1,5 @@
-/** What a tab shows when it is loaded: the run that it showed last, or what its address asks for. The address goes first:
- *  after a link, a run of other settings is left where it is. */
+/** What a tab shows when it is loaded: the run that it showed last, or what its address asks for. The address goes
+ *  first: after a link, a run of other settings is left where it is. */
 
 const ENDED = ["finished", "cancelled", "error"];
 

@@ -2,29 +2,55 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fits, inForce, last, reloaded } from "./recall.js";
 
-const header = { target: "t", drafter: "d", method: "draft-model", prompt: "A fox", prompt_tokens: [1, 2], seed: 0, max_new_tokens: 64, params: { depth: 4, temperature: 0.7 } };
-const rounds = [{ method: "draft-model", params: { depth: 4, temperature: 0.7 } }, { method: "draft-tree", params: { depth: 6, temperature: 0.7, width: 3 } }];
+const header = {
+  target: "t",
+  drafter: "d",
+  method: "draft-model",
+  prompt: "A fox",
+  prompt_tokens: [1, 2],
+  seed: 0,
+  max_new_tokens: 64,
+  params: { depth: 4, temperature: 0.7 },
+};
+const rounds = [
+  { method: "draft-model", params: { depth: 4, temperature: 0.7 } },
+  { method: "draft-tree", params: { depth: 6, temperature: 0.7, width: 3 } },
+];
 const asked = (choice, params = {}) => ({ choice, params });
 
 test("what a run is judged by is its last round, not what it began with", () => {
   const now = inForce({ header, rounds });
   assert.deepEqual([now.method, now.params.depth, now.params.width, now.prompt], ["draft-tree", 6, 3, "A fox"]);
   assert.deepEqual(inForce({ header, rounds: [] }).params, header.params);
-  assert.deepEqual([inForce({ header: null, rounds: [] }), fits(asked({}), null), fits(asked({ seed: 1 }), null)], [null, true, false], "its models load still");
+  assert.deepEqual(
+    [inForce({ header: null, rounds: [] }), fits(asked({}), null), fits(asked({ seed: 1 }), null)],
+    [null, true, false],
+    "its models load still",
+  );
 });
 
 test("an address that names something else is not answered by the run of before", () => {
   const now = inForce({ header, rounds: rounds.slice(0, 1) });
   assert.ok(fits(asked({}), now), "nothing is asked for");
   assert.ok(fits(asked({ method: "draft-model", prompt: "A fox", seed: 0 }, { depth: 4 }), now));
-  for (const other of [{ method: "medusa" }, { prompt: "A dog" }, { target: "u" }, { drafter: "e" }, { seed: 1 }, { max_new_tokens: 8 }, { prompt_tokens: [1, 3] }]) {
+  for (const other of [
+    { method: "medusa" },
+    { prompt: "A dog" },
+    { target: "u" },
+    { drafter: "e" },
+    { seed: 1 },
+    { max_new_tokens: 8 },
+    { prompt_tokens: [1, 3] },
+  ]) {
     assert.ok(!fits(asked(other), now), JSON.stringify(other));
   }
   assert.ok(!fits(asked({}, { depth: 5 }), now));
 });
 
 test("what the method does not use does not count: a drafter, a parameter of another method", () => {
-  const plain = inForce({ header: { ...header, drafter: null, method: "autoregressive", params: { temperature: 0.7 } } });
+  const plain = inForce({
+    header: { ...header, drafter: null, method: "autoregressive", params: { temperature: 0.7 } },
+  });
   assert.ok(fits(asked({ method: "autoregressive", drafter: "d" }, { depth: 9 }), plain));
 });
 
@@ -33,13 +59,17 @@ test("a prompt given as tokens is compared as tokens", () => {
 });
 
 test("a reload and a step back stay in their place, a link does not", () => {
-  assert.deepEqual(["reload", "back_forward", "navigate", "prerender"].map((type) => reloaded([{ type }])), [true, true, false, false]);
+  assert.deepEqual(
+    ["reload", "back_forward", "navigate", "prerender"].map((type) => reloaded([{ type }])),
+    [true, true, false, false],
+  );
   assert.equal(reloaded([]), false);
 });
 
 test("after a reload a run that goes on is found though its models load still; one that is over or unknown is forgotten", async () => {
   const found = async (answer) => {
-    const kept = new Map([["wb-run", "abcdefgh"]]), remember = { getItem: (name) => kept.get(name) ?? null, removeItem: (name) => kept.delete(name) };
+    const kept = new Map([["wb-run", "abcdefgh"]]),
+      remember = { getItem: (name) => kept.get(name) ?? null, removeItem: (name) => kept.delete(name) };
     const got = await last({ call: async () => answer(), remember });
     return [got !== null, kept.size];
   };
@@ -47,5 +77,10 @@ test("after a reload a run that goes on is found though its models load still; o
   assert.deepEqual(await found(() => ({ header, state: "finished", rounds })), [true, 1]);
   assert.deepEqual(await found(() => ({ header: null, state: "cancelled", rounds: [] })), [false, 0]);
   assert.deepEqual(await found(() => ({ error: { message: "unknown run" } })), [false, 0]);
-  assert.deepEqual(await found(() => { throw new Error("offline"); }), [false, 0]);
+  assert.deepEqual(
+    await found(() => {
+      throw new Error("offline");
+    }),
+    [false, 0],
+  );
 });

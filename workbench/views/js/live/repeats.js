@@ -1,12 +1,14 @@
-/** Pairs of runs in the background (`workbench.bench.pairing`): the run on the page and its baseline, each anew and alone on the device,
- *  again and again, so that the interval of the speed-up tightens while one looks. Other runs go first. */
+/** Pairs of runs in the background (`workbench.bench.pairing`): the run on the page and its baseline, each anew and
+ *  alone on the device, again and again, so that the interval of the speed-up tightens while one looks. Other runs go
+ *  first. */
 
 import * as kit from "../shared/kit.js";
 import * as speedup from "../shared/speedup.js";
 
 const PLAIN = "autoregressive";
 
-/** What two runs must share to be pairs of one measurement: everything that was asked of them. Pure; null before the run has begun. */
+/** What two runs must share to be pairs of one measurement: everything that was asked of them. Pure; null before the
+ *  run has begun. */
 export function keyOf(run) {
   if (!run?.key || !run.header) return null;
   const { method, drafter, params } = run.header;
@@ -16,14 +18,28 @@ export function keyOf(run) {
 /** The request that measures more pairs like a run. Pure. */
 export function request({ header }, channel) {
   const { prompt_tokens, prompt, method, params, target, drafter, max_new_tokens, seed } = header;
-  return { pairs: true, channel, prompt, ...(prompt_tokens.length && { prompt_tokens }), method, params, target, drafter, max_new_tokens, seed };
+  return {
+    pairs: true,
+    channel,
+    prompt,
+    ...(prompt_tokens.length && { prompt_tokens }),
+    method,
+    params,
+    target,
+    drafter,
+    max_new_tokens,
+    seed,
+  };
 }
 
 /** Why no pairs of a run can be measured, in words; empty where they can; null where there is nothing to say. Pure.
- *  @param {boolean} offered  whether this backend measures pairs  @param {object[]|null} plain  rounds of the baseline */
+ *  @param {boolean} offered  whether this backend measures pairs  @param {object[]|null} plain  rounds of the
+ *    baseline */
 export function barred(run, rounds, plain, offered) {
-  if (!offered || !plain || !run?.header || run.from !== "live" || !keyOf(run) || run.header.method === PLAIN) return null;
-  if (rounds.some((r) => r.changes.length)) return "Settings changed in mid-run: no second run is like it, so one run it stays.";
+  if (!offered || !plain || !run?.header || run.from !== "live" || !keyOf(run) || run.header.method === PLAIN)
+    return null;
+  if (rounds.some((r) => r.changes.length))
+    return "Settings changed in mid-run: no second run is like it, so one run it stays.";
   return "";
 }
 
@@ -45,8 +61,15 @@ export function line(pairs, run, why) {
   const mine = pairs?.key === keyOf(run) ? pairs : null, found = measured(pairs, run), n = ratios(mine).length;
   if (!mine) return { text: "One run beside one baseline decides nothing.", button: "Measure more" };
   const said = found ? `${n} pair${n > 1 ? "s" : ""} of runs: ${speedup.sentence(found)}` : "Measuring pairs of runs";
-  if (mine.channel) return { text: `${said} · ${mine.text || "asking the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`, button: "Stop" };
-  return { text: [said, mine.error || (mine.ended && `ended: ${mine.ended}`)].filter(Boolean).join(" · "), button: "Measure more" };
+  if (mine.channel)
+    return {
+      text: `${said} · ${mine.text || "asking the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`,
+      button: "Stop",
+    };
+  return {
+    text: [said, mine.error || (mine.ended && `ended: ${mine.ended}`)].filter(Boolean).join(" · "),
+    button: "Measure more",
+  };
 }
 
 /** Begin, or go on with, measuring pairs like the run on the page. */
@@ -54,7 +77,18 @@ export function start(page) {
   const { run, pairs } = page, key = keyOf(run);
   if (page.pairs?.channel || !key) return;
   const channel = `pairs-${(page.channels += 1)}-${Math.random().toString(36).slice(2, 8)}`;
-  page.pairs = { channel, key, job: null, before: pairs?.key === key ? ratios(pairs) : [], ratios: [], most: 12, text: "", waiting: false, ended: "", error: "" };
+  page.pairs = {
+    channel,
+    key,
+    job: null,
+    before: pairs?.key === key ? ratios(pairs) : [],
+    ratios: [],
+    most: 12,
+    text: "",
+    waiting: false,
+    ended: "",
+    error: "",
+  };
   page.host.decode(request(run, channel));
   page.draw();
 }

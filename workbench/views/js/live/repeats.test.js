@@ -2,13 +2,36 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { barred, follow, hear, keyOf, line, measured, request, tidy, toggle } from "./repeats.js";
 
-const header = { prompt: "Once", prompt_tokens: [5, 6], method: "draft-model", drafter: "d", params: { depth: 3 }, target: "t", max_new_tokens: 9, seed: 1 };
+const header = {
+  prompt: "Once",
+  prompt_tokens: [5, 6],
+  method: "draft-model",
+  drafter: "d",
+  params: { depth: 3 },
+  target: "t",
+  max_new_tokens: 9,
+  seed: 1,
+};
 const run = { key: "k", header, from: "live", state: "finished" }, rounds = [{ changes: [] }];
 
 function page(more = {}) {
   const sent = [], asked = [];
-  return { run, plain: { state: "finished" }, pairs: null, channels: 0, barred: "", sent, asked, drawn: 0, parts: { live: {} }, draw() { this.drawn += 1; },
-    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (asked.push([name, wish]), Promise.resolve({})) }, ...more };
+  return {
+    run,
+    plain: { state: "finished" },
+    pairs: null,
+    channels: 0,
+    barred: "",
+    sent,
+    asked,
+    drawn: 0,
+    parts: { live: {} },
+    draw() {
+      this.drawn += 1;
+    },
+    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (asked.push([name, wish]), Promise.resolve({})) },
+    ...more,
+  };
 }
 
 test("pairs are asked for with the tokens and settings of the run", () => {
@@ -38,7 +61,10 @@ test("a baseline goes on into pairs; the interval tightens with each; it ends wi
     return found.high - found.low;
   });
   assert.ok(widths[1] < widths[0]);
-  assert.match(line(at.pairs, run, "").text, /^6 pairs of runs: 1\.30×: faster \(.*n = 6, this prompt only\) · pair 7, at most 12$/);
+  assert.match(
+    line(at.pairs, run, "").text,
+    /^6 pairs of runs: 1\.30×: faster \(.*n = 6, this prompt only\) · pair 7, at most 12$/,
+  );
   assert.equal(line(at.pairs, run, "").button, "Stop");
   toggle(at);
   assert.deepEqual(at.asked, [["stop_pairs", { job: "j" }]]);
@@ -52,7 +78,11 @@ test("a baseline goes on into pairs; the interval tightens with each; it ends wi
 test("a run with other settings ends the measurement, and its pairs are not shown for it", () => {
   const at = page();
   toggle(at);
-  hear(at, { channel: at.pairs.channel, job: "j", pairs: { ratios: [2, 2, 2], text: "", waiting: false, ended: "", most: 12 } });
+  hear(at, {
+    channel: at.pairs.channel,
+    job: "j",
+    pairs: { ratios: [2, 2, 2], text: "", waiting: false, ended: "", most: 12 },
+  });
   tidy(at);
   assert.equal(at.asked.length, 0);
   at.run = { ...run, header: { ...header, method: "medusa" } };

@@ -5,25 +5,69 @@ import * as playing from "./playing.js";
 import { coverage, outlook, sliders } from "./playcard.js";
 import * as ruling from "./ruling.js";
 
-const RATIO = { name: "ratio", title: "p over q", formula: "min(1, p / q)", places: { p: "p", q: "q" }, because: {}, says: "why", leaves: "excess" };
-const ODD = { name: "odd", title: "Odd", formula: "w · p", places: { w: "weight", p: "p" }, because: {}, says: "why", leaves: "all" };
+const RATIO = {
+  name: "ratio",
+  title: "p over q",
+  formula: "min(1, p / q)",
+  places: { p: "p", q: "q" },
+  because: {},
+  says: "why",
+  leaves: "excess",
+};
+const ODD = {
+  name: "odd",
+  title: "Odd",
+  formula: "w · p",
+  places: { w: "weight", p: "p" },
+  because: {},
+  says: "why",
+  leaves: "all",
+};
 
 /** One node with p = .2, q = .5 below the root, judged by `rule`. */
 function round(rule, more = {}) {
-  const nodes = { tokens: [1], parents: [-1], depth: [1], text: ["a"], p: [0.2], q: [0.5], accept: [0.4], u: [0.3], status: ["accepted"], rule: [rule], inputs: {}, ...more };
+  const nodes = {
+    tokens: [1],
+    parents: [-1],
+    depth: [1],
+    text: ["a"],
+    p: [0.2],
+    q: [0.5],
+    accept: [0.4],
+    u: [0.3],
+    status: ["accepted"],
+    rule: [rule],
+    inputs: {},
+    ...more,
+  };
   const top = (prob) => ({ tokens: [1, 2], text: ["a", "b"], prob });
-  return { nodes, params: { temperature: 1, depth: 4 }, path: [], emitted: [], entropy: [], top_p: [top([0.2, 0.7]), null], top_q: [top([0.5, 0.3]), null] };
+  return {
+    nodes,
+    params: { temperature: 1, depth: 4 },
+    path: [],
+    emitted: [],
+    entropy: [],
+    top_p: [top([0.2, 0.7]), null],
+    top_q: [top([0.5, 0.3]), null],
+  };
 }
 const said = (r, rules) => Object.fromEntries(ruling.statement(r, 0, rules, formula, (text) => text));
 
 test("the card states the rule that the trace names, and no other", () => {
   assert.equal(said(round("ratio"), { ratio: RATIO })["accept with"], "min(1, p / q) = min(1, 0.2 / 0.5) = 0.4");
   const odd = said(round("odd", { inputs: { weight: [2] } }), { odd: ODD });
-  assert.deepEqual([odd.rule, odd["accept with"]], ["Odd", "w · p = 2 · 0.2 = 0.4"], "a verifier of one's own is explained from its trace alone");
+  assert.deepEqual(
+    [odd.rule, odd["accept with"]],
+    ["Odd", "w · p = 2 · 0.2 = 0.4"],
+    "a verifier of one's own is explained from its trace alone",
+  );
 });
 
 test("an older trace gets no equation although p/q would fit, and is said not to name its rule", () => {
-  for (const r of [round(null), { ...round(null), nodes: { ...round(null).nodes, rule: undefined, inputs: undefined } }]) {
+  for (const r of [
+    round(null),
+    { ...round(null), nodes: { ...round(null).nodes, rule: undefined, inputs: undefined } },
+  ]) {
     assert.deepEqual(said(r, undefined), { "accept with": "0.4, as recorded; the trace does not say by which rule" });
     assert.equal(playing.judge(r, 0, {}, {}), null);
   }
@@ -34,15 +78,32 @@ test("an older trace gets no equation although p/q would fit, and is said not to
 test("a trace whose rule does not give what it records gets no equation", () => {
   const told = said(round("ratio", { accept: [0.7] }), { ratio: RATIO });
   assert.equal(told["accept with"], "0.7, as recorded; min(1, p / q) does not give it");
-  assert.deepEqual(said(round("ratio", { accept: [null] }), { ratio: RATIO }), {}, "a node that was not tested has no rule");
+  assert.deepEqual(
+    said(round("ratio", { accept: [null] }), { ratio: RATIO }),
+    {},
+    "a node that was not tested has no rule",
+  );
 });
 
 test("unmoved sliders judge as was recorded; the rest of the law is named, with the side on which it errs", () => {
   const r = round("ratio"), start = playing.recorded(r, 0, RATIO), seen = playing.judge(r, 0, { ratio: RATIO }, start);
-  assert.deepEqual([seen.accept, seen.kept, seen.asRecorded, seen.mass.p.toFixed(2), seen.mass.q.toFixed(2)], [0.4, true, true, "0.90", "0.80"]);
-  assert.equal(seen.expected.toFixed(4), ((1 - 0.5 ** 5) / 0.5).toFixed(4), "K drafts are drawn from q: Σ min(p, q) = .2 + .3 are kept, not this token's .4");
-  assert.equal(outlook(seen, 4, formula), "K = 4 drafts from laws like these, each kept with a = Σ min(p, q) ≥ 0.5: (1 − aᴷ⁺¹)/(1 − a) ≥ 1.94 tokens a round");
-  assert.equal(outlook({ ...seen, rate: 0.4, drawn: false, expected: playing.expected(0.4, 4) }, 4, formula), "K = 4 drafts, each kept with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens a round");
+  assert.deepEqual(
+    [seen.accept, seen.kept, seen.asRecorded, seen.mass.p.toFixed(2), seen.mass.q.toFixed(2)],
+    [0.4, true, true, "0.90", "0.80"],
+  );
+  assert.equal(
+    seen.expected.toFixed(4),
+    ((1 - 0.5 ** 5) / 0.5).toFixed(4),
+    "K drafts are drawn from q: Σ min(p, q) = .2 + .3 are kept, not this token's .4",
+  );
+  assert.equal(
+    outlook(seen, 4, formula),
+    "K = 4 drafts from laws like these, each kept with a = Σ min(p, q) ≥ 0.5: (1 − aᴷ⁺¹)/(1 − a) ≥ 1.94 tokens a round",
+  );
+  assert.equal(
+    outlook({ ...seen, rate: 0.4, drawn: false, expected: playing.expected(0.4, 4) }, 4, formula),
+    "K = 4 drafts, each kept with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens a round",
+  );
   assert.match(coverage(seen, start, start), /2 that hold 90.0 % of p, 2 that hold 80.0 % of q\.$/);
   const cold = { ...start, temperature: 0.5 }, hot = { ...start, temperature: 1.5 };
   assert.match(coverage(playing.judge(r, 0, { ratio: RATIO }, cold), cold, start), /at most that\.$/);
@@ -51,14 +112,24 @@ test("unmoved sliders judge as was recorded; the rest of the law is named, with 
 });
 
 test("nothing jumps at the recorded temperature, and at 0 the rule is greedy equality", () => {
-  const r = round("ratio"), start = playing.recorded(r, 0, RATIO), at = (temperature) => playing.judge(r, 0, { ratio: RATIO }, { ...start, temperature });
+  const r = round("ratio"),
+    start = playing.recorded(r, 0, RATIO),
+    at = (temperature) => playing.judge(r, 0, { ratio: RATIO }, { ...start, temperature });
   assert.ok(Math.abs(at(1 + 1e-9).accept - at(1).accept) < 1e-6);
   assert.ok(Math.abs(at(1 + 1e-9).rows[1].left - at(1).rows[1].left) < 1e-6);
   assert.deepEqual([at(0).rule.formula, at(0).accept], ["x = x*", 0]);
 });
 
 test("two tokens that read the same are told apart by their ids", () => {
-  const greedy = { name: "greedy", title: "Greedy", formula: "x = x*", places: { x: "token", "x*": "likeliest" }, because: {}, says: "why", leaves: "all" };
+  const greedy = {
+    name: "greedy",
+    title: "Greedy",
+    formula: "x = x*",
+    places: { x: "token", "x*": "likeliest" },
+    because: {},
+    says: "why",
+    leaves: "all",
+  };
   const r = round("greedy", { inputs: { likeliest: [2] }, accept: [0], u: [null] });
   assert.equal(said(r, { greedy })["kept if"], "x = x*: “a” = “b” does not hold");
   r.top_p[0].text = ["a", "a"];
@@ -73,6 +144,11 @@ test("a rule's own parameters are sliders; an input that cannot be moved stays a
   const seen = playing.judge(r, 0, { odd: typical }, moved);
   assert.deepEqual([start.params, seen.accept, seen.compares, seen.kept], [{ epsilon: 0.3 }, 1, true, true]);
   assert.deepEqual(sliders(start, seen, typical).map((s) => s.label), ["T", "K", "ε"]);
-  const fixed = playing.judge(round("odd", { inputs: { weight: [2] } }), 0, { odd: ODD }, { ...start, params: {}, temperature: 2 });
+  const fixed = playing.judge(
+    round("odd", { inputs: { weight: [2] } }),
+    0,
+    { odd: ODD },
+    { ...start, params: {}, temperature: 2 },
+  );
   assert.equal(fixed.values.w, 2);
 });

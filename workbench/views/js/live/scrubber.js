@@ -4,14 +4,19 @@ import * as kit from "../shared/kit.js";
 
 const SPEEDS = [["1", "1×"], ["0.25", "0.25×"], ["0.1", "0.1×"], ["0.02", "0.02×"]];
 
-/** Build it into `parts`; the slider counts rounds from 1. @param {Element[]} above  what stands over it at the page's foot */
+/** Build it into `parts`; the slider counts rounds from 1. @param {Element[]} above  what stands over it at the page's
+ *  foot */
 export function build(parts, ...above) {
   const button = (name, text, title) => {
     parts[name] = kit.h("button", { type: "button", className: "wb-tool", title }, text);
     parts[name].setAttribute("aria-label", title);
     return parts[name];
   };
-  parts.speed = kit.h("select", { title: "Playing speed, of the recorded times" }, ...SPEEDS.map(([value, text]) => kit.h("option", { value }, text)));
+  parts.speed = kit.h(
+    "select",
+    { title: "Playing speed, of the recorded times" },
+    ...SPEEDS.map(([value, text]) => kit.h("option", { value }, text)),
+  );
   parts.speed.value = "0.1";
   parts.speed.setAttribute("aria-label", "Playing speed, of the recorded times");
   parts.slider = kit.h("input", { type: "range", min: 1, max: 1, value: 1, step: 1 });
@@ -19,8 +24,18 @@ export function build(parts, ...above) {
   parts.where = kit.h("span", { className: "wb-where" }, "round –");
   parts.jumpWords = kit.h("span", {}, "jump to live");
   parts.jump = kit.h("button", { type: "button", className: "wb-badge" }, kit.h("i"), parts.jumpWords);
-  parts.scrub = kit.h("div", { className: "wb-scrub" }, ...above, button("play", "▶", "Play with the recorded times"), button("back", "[", "Previous round"),
-    parts.where, button("forth", "]", "Next round"), parts.speed, parts.slider, parts.jump);
+  parts.scrub = kit.h(
+    "div",
+    { className: "wb-scrub" },
+    ...above,
+    button("play", "▶", "Play with the recorded times"),
+    button("back", "[", "Previous round"),
+    parts.where,
+    button("forth", "]", "Next round"),
+    parts.speed,
+    parts.slider,
+    parts.jump,
+  );
   kit.set(parts.scrub, { role: "group", "aria-label": "Time line" });
   return parts.scrub;
 }

@@ -27,7 +27,9 @@ export function complete(pick, rounds) {
 /** What to show now, or null while there is no round. */
 export function shown(selection, rounds) {
   const wanted = selection.hover ?? selection.pin;
-  return (wanted && complete(wanted, rounds)) ?? (rounds.length ? complete({ round: rounds.length - 1 }, rounds) : null);
+  return (
+    (wanted && complete(wanted, rounds)) ?? (rounds.length ? complete({ round: rounds.length - 1 }, rounds) : null)
+  );
 }
 
 /** True when the newest round is followed. */

@@ -39,34 +39,118 @@ export function build(el) {
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const chart = (...given) => panel.chart(parts, ...given), card = (...given) => panel.card(parts, ...given);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
-  const tokens = h("span", { className: "wb-extra" }, (parts.tokenKey = panel.legend(STATUSES.map((name) => [`is-${name}`, name]))), h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"), copying.button(() => parts.textOf?.() ?? "", "the generated text"));
+  const tokens = h(
+    "span",
+    { className: "wb-extra" },
+    (parts.tokenKey = panel.legend(STATUSES.map((name) => [`is-${name}`, name]))),
+    h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"),
+    copying.button(() => parts.textOf?.() ?? "", "the generated text"),
+  );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
-  el.append(header(part),
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }),
-      part("stage", "div", { className: "wb-stage" },
+  el.append(
+    header(part),
+    h(
+      "div",
+      { className: "wb-main" },
+      part("side", "aside", { className: "wb-side" }),
+      part(
+        "stage",
+        "div",
+        { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
-        part("pairs", "div", { className: "wb-pairs", hidden: true }, part("pairsText", "span"), part("pairsGo", "button", { type: "button", className: "wb-tool" }, "Measure more")),
-        card("ribbon", "Tokens", tokens, part("origin", "div", { className: "wb-origin", hidden: true }, part("originText", "span"), part("originBack", "button", { type: "button", className: "wb-link" }, "back to where it came from")),
+        part(
+          "pairs",
+          "div",
+          { className: "wb-pairs", hidden: true },
+          part("pairsText", "span"),
+          part("pairsGo", "button", { type: "button", className: "wb-tool" }, "Measure more"),
+        ),
+        card(
+          "ribbon",
+          "Tokens",
+          tokens,
+          part(
+            "origin",
+            "div",
+            { className: "wb-origin", hidden: true },
+            part("originText", "span"),
+            part("originBack", "button", { type: "button", className: "wb-link" }, "back to where it came from"),
+          ),
           part("progress", "progress", { hidden: true }),
-          panel.region(parts, "ribbon", "wb-ribbon", { role: "listbox", "aria-label": "Generated tokens", "aria-orientation": "horizontal" })),
-        h("div", { className: "wb-two" },
-          card("tree", "Draft tree", treeTools(part),
+          panel.region(parts, "ribbon", "wb-ribbon", {
+            role: "listbox",
+            "aria-label": "Generated tokens",
+            "aria-orientation": "horizontal",
+          }),
+        ),
+        h(
+          "div",
+          { className: "wb-two" },
+          card(
+            "tree",
+            "Draft tree",
+            treeTools(part),
             panel.region(parts, "tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" }),
-            panel.region(parts, "mask", "wb-tree wb-mask", { role: "group", "aria-label": "Attention mask of the selected round", hidden: "" }),
-            panel.region(parts, "treeList", "wb-tree wb-treelist", { role: "group", "aria-label": "Draft tree of the selected round, as a list", hidden: "" }),
-            treebar.build(parts)),
-          card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
-        chart("lane", "Wall clock", h("span", { className: "wb-extra" }, panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])), part("waits", "span", { hidden: true }, panel.legend([["wb-phase-wait", "waiting for other runs"]])), part("whatif", "button", { type: "button", className: "wb-tool", title: "Where the time went, and what other drafts would have given" }, "why this fast?")), "wb-lane"),
-        part("curves", "div", { className: "wb-four" },
+            panel.region(parts, "mask", "wb-tree wb-mask", {
+              role: "group",
+              "aria-label": "Attention mask of the selected round",
+              hidden: "",
+            }),
+            panel.region(parts, "treeList", "wb-tree wb-treelist", {
+              role: "group",
+              "aria-label": "Draft tree of the selected round, as a list",
+              hidden: "",
+            }),
+            treebar.build(parts),
+          ),
+          card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
+        ),
+        chart(
+          "lane",
+          "Wall clock",
+          h(
+            "span",
+            { className: "wb-extra" },
+            panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])),
+            part("waits", "span", { hidden: true }, panel.legend([["wb-phase-wait", "waiting for other runs"]])),
+            part(
+              "whatif",
+              "button",
+              {
+                type: "button",
+                className: "wb-tool",
+                title: "Where the time went, and what other drafts would have given",
+              },
+              "why this fast?",
+            ),
+          ),
+          "wb-lane",
+        ),
+        part(
+          "curves",
+          "div",
+          { className: "wb-four" },
           chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
           chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
           chart("position", "By position", null, "wb-chart"),
-          chart("histogram", "Accepted per round", panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "if all alike"]]), "wb-chart is-parts")),
+          chart(
+            "histogram",
+            "Accepted per round",
+            panel.legend([
+              ["wb-with-bonus", "bonus"],
+              ["wb-key-theory", "if all alike"],
+            ]),
+            "wb-chart is-parts",
+          ),
+        ),
         part("positionTheory", "p", { className: "wb-theorywords" }),
-        scrubber.build(parts, bar.build(parts)))),
+        scrubber.build(parts, bar.build(parts)),
+      ),
+    ),
     part("live", "div", { className: "wb-unseen" }),
-    part("keys", "dialog", { className: "wb-keys" }));
+    part("keys", "dialog", { className: "wb-keys" }),
+  );
   kit.set(parts.live, { "aria-live": "polite" });
   kit.set(parts.alerts, { role: "alert" });
   kit.set(parts.side, { "aria-label": "Settings" });
@@ -78,13 +162,28 @@ export function build(el) {
 function header(part) {
   const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
   const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
-  const menu = h("div", { className: "wb-menu" }, badge("export", "export ▾", "Save this run"), part("exports", "div", { className: "wb-exports", hidden: true }));
-  const made = h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"), part("nav", "nav", { className: "wb-nav" }), h("span", { className: "wb-space" }),
+  const menu = h(
+    "div",
+    { className: "wb-menu" },
+    badge("export", "export ▾", "Save this run"),
+    part("exports", "div", { className: "wb-exports", hidden: true }),
+  );
+  const made = h(
+    "header",
+    { className: "wb-head" },
+    h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
+    part("nav", "nav", { className: "wb-nav" }),
+    h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
     part("simulation", "span", { className: "wb-badge is-simulation", hidden: true }, "SIMULATION"),
     part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),
-    badge("copy", "copy link", "Copy a link to these settings and this place"), menu, badge("open", "open …", "Open a trace file: JSON or JSON Lines"), file,
-    badge("theme", "◐ theme", "Light or dark"), badge("help", "?", "Keys and words"));
+    badge("copy", "copy link", "Copy a link to these settings and this place"),
+    menu,
+    badge("open", "open …", "Open a trace file: JSON or JSON Lines"),
+    file,
+    badge("theme", "◐ theme", "Light or dark"),
+    badge("help", "?", "Keys and words"),
+  );
   file.setAttribute("aria-label", "Trace file");
   return made;
 }
@@ -92,18 +191,33 @@ function header(part) {
 function treeTools(part) {
   const threshold = part("threshold", "input", { type: "range", min: 0, max: 0.5, step: 0.01, value: 0 });
   threshold.setAttribute("aria-label", "Hide untested paths below this draft probability");
-  const modes = part("modes", "span", { className: "wb-modes" }, ...[["spine", "spine"], ["levels", "levels"], ["mask", "mask"], ["list", "list"]].map(([mode, word]) => {
-    const button = h("button", { type: "button", className: "wb-tool" }, word);
-    button.dataset.mode = mode;
-    return button;
-  }));
+  const modes = part(
+    "modes",
+    "span",
+    { className: "wb-modes" },
+    ...[
+      ["spine", "spine"],
+      ["levels", "levels"],
+      ["mask", "mask"],
+      ["list", "list"],
+    ].map(([mode, word]) => {
+      const button = h("button", { type: "button", className: "wb-tool" }, word);
+      button.dataset.mode = mode;
+      return button;
+    }),
+  );
   kit.set(modes, { role: "group", "aria-label": "Show the draft as" });
-  return h("span", { className: "wb-extra" }, modes, h("label", { className: "wb-toggle wb-cut" }, "hide q <", part("thresholdText", "span", {}, "0"), threshold));
+  return h(
+    "span",
+    { className: "wb-extra" },
+    modes,
+    h("label", { className: "wb-toggle wb-cut" }, "hide q <", part("thresholdText", "span", {}, "0"), threshold),
+  );
 }
 
-/** Draw everything that `view` says. While a run goes on, what is out of sight waits until it comes into sight or the run
- *  ends: a machine that decodes has better things to do. So does what is read rather than watched, unless the view is to be
- *  drawn `whole`: see `haste`. */
+/** Draw everything that `view` says. While a run goes on, what is out of sight waits until it comes into sight or the
+ *  run ends: a machine that decodes has better things to do. So does what is read rather than watched, unless the view
+ *  is to be drawn `whole`: see `haste`. */
 export function draw(parts, view) {
   const { run, rounds, shown, figures } = view;
   write(parts.badgeText, view.badge);
@@ -112,10 +226,17 @@ export function draw(parts, view) {
   parts.badge.title = view.badge;
   parts.simulation.hidden = !view.simulation;
   alerts(parts.alerts, view.alerts);
-  keyfigures.render(parts.figures, { items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed) });
+  keyfigures.render(parts.figures, {
+    items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
+  });
   repeats.render(parts, view.pairs);
   ribbon.render(parts.ribbon, {
-    key: run?.channel ?? "", prompt: roles.turns(run?.header?.prompt_text ?? []), rounds, ghosts: view.ghosts, follow: view.follow, arriving: view.arriving,
+    key: run?.channel ?? "",
+    prompt: roles.turns(run?.header?.prompt_text ?? []),
+    rounds,
+    ghosts: view.ghosts,
+    follow: view.follow,
+    arriving: view.arriving,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   });
   parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
@@ -126,9 +247,18 @@ export function draw(parts, view) {
   if (view.origin) write(parts.originText, branch.words(view.origin, visible));
   parts.originBack.hidden = !view.origin?.run || view.active;
   write(parts.ribbonNote, view.status);
-  const coming = view.follow ? view.arriving : null, round = coming?.round ?? (shown === null ? null : rounds[shown.round]), due = (name) => view.all || (view.whole && kit.inSight(parts[`${name}Card`]));
+  const coming = view.follow ? view.arriving : null,
+    round = coming?.round ?? (shown === null ? null : rounds[shown.round]),
+    due = (name) => view.all || (view.whole && kit.inSight(parts[`${name}Card`]));
   if (due("tree")) tree(parts, view, round);
-  if (due("card") && !coming) nodeCard(parts, round, shown, { barred: view.barredBranch, rules: run?.header?.rules }, view.stalls.get(round?.index));
+  if (due("card") && !coming)
+    nodeCard(
+      parts,
+      round,
+      shown,
+      { barred: view.barredBranch, rules: run?.header?.rules },
+      view.stalls.get(round?.index),
+    );
   if (due("lane")) lane(parts, view);
   curves(parts, view, due);
   scrubber.render(parts, { ...view, held: ribbon.isHeld(parts.ribbon) });
@@ -136,60 +266,147 @@ export function draw(parts, view) {
 
 function lane(parts, view) {
   const { rounds, shown } = view;
-  lanes.render(parts.lane, { rounds, plain: view.plainRounds, stalls: view.stalls, plainStalls: view.plainStalls, none: plainWords(view), anchor: view.anchor, shown: shown?.round ?? -1, brush: view.brush });
+  lanes.render(parts.lane, {
+    rounds,
+    plain: view.plainRounds,
+    stalls: view.stalls,
+    plainStalls: view.plainStalls,
+    none: plainWords(view),
+    anchor: view.anchor,
+    shown: shown?.round ?? -1,
+    brush: view.brush,
+  });
   parts.waits.hidden = !rounds.some((r) => r.waited_s);
-  write(parts.laneNote, view.range ? lanes.totals(rounds, view.range) : rounds.length ? stalls.words(view.stalls) || (view.plainStalls.size ? `stalled passes of the baseline: ${view.plainStalls.size}` : "drag to sum") : "");
+  write(
+    parts.laneNote,
+    view.range
+      ? lanes.totals(rounds, view.range)
+      : rounds.length
+        ? stalls.words(view.stalls) ||
+          (view.plainStalls.size ? `stalled passes of the baseline: ${view.plainStalls.size}` : "drag to sum")
+        : "",
+  );
   tabulate(parts, "lane", rounds, parts.lane._frame.svg.getAttribute("aria-label"));
 }
 
 function tree(parts, view, round) {
-  const { shown, arriving } = view, coming = arriving?.round === round ? arriving : null, modes = { mask: parts.mask, list: parts.treeList };
+  const { shown, arriving } = view,
+    coming = arriving?.round === round ? arriving : null,
+    modes = { mask: parts.mask, list: parts.treeList };
   const drawn = !(view.mode in modes) || !round;
   for (const [mode, el] of Object.entries(modes)) el.hidden = drawn || view.mode !== mode;
   parts.tree.hidden = !drawn;
-  for (const button of parts.modes.children) kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
+  for (const button of parts.modes.children)
+    kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null)));
-  const node = coming ? null : (shown?.node ?? null), reveal = coming?.judged ?? null, made = { root, textOf: ribbon.tokenText, wordsOf: (nodes) => ribbon.words(nodes, roles.word), threshold: view.threshold };
+  const node = coming ? null : (shown?.node ?? null),
+    reveal = coming?.judged ?? null,
+    made = {
+      root,
+      textOf: ribbon.tokenText,
+      wordsOf: (nodes) => ribbon.words(nodes, roles.word),
+      threshold: view.threshold,
+    };
   const awaited = drawn ? null : treemodel.awaited(round, reveal);
-  if (drawn) trees.render(parts.tree, { round, ...made, node, reveal, mode: view.mode === "levels" ? "levels" : "spine", empty: "The draft tree of the selected round" });
-  else if (view.mode === "mask") mask.render(parts.mask, { round, node, awaited, label: treetext.label, words: ribbon.words(round.nodes, roles.word) });
+  if (drawn)
+    trees.render(parts.tree, {
+      round,
+      ...made,
+      node,
+      reveal,
+      mode: view.mode === "levels" ? "levels" : "spine",
+      empty: "The draft tree of the selected round",
+    });
+  else if (view.mode === "mask")
+    mask.render(parts.mask, {
+      round,
+      node,
+      awaited,
+      label: treetext.label,
+      words: ribbon.words(round.nodes, roles.word),
+    });
   else treelist.render(parts.treeList, { tree: treemodel.model(round, made), node, awaited, words: treetext.sentence });
   treebar.render(parts, drawn && round !== null);
   write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
-  write(parts.treeNote, coming ? judging(coming) : round ? treeNote(round, view.mode === "mask" ? 0 : treemodel.model(round, { ...made, keep: node }).hidden) : "");
+  write(
+    parts.treeNote,
+    coming
+      ? judging(coming)
+      : round
+        ? treeNote(round, view.mode === "mask" ? 0 : treemodel.model(round, { ...made, keep: node }).hidden)
+        : "",
+  );
 }
 
 function curves(parts, view, due) {
   const { rounds, shown, counted, range } = view;
   const at = shown?.round ?? 0, over = range ? `rounds ${range[0] + 1}–${range[1] + 1}` : "";
-  const series = (points) => ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
-  const percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`), fixed = (v) => (v ? v.toFixed(0) : "–");
+  const series = (points) =>
+    ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
+  const percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`),
+    fixed = (v) => (v ? v.toFixed(0) : "–");
   const marks = due("curve") || due("rate") ? figures.changeMarks(rounds) : [];
   if (due("curve")) {
     const acceptance = figures.acceptanceOverTime(rounds, WINDOW), end = acceptance.at(-1);
-    const changes = marks.length ? `; changes: ${marks.map((c) => `${c.text} at round ${c.index + 1}`).join("; ")}` : "";
+    const changes = marks.length
+      ? `; changes: ${marks.map((c) => `${c.text} at round ${c.index + 1}`).join("; ")}`
+      : "";
     const summary = `Acceptance over ${rounds.length} rounds: ${percent(end?.cumulative)} of tested drafts in all, ${percent(end?.windowed)} in the last ${WINDOW} rounds${changes}`;
-    lines.render(parts.curve, { series: series(acceptance), max: 1, ticks: [0, 0.5, 1], digits: 1, level: null, rounds: rounds.length, marks, shown: at, summary });
-    write(parts.curveNote, end ? `accepted / tested: ${end.windowed?.toFixed(2) ?? "–"} · ${end.cumulative?.toFixed(2) ?? "–"}` : "");
+    lines.render(parts.curve, {
+      series: series(acceptance),
+      max: 1,
+      ticks: [0, 0.5, 1],
+      digits: 1,
+      level: null,
+      rounds: rounds.length,
+      marks,
+      shown: at,
+      summary,
+    });
+    write(
+      parts.curveNote,
+      end ? `accepted / tested: ${end.windowed?.toFixed(2) ?? "–"} · ${end.cumulative?.toFixed(2) ?? "–"}` : "",
+    );
     tabulate(parts, "curve", rounds, summary);
   }
   if (due("rate")) {
-    const speed = figures.speedOverTime(rounds, WINDOW), now = speed.at(-1), plain = view.plainFigures?.tokens_per_second ?? null;
+    const speed = figures.speedOverTime(rounds, WINDOW),
+      now = speed.at(-1),
+      plain = view.plainFigures?.tokens_per_second ?? null;
     const summary = `Tokens per second over ${rounds.length} rounds: ${fixed(now?.cumulative)} in all, ${fixed(now?.windowed)} in the last ${WINDOW} rounds${plain ? `; plain decoding ${fixed(plain)}` : ""}`;
     const max = lines.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
     lines.render(parts.rate, {
-      series: series(speed), max, ticks: [0, max / 2, max], digits: max < 10 ? 1 : 0, level: plain ? { value: plain, text: `plain ${plain.toFixed(0)}` } : null,
-      rounds: rounds.length, marks, shown: at, summary,
+      series: series(speed),
+      max,
+      ticks: [0, max / 2, max],
+      digits: max < 10 ? 1 : 0,
+      level: plain ? { value: plain, text: `plain ${plain.toFixed(0)}` } : null,
+      rounds: rounds.length,
+      marks,
+      shown: at,
+      summary,
     });
     write(parts.rateNote, now ? `${fixed(now.windowed)} · ${fixed(now.cumulative)}` : "");
     tabulate(parts, "rate", rounds, summary);
   }
-  const depths = due("position") || due("histogram") ? figures.acceptanceByDepth(counted) : [], theory = theories.overlay(counted, view.plainRounds, depths, stalls.calm);
+  const depths = due("position") || due("histogram") ? figures.acceptanceByDepth(counted) : [],
+    theory = theories.overlay(counted, view.plainRounds, depths, stalls.calm);
   if (due("position")) {
     const summary = `Acceptance by depth, given all before: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "nothing tested yet"}${theory ? `. ${theories.words(theory)}` : ""}`;
     bars.render(parts.position, {
-      bars: depths.map((d) => ({ label: `${d.depth}`, value: d.rate, text: d.rate.toFixed(2), low: d.low, high: d.high })), max: 1, ticks: [0, 0.5, 1], axis: "depth", summary, overlay: theory && depths.map(() => theory.rate),
+      bars: depths.map((d) => ({
+        label: `${d.depth}`,
+        value: d.rate,
+        text: d.rate.toFixed(2),
+        low: d.low,
+        high: d.high,
+      })),
+      max: 1,
+      ticks: [0, 0.5, 1],
+      axis: "depth",
+      summary,
+      overlay: theory && depths.map(() => theory.rate),
     });
     write(parts.positionNote, depths.length ? over || "given all before" : "");
     write(parts.positionTheory, theories.words(theory));
@@ -199,7 +416,12 @@ function curves(parts, view, due) {
     const counts = figures.histogram(counted);
     const summary = `Rounds by accepted drafts: ${counts.map((c) => `${c.accepted}: ${c.rounds}`).join(", ") || "none yet"}`;
     bars.render(parts.histogram, {
-      bars: counts.map((c) => ({ label: `${c.accepted}`, value: c.rounds, text: `${c.rounds}`, part: c.bonus })), max: Math.max(1, ...counts.map((c) => c.rounds)), ticks: [], axis: "accepted", summary, overlay: theory && counts.map((c) => theory.counts[c.accepted] ?? 0),
+      bars: counts.map((c) => ({ label: `${c.accepted}`, value: c.rounds, text: `${c.rounds}`, part: c.bonus })),
+      max: Math.max(1, ...counts.map((c) => c.rounds)),
+      ticks: [],
+      axis: "accepted",
+      summary,
+      overlay: theory && counts.map((c) => theory.counts[c.accepted] ?? 0),
     });
     write(parts.histogramNote, counted.length ? over || `n = ${counted.length}` : "");
     tabulate(parts, "histogram", counted, summary);
@@ -216,19 +438,34 @@ function tabulate(parts, name, rounds, summary) {
 
 function plainWords(view) {
   if (view.measuring) return `measuring: ${view.measuring.tokens} of ${view.measuring.of} tokens`;
-  return view.noBaseline === "no baseline yet" ? "not measured yet: Baseline decodes this prompt plainly, with the same seed" : view.noBaseline;
+  return view.noBaseline === "no baseline yet"
+    ? "not measured yet: Baseline decodes this prompt plainly, with the same seed"
+    : view.noBaseline;
 }
 
 function nodeCard(parts, round, shown, more, stalled) {
-  const slow = stalled ? `round stalled: ${stalled.toFixed(0)} times as long as others like it` : "", node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
+  const slow = stalled ? `round stalled: ${stalled.toFixed(0)} times as long as others like it` : "",
+    node = round && typeof shown.node === "number" && shown.node >= 0 ? shown.node : null;
   card.render(parts.card, { round, node, ...more });
   if (!round) return write(parts.cardTitle, "Node"), write(parts.cardNote, "");
   if (node !== null) {
-    write(parts.cardTitle, `“${ribbon.visibleText(ribbon.legible(round).nodes.text[node])}” at depth ${round.nodes.depth[node]}`);
+    write(
+      parts.cardTitle,
+      `“${ribbon.visibleText(ribbon.legible(round).nodes.text[node])}” at depth ${round.nodes.depth[node]}`,
+    );
     write(parts.cardNote, [round.nodes.status[node], slow].filter(Boolean).join(" · "));
   } else {
     const own = round.emitted.find((e) => e.node === null);
-    write(parts.cardTitle, canvas.isOfPlaces(round) ? `Places of round ${round.index + 1}` : own?.kind === "plain" ? `Plain decoding: “${ribbon.tokenText(round, own)}”` : own ? `After the accepted path: “${ribbon.tokenText(round, own)}”` : `Round ${round.index + 1}`);
+    write(
+      parts.cardTitle,
+      canvas.isOfPlaces(round)
+        ? `Places of round ${round.index + 1}`
+        : own?.kind === "plain"
+          ? `Plain decoding: “${ribbon.tokenText(round, own)}”`
+          : own
+            ? `After the accepted path: “${ribbon.tokenText(round, own)}”`
+            : `Round ${round.index + 1}`,
+    );
     write(parts.cardNote, [round.bonus_kind, slow].filter(Boolean).join(" · "));
   }
 }

@@ -1,5 +1,5 @@
-/** Rounds that stalled: something else had the machine, and what they took says nothing about the method. The same rule as
- *  `workbench/trace/stalls.py`; a test compares both. */
+/** Rounds that stalled: something else had the machine, and what they took says nothing about the method. The same rule
+ *  as `workbench/trace/stalls.py`; a test compares both. */
 
 const TIMES = 3, SCATTER = 5, FEWEST = 5;
 
@@ -11,17 +11,21 @@ function median(values) {
 const known = new WeakMap();
 
 /** Which rounds stalled: their place in the list → how many times the median of their like they took. Pure.
- *  The like of a round: the same method with as many drafted tokens, or the five nearest in size. @returns {Map<number, number>} */
+ *  The like of a round: the same method with as many drafted tokens, or the five nearest in size. @returns {Map<number,
+ *  number>} */
 export function stalls(rounds) {
   const kept = known.get(rounds);
   if (kept?.n === rounds.length) return kept.found; // a drawing asks at every frame
-  const found = new Map(), all = rounds.map((r, i) => ({ i, method: r.method, n: r.nodes.tokens.length, s: r.seconds }));
+  const found = new Map(),
+    all = rounds.map((r, i) => ({ i, method: r.method, n: r.nodes.tokens.length, s: r.seconds }));
   for (const method of new Set(all.map((r) => r.method))) {
     const own = all.filter((r) => r.method === method);
     if (own.length < FEWEST) continue;
     for (const size of new Set(own.map((r) => r.n))) {
-      const reach = own.map((r) => Math.abs(r.n - size)).sort((a, b) => a - b)[FEWEST - 1], like = own.filter((r) => Math.abs(r.n - size) <= reach).map((r) => r.s);
-      const usual = median(like), limit = Math.max(TIMES * usual, usual + SCATTER * 1.4826 * median(like.map((s) => Math.abs(s - usual))));
+      const reach = own.map((r) => Math.abs(r.n - size)).sort((a, b) => a - b)[FEWEST - 1],
+        like = own.filter((r) => Math.abs(r.n - size) <= reach).map((r) => r.s);
+      const usual = median(like),
+        limit = Math.max(TIMES * usual, usual + SCATTER * 1.4826 * median(like.map((s) => Math.abs(s - usual))));
       for (const r of own) if (r.n === size && r.s > limit) found.set(r.i, r.s / usual);
     }
   }

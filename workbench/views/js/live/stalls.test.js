@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { stalls, words } from "./stalls.js";
 
 /** Rounds of four drafted tokens that took so many seconds. */
-const rounds = (seconds, method = "draft-model") => seconds.map((s) => ({ method, seconds: s, nodes: { tokens: [1, 2, 3, 4] } }));
+const rounds = (seconds, method = "draft-model") =>
+  seconds.map((s) => ({ method, seconds: s, nodes: { tokens: [1, 2, 3, 4] } }));
 
 test("rounds that come later are judged, too, though the list is the same one", () => {
   const list = rounds([1, 1.1, 0.9, 1, 1.05]);
@@ -14,6 +15,10 @@ test("rounds that come later are judged, too, though the list is the same one", 
 });
 
 test("rounds that scatter anyway are not called stalled, and each method has its own measure", () => {
-  assert.equal(stalls(rounds([0.5, 1, 1.5, 2, 2.5, 3, 3.5, 7])).size, 0, "seven is more than three times their median, and they lie far apart");
+  assert.equal(
+    stalls(rounds([0.5, 1, 1.5, 2, 2.5, 3, 3.5, 7])).size,
+    0,
+    "seven is more than three times their median, and they lie far apart",
+  );
   assert.equal(stalls([...rounds(Array(12).fill(1)), ...rounds(Array(5).fill(8), "draft-tree")]).size, 0);
 });

@@ -6,7 +6,8 @@ const mean = (values) => (values.length ? sum(values) / values.length : 0);
 const emitted = (rounds) => sum(rounds.map((r) => r.emitted.length));
 const depthOf = (round) => round.nodes.depth.reduce((a, b) => Math.max(a, b), 0);
 
-/** Tokens a round if every draft of a chain is accepted with the same probability (Leviathan et al. 2023, equation 1). */
+/** Tokens a round if every draft of a chain is accepted with the same probability (Leviathan et al. 2023, equation
+ *  1). */
 export function expectedTau(rate, depth) {
   return rate >= 1 ? depth + 1 : (1 - rate ** (depth + 1)) / (1 - rate);
 }
@@ -42,12 +43,14 @@ export function bestDepth(rates, cost, beyond, most = 64) {
 /** Slope and start of the line through passes of the target by their size; a slope below 0 counts as none. */
 function verifyLine(rounds) {
   const n = rounds.map((r) => r.nodes.depth.length), s = rounds.map((r) => r.verify_s), mn = mean(n), ms = mean(s);
-  const spread = sum(n.map((x) => (x - mn) ** 2)), slope = spread ? sum(n.map((x, i) => (x - mn) * (s[i] - ms))) / spread : 0;
+  const spread = sum(n.map((x) => (x - mn) ** 2)),
+    slope = spread ? sum(n.map((x, i) => (x - mn) * (s[i] - ms))) / spread : 0;
   return slope > 0 ? { node: slope, verify: ms - slope * mn } : { node: 0, verify: ms };
 }
 
-/** Levels of the draft along the target's way: its path and what was drafted after its last node. A tree's other branches offered the target nothing;
- *  where the text ended with a drafted token, nothing after it was offered, and there was no bonus. */
+/** Levels of the draft along the target's way: its path and what was drafted after its last node. A tree's other
+ *  branches offered the target nothing; where the text ended with a drafted token, nothing after it was offered, and
+ *  there was no bonus. */
 function offered({ nodes, path, emitted: out }) {
   if (typeof out.at(-1)?.node === "number") return out.length - 1;
   const last = path.length ? path[path.length - 1] : -1, below = [];
@@ -59,32 +62,61 @@ function offered({ nodes, path, emitted: out }) {
  *  @param {object[]} rounds  @param {object[]|null} plain  rounds of plain decoding, if it was measured
  *  @param {{depth: number, tested: number, accepted: number}[]} byDepth  `figures.acceptanceByDepth(rounds)`
  *  @param {(rounds: object[]) => object[]} calm  `stalls.calm`: costs are not taken from rounds that stalled
- *  @returns {{tau: number, rate: number, tauIid: number, tauByPosition: number, counts: number[], best: object|null}|null}
- *    `counts`: rounds by accepted drafts, if all were accepted alike; null where nothing was tested */
+ *  @returns {{tau: number, rate: number, tauIid: number, tauByPosition: number, counts: number[], best:
+ *    object|null}|null} `counts`: rounds by accepted drafts, if all were accepted alike; null where nothing was
+ *    tested */
 export function overlay(rounds, plain, byDepth, calm = (all) => all) {
   const tested = sum(byDepth.map((d) => d.tested));
   if (!tested) return null;
-  const rate = sum(byDepth.map((d) => d.accepted)) / tested, rates = byDepth.map((d) => d.accepted / d.tested), levels = rounds.map(offered);
+  const rate = sum(byDepth.map((d) => d.accepted)) / tested,
+    rates = byDepth.map((d) => d.accepted / d.tested),
+    levels = rounds.map(offered);
   const counts = [];
-  for (const depth of levels) acceptedLaw(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
+  for (const depth of levels)
+    acceptedLaw(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
   return {
-    tau: emitted(rounds) / rounds.length, rate, counts, tauIid: mean(levels.map((d) => expectedTau(rate, d))), tauByPosition: mean(levels.map((d) => tauByPosition(rates.slice(0, d)))),
+    tau: emitted(rounds) / rounds.length,
+    rate,
+    counts,
+    tauIid: mean(levels.map((d) => expectedTau(rate, d))),
+    tauByPosition: mean(levels.map((d) => tauByPosition(rates.slice(0, d)))),
     best: best(rounds, plain, rates, rate, calm),
   };
 }
 
 function best(rounds, plain, rates, rate, calm) {
-  const depths = rounds.map(depthOf), levels = sum(depths), timed = calm(rounds), base = plain ? calm(plain) : [], tokens = emitted(base), timedLevels = sum(timed.map(depthOf));
+  const depths = rounds.map(depthOf),
+    levels = sum(depths),
+    timed = calm(rounds),
+    base = plain ? calm(plain) : [],
+    tokens = emitted(base),
+    timedLevels = sum(timed.map(depthOf));
   if (!tokens || !timedLevels) return null;
-  const step = sum(base.map((r) => r.seconds)) / tokens, line = verifyLine([...timed, ...base]), nodes = sum(rounds.map((r) => r.nodes.depth.length)) / levels;
-  const cost = { level: sum(timed.map((r) => r.draft_s)) / timedLevels / step, verify: line.verify / step, node: (nodes * line.node) / step, other: mean(timed.map((r) => r.overhead_s)) / step };
+  const step = sum(base.map((r) => r.seconds)) / tokens,
+    line = verifyLine([...timed, ...base]),
+    nodes = sum(rounds.map((r) => r.nodes.depth.length)) / levels;
+  const cost = {
+    level: sum(timed.map((r) => r.draft_s)) / timedLevels / step,
+    verify: line.verify / step,
+    node: (nodes * line.node) / step,
+    other: mean(timed.map((r) => r.overhead_s)) / step,
+  };
   const hadDrafts = mean(depths.map((d) => Number(d > 0))); // of a method that copies, few: the other rounds stay plain
-  return bestDepth([hadDrafts * rates[0], ...rates.slice(1)], cost, rate, 2 * depths.reduce((a, b) => Math.max(a, b), 0));
+  return bestDepth(
+    [hadDrafts * rates[0], ...rates.slice(1)],
+    cost,
+    rate,
+    2 * depths.reduce((a, b) => Math.max(a, b), 0),
+  );
 }
 
 /** The theory in one sentence. Pure. */
 export function words(found) {
   if (!found) return "";
-  const best = found.best ? (found.best.depth ? `; by the measured costs ${found.best.depth} levels come out best` : "; by the measured costs no draft comes out ahead") : "";
+  const best = found.best
+    ? found.best.depth
+      ? `; by the measured costs ${found.best.depth} levels come out best`
+      : "; by the measured costs no draft comes out ahead"
+    : "";
   return `τ ${found.tau.toFixed(2)}; ${found.tauByPosition.toFixed(2)} by position, ${found.tauIid.toFixed(2)} if every draft were accepted alike${best}`;
 }

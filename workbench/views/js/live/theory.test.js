@@ -4,18 +4,36 @@ import { acceptedLaw, bestDepth, expectedTau, overlay, tauByPosition, words } fr
 
 const near = (a, b, tolerance = 5e-5) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 const round = (accepted, drafted) => ({
-  nodes: { depth: Array.from({ length: drafted }, (_, i) => i + 1), parents: Array.from({ length: drafted }, (_, i) => i - 1) }, path: Array.from({ length: accepted }, (_, i) => i), emitted: Array(accepted + 1).fill({}), seconds: 0.012 + 0.001 * drafted, draft_s: 0.0005 * drafted, verify_s: 0.01 + 0.0005 * drafted, overhead_s: 0.002,
+  nodes: {
+    depth: Array.from({ length: drafted }, (_, i) => i + 1),
+    parents: Array.from({ length: drafted }, (_, i) => i - 1),
+  },
+  path: Array.from({ length: accepted }, (_, i) => i),
+  emitted: Array(accepted + 1).fill({}),
+  seconds: 0.012 + 0.001 * drafted,
+  draft_s: 0.0005 * drafted,
+  verify_s: 0.01 + 0.0005 * drafted,
+  overhead_s: 0.002,
 });
 
 test("the geometric law and its distribution", () => {
-  for (const [rate, values] of [[0.5, [1.5, 1.875, 1.9688, 1.9961]], [0.7, [1.7, 2.533, 2.9412, 3.1988]], [0.9, [1.9, 3.439, 4.6856, 6.1258]]]) [1, 3, 5, 8].forEach((depth, i) => near(expectedTau(rate, depth), values[i], 6e-5));
+  for (const [rate, values] of [
+    [0.5, [1.5, 1.875, 1.9688, 1.9961]],
+    [0.7, [1.7, 2.533, 2.9412, 3.1988]],
+    [0.9, [1.9, 3.439, 4.6856, 6.1258]],
+  ])
+    [1, 3, 5, 8].forEach((depth, i) => near(expectedTau(rate, depth), values[i], 6e-5));
   near(tauByPosition([0.7, 0.7, 0.7]), 2.533);
   assert.equal(expectedTau(1, 4), 5);
   assert.deepEqual(acceptedLaw([0.5, 0.5]), [0.5, 0.25, 0.25]);
 });
 
 test("the best draft lengths of the method cards", () => {
-  for (const [rate, level, depth, speedup] of [[0.8, 0.05, 8, 3.0921], [0.7, 0.1, 4, 1.9808], [0.9, 0.02, 19, 6.3654]]) {
+  for (const [rate, level, depth, speedup] of [
+    [0.8, 0.05, 8, 3.0921],
+    [0.7, 0.1, 4, 1.9808],
+    [0.9, 0.02, 19, 6.3654],
+  ]) {
     const best = bestDepth([rate], { level, verify: 1, node: 0, other: 0 }, rate);
     assert.equal(best.depth, depth);
     near(best.speedup, speedup);
@@ -24,7 +42,13 @@ test("the best draft lengths of the method cards", () => {
 });
 
 test("the overlay of a run: laws, expected counts that add up, a sentence", () => {
-  const rounds = [round(4, 4), round(1, 4), round(0, 4), round(3, 4), round(2, 4)], byDepth = [[5, 4], [4, 3], [3, 2], [2, 1]].map(([tested, accepted], i) => ({ depth: i + 1, tested, accepted }));
+  const rounds = [round(4, 4), round(1, 4), round(0, 4), round(3, 4), round(2, 4)],
+    byDepth = [
+      [5, 4],
+      [4, 3],
+      [3, 2],
+      [2, 1],
+    ].map(([tested, accepted], i) => ({ depth: i + 1, tested, accepted }));
   const found = overlay(rounds, null, byDepth);
   assert.equal(found.tau, 3);
   near(found.tauByPosition, tauByPosition([4 / 5, 3 / 4, 2 / 3, 1 / 2]));

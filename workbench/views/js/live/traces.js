@@ -1,8 +1,8 @@
 /** Reading a trace file in the browser: JSON, or JSON Lines as the command line and the Export menu write it. */
 
 export const MAX_BYTES = 64 * 1024 * 1024;
-/** The first schema whose traces hold all that is drawn: later ones added pictures, which text has none of, and why each
- *  node was judged as it was, which the card misses by itself. */
+/** The first schema whose traces hold all that is drawn: later ones added pictures, which text has none of, and why
+ *  each node was judged as it was, which the card misses by itself. */
 const WHOLE = 1;
 const MAX_ROUNDS = 20000, MAX_NODES = 512;
 const COLUMNS = ["tokens", "parents", "depth", "position", "text", "p", "q", "accept", "u", "status", "source"];
@@ -18,46 +18,103 @@ export class TraceError extends Error {
 
 /** A trace from the text of a file. Pure.
  *  @param {string} text  @param {number} schema  the newest this workbench reads
- *  @returns {{trace: {header: object, rounds: object[], footer: object|null, attribution: object|null}, notes: string[]}}
+ *  @returns {{trace: {header: object, rounds: object[], footer: object|null, attribution: object|null}, notes:
+ *    string[]}}
  *  @throws {TraceError} */
 export function read(text, schema) {
   const { header, rounds, footer, attribution } = parse(text);
-  if (header === null || typeof header !== "object") throw new TraceError("The file has no header.", "Choose a trace that was exported by the workbench.");
+  if (header === null || typeof header !== "object")
+    throw new TraceError("The file has no header.", "Choose a trace that was exported by the workbench.");
   const written = header.schema ?? 0, notes = [];
-  if (written > schema) throw new TraceError(`The trace has schema ${written}; this workbench reads up to ${schema}.`, "Update the workbench to open it.");
-  if (written < Math.min(schema, WHOLE)) notes.push(`The trace was written by an older schema (${written || "none"}); what it did not record is left out.`);
+  if (written > schema)
+    throw new TraceError(
+      `The trace has schema ${written}; this workbench reads up to ${schema}.`,
+      "Update the workbench to open it.",
+    );
+  if (written < Math.min(schema, WHOLE))
+    notes.push(`The trace was written by an older schema (${written || "none"}); what it did not record is left out.`);
   if (!rounds.length) throw new TraceError("The trace has no rounds.", "Export a run that has recorded something.");
-  if (rounds.length > MAX_ROUNDS) throw new TraceError(`The trace has ${rounds.length} rounds; at most ${MAX_ROUNDS} can be shown.`, "Cut the file.");
+  if (rounds.length > MAX_ROUNDS)
+    throw new TraceError(`The trace has ${rounds.length} rounds; at most ${MAX_ROUNDS} can be shown.`, "Cut the file.");
   const kept = [];
   for (const [i, round] of rounds.entries()) {
     const problem = checked(round, i);
     if (problem) {
-      if (!kept.length) throw new TraceError(`Round ${i + 1} of the trace cannot be read: ${problem}.`, "Export it again.");
+      if (!kept.length)
+        throw new TraceError(`Round ${i + 1} of the trace cannot be read: ${problem}.`, "Export it again.");
       notes.push(`The trace is truncated: round ${i + 1} of ${rounds.length} cannot be read (${problem}).`);
       break;
     }
-    kept.push({ ...DEFAULTS, ...round, nodes: { rule: round.nodes.tokens.map(() => null), inputs: {}, ...round.nodes } });
+    kept.push({
+      ...DEFAULTS,
+      ...round,
+      nodes: { rule: round.nodes.tokens.map(() => null), inputs: {}, ...round.nodes },
+    });
   }
-  if (!footer && kept.length === rounds.length) notes.push("The trace is truncated: it has no footer, so the run had not ended when it was written.");
+  if (!footer && kept.length === rounds.length)
+    notes.push("The trace is truncated: it has no footer, so the run had not ended when it was written.");
   const strings = (list) => (Array.isArray(list) && list.every((t) => typeof t === "string") ? list : null);
   const known = {
-    target: "unknown", method: kept[0].method ?? "", params: {}, promise: "", seed: 0, max_new_tokens: 0, dtype: "", device: "", drafter: null, simulation: false,
-    ...header, prompt: String(header.prompt ?? ""), prompt_text: strings(header.prompt_text) ?? [String(header.prompt ?? "")],
-    prompt_tokens: Array.isArray(header.prompt_tokens) ? header.prompt_tokens : [], pictures: Array.isArray(header.pictures) ? header.pictures : [],
+    target: "unknown",
+    method: kept[0].method ?? "",
+    params: {},
+    promise: "",
+    seed: 0,
+    max_new_tokens: 0,
+    dtype: "",
+    device: "",
+    drafter: null,
+    simulation: false,
+    ...header,
+    prompt: String(header.prompt ?? ""),
+    prompt_text: strings(header.prompt_text) ?? [String(header.prompt ?? "")],
+    prompt_tokens: Array.isArray(header.prompt_tokens) ? header.prompt_tokens : [],
+    pictures: Array.isArray(header.pictures) ? header.pictures : [],
     rules: Object.fromEntries(Object.entries(header.rules ?? {}).filter(([, rule]) => isRule(rule))),
   };
-  if (!known.pictures.every(isPicture)) throw new TraceError("A picture of the trace cannot be read.", "Export it again.");
+  if (!known.pictures.every(isPicture))
+    throw new TraceError("A picture of the trace cannot be read.", "Export it again.");
   return { trace: { header: known, rounds: kept, footer: footer ?? null, attribution: attribution ?? null }, notes };
 }
 
-const DEFAULTS = { top_p: [], top_q: [], entropy: [], phases: [], changes: [], notes: [], signals: {}, vision: {}, params: {}, started_s: 0, seconds: 0, draft_s: 0, verify_s: 0, overhead_s: 0, waited_s: 0, shared: {}, draft_forwards: 0, target_forwards: 1, bonus: null, bonus_kind: null, revoked: [], placed: [] };
+const DEFAULTS = {
+  top_p: [],
+  top_q: [],
+  entropy: [],
+  phases: [],
+  changes: [],
+  notes: [],
+  signals: {},
+  vision: {},
+  params: {},
+  started_s: 0,
+  seconds: 0,
+  draft_s: 0,
+  verify_s: 0,
+  overhead_s: 0,
+  waited_s: 0,
+  shared: {},
+  draft_forwards: 0,
+  target_forwards: 1,
+  bonus: null,
+  bonus_kind: null,
+  revoked: [],
+  placed: [],
+};
 
 function parse(text) {
   try {
     const whole = JSON.parse(text);
-    if (whole && Array.isArray(whole.rounds)) return { header: whole.header ?? null, rounds: whole.rounds, footer: whole.footer ?? null, attribution: whole.attribution ?? null };
+    if (whole && Array.isArray(whole.rounds))
+      return {
+        header: whole.header ?? null,
+        rounds: whole.rounds,
+        footer: whole.footer ?? null,
+        attribution: whole.attribution ?? null,
+      };
   } catch { /* not one object: perhaps a line for each event */ }
-  const found = { header: null, rounds: [], footer: null, attribution: null }, lines = text.split("\n").filter((line) => line.trim());
+  const found = { header: null, rounds: [], footer: null, attribution: null },
+    lines = text.split("\n").filter((line) => line.trim());
   for (const [i, line] of lines.entries()) {
     let event;
     try {
@@ -75,19 +132,31 @@ function parse(text) {
 
 /** Whether a picture can be drawn, and drawing it fetches nothing: its address is its own PNG. */
 function isPicture(p) {
-  return String(p?.url).startsWith("data:image/png;base64,") && ["width", "height", "rows", "cols", "start", "end"].every((name) => Number.isInteger(p[name]) && p[name] >= 0);
+  return (
+    String(p?.url).startsWith("data:image/png;base64,") &&
+    ["width", "height", "rows", "cols", "start", "end"].every((name) => Number.isInteger(p[name]) && p[name] >= 0)
+  );
 }
 
 /** Whether all that a rule says of itself is text. */
 function isRule(rule) {
-  const texts = (some) => some && typeof some === "object" && Object.values(some).every((text) => typeof text === "string");
-  return texts(rule && { ...rule, places: "", because: "", leviathan: "" }) && texts(rule.places) && texts(rule.because);
+  const texts = (some) =>
+    some && typeof some === "object" && Object.values(some).every((text) => typeof text === "string");
+  return (
+    texts(rule && { ...rule, places: "", because: "", leviathan: "" }) && texts(rule.places) && texts(rule.because)
+  );
 }
 
 /** Whether columns that older schemas lack are as long as the tree, of the right kind, or not there. */
 function isTold({ tokens, rule = [], inputs = {} }) {
-  const whole = (column, kind) => Array.isArray(column) && column.length === tokens.length && column.every((v) => v === null || typeof v === kind);
-  return (!rule.length || whole(rule, "string")) && inputs !== null && typeof inputs === "object" && Object.values(inputs).every((column) => whole(column, "number"));
+  const whole = (column, kind) =>
+    Array.isArray(column) && column.length === tokens.length && column.every((v) => v === null || typeof v === kind);
+  return (
+    (!rule.length || whole(rule, "string")) &&
+    inputs !== null &&
+    typeof inputs === "object" &&
+    Object.values(inputs).every((column) => whole(column, "number"))
+  );
 }
 
 /** Whether what a round sets behind the text, and takes back there, is places; older schemas have none. */
@@ -102,14 +171,22 @@ function checked(round, index) {
   if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted are missing";
   if (round.index !== index) return `its index is ${round.index}`;
   const n = nodes.tokens?.length;
-  if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n)) return "the columns of its nodes differ in length";
+  if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n))
+    return "the columns of its nodes differ in length";
   if (!isTold(nodes)) return "the columns of its nodes differ in length";
   if (n > MAX_NODES) return `it has ${n} nodes, at most ${MAX_NODES} can be shown`;
-  if (nodes.parents.some((parent, i) => !Number.isInteger(parent) || parent < -1 || parent >= i)) return "a node comes before its parent";
+  if (nodes.parents.some((parent, i) => !Number.isInteger(parent) || parent < -1 || parent >= i))
+    return "a node comes before its parent";
   if (nodes.status.some((status) => !STATUSES.includes(status))) return "a node has an unknown status";
-  if (nodes.text.some((t) => typeof t !== "string") || nodes.p.some((p) => typeof p !== "number")) return "a node has no text or no probability";
+  if (nodes.text.some((t) => typeof t !== "string") || nodes.p.some((p) => typeof p !== "number"))
+    return "a node has no text or no probability";
   if (path.some((i) => !Number.isInteger(i) || i < 0 || i >= n)) return "its path leaves the tree";
-  if ([round.vision?.pictures, round.vision?.target_pictures].some((some) => some && !(Array.isArray(some) && some.every(isPicture)))) return "what it sees cannot be read";
+  if (
+    [round.vision?.pictures, round.vision?.target_pictures].some(
+      (some) => some && !(Array.isArray(some) && some.every(isPicture)),
+    )
+  )
+    return "what it sees cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
   if (!isPlaced(round)) return "a place that is set or taken back is none";
   return "";

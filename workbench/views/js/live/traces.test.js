@@ -3,8 +3,13 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { read } from "./traces.js";
 
-const text = readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url), "utf8"), whole = JSON.parse(text), SCHEMA = whole.header.schema;
-const lines = ({ header, rounds, footer }) => [{ event: "header", ...header }, ...rounds.map((r) => ({ event: "round", ...r })), { event: "footer", ...footer }].map((e) => JSON.stringify(e)).join("\n");
+const text = readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url), "utf8"),
+  whole = JSON.parse(text),
+  SCHEMA = whole.header.schema;
+const lines = ({ header, rounds, footer }) =>
+  [{ event: "header", ...header }, ...rounds.map((r) => ({ event: "round", ...r })), { event: "footer", ...footer }]
+    .map((e) => JSON.stringify(e))
+    .join("\n");
 
 test("JSON and JSON Lines give the same trace", () => {
   const one = read(text, SCHEMA), two = read(lines(whole), SCHEMA);
@@ -21,10 +26,17 @@ test("a newer schema is refused with the remedy, an older one is shown and said"
 
 test("pictures and attribution come through; a picture that would be fetched from elsewhere is refused", () => {
   const picture = { url: "data:image/png;base64,AAAA", width: 64, height: 64, rows: 8, cols: 8, start: 2, end: 66 };
-  const seen = { ...whole, header: { ...whole.header, schema: 2, pictures: [picture] }, attribution: { p_blind: [0.5] } };
+  const seen = {
+    ...whole,
+    header: { ...whole.header, schema: 2, pictures: [picture] },
+    attribution: { p_blind: [0.5] },
+  };
   assert.deepEqual(read(JSON.stringify(seen), SCHEMA).trace.header.pictures, [picture]);
   assert.deepEqual(read(JSON.stringify(seen), SCHEMA).trace.attribution, { p_blind: [0.5] });
-  assert.deepEqual(read(lines(whole) + `\n{"event": "attribution", "p_blind": [0.5]}`, SCHEMA).trace.attribution.p_blind, [0.5]);
+  assert.deepEqual(
+    read(lines(whole) + `\n{"event": "attribution", "p_blind": [0.5]}`, SCHEMA).trace.attribution.p_blind,
+    [0.5],
+  );
   const of1 = JSON.stringify({ ...whole, header: { ...whole.header, schema: 1 } });
   assert.deepEqual(read(of1, SCHEMA).notes, [], "schema 1 lacks nothing that a text has");
   seen.header.pictures = [{ ...picture, url: "https://example.org/x.png" }];
@@ -43,9 +55,18 @@ test("what an older schema does not say of its tests is null, and rules that are
   assert.deepEqual(rounds[1].nodes.rule, rounds[1].nodes.tokens.map(() => null));
   assert.deepEqual(Object.keys(read(text, SCHEMA).trace.header.rules), ["ratio", "residual"]);
   const odd = structuredClone(whole);
-  odd.header.rules = { ratio: { ...whole.header.rules.ratio, formula: 1 }, residual: { ...whole.header.rules.residual, places: { p: ["q"] } }, none: null };
+  odd.header.rules = {
+    ratio: { ...whole.header.rules.ratio, formula: 1 },
+    residual: { ...whole.header.rules.residual, places: { p: ["q"] } },
+    none: null,
+  };
   assert.deepEqual(read(JSON.stringify(odd), SCHEMA).trace.header.rules, {});
-  for (const spoil of [(n) => n.rule.pop(), (n) => (n.inputs.residual[0] = "1"), (n) => (n.inputs = null), (n) => (n.rule = "ratio")]) {
+  for (const spoil of [
+    (n) => n.rule.pop(),
+    (n) => (n.inputs.residual[0] = "1"),
+    (n) => (n.inputs = null),
+    (n) => (n.rule = "ratio"),
+  ]) {
     const broken = structuredClone(whole);
     spoil(broken.rounds[1].nodes);
     assert.match(read(JSON.stringify(broken), SCHEMA).notes[0], /truncated: round 2/);
@@ -60,8 +81,21 @@ test("a file cut in mid-line shows what came before and says so", () => {
 });
 
 test("what is not a trace is refused in words", () => {
-  for (const bad of ["", "hello", "[]", "{}", "null", JSON.stringify({ header: {}, rounds: [] }), JSON.stringify({ header: {}, rounds: [{}] }), JSON.stringify({ rounds: [1] })]) {
-    assert.throws(() => read(bad, 1), (e) => e.constructor.name === "TraceError" && e.remedy.length > 0, bad);
+  for (const bad of [
+    "",
+    "hello",
+    "[]",
+    "{}",
+    "null",
+    JSON.stringify({ header: {}, rounds: [] }),
+    JSON.stringify({ header: {}, rounds: [{}] }),
+    JSON.stringify({ rounds: [1] }),
+  ]) {
+    assert.throws(
+      () => read(bad, 1),
+      (e) => e.constructor.name === "TraceError" && e.remedy.length > 0,
+      bad,
+    );
   }
 });
 

@@ -1,7 +1,7 @@
 /** The draft tree of one round: draws what `treeplaces` has placed, and lets one walk, fold, zoom and pan in it.
  *
- *  `render(el, data)` is the one entry. What a reader has done to a tree (zoom, what is unfolded, where it was scrolled)
- *  is kept with the element, the last two for each round. Everything else is in `data`. */
+ *  `render(el, data)` is the one entry. What a reader has done to a tree (zoom, what is unfolded, where it was
+ *  scrolled) is kept with the element, the last two for each round. Everything else is in `data`. */
 
 import * as kit from "../shared/kit.js";
 import * as treemodel from "./treemodel.js";
@@ -16,8 +16,8 @@ const MOST = 4, STEP = 1.25;
  *  @param {{round: object|null, root: string, node: number|string|null, empty: string, threshold?: number,
  *           mode?: "spine"|"levels", reveal?: number|null, height?: number,
  *           textOf: (round: object, emitted: object) => string, wordsOf?: (nodes: object) => string}} data
- *    `reveal`: how many tested nodes have their verdict already, in the order of their tests; the others are "pending", and the
- *    target's token is not drawn. 0: drafted, not judged. null, or more than were tested: all.
+ *    `reveal`: how many tested nodes have their verdict already, in the order of their tests; the others are "pending",
+ *    and the target's token is not drawn. 0: drafted, not judged. null, or more than were tested: all.
  *    `height`: of the room there is, in pixels; else that of `el` */
 export function render(el, data) {
   const view = (el._tree ??= begin(el));
@@ -27,7 +27,9 @@ export function render(el, data) {
   view.data = data;
   if (!data.round) return;
   if (data.node !== view.node || data.round !== view.round) reach(view, data);
-  const size = { ...kit.size(el), ...(data.height ? { height: data.height } : {}) }, scale = view.zoom > 1 ? Math.sqrt(view.zoom) : view.zoom, placed = place(view, size, scale);
+  const size = { ...kit.size(el), ...(data.height ? { height: data.height } : {}) },
+    scale = view.zoom > 1 ? Math.sqrt(view.zoom) : view.zoom,
+    placed = place(view, size, scale);
   const state = frame(el, view, placed, scale);
   draw(state, view, placed, data);
   settle(el, view, placed, scale, size, data);
@@ -36,10 +38,17 @@ export function render(el, data) {
 /** Unfold what hides the node that is chosen now; what was tested is never hidden. */
 function reach(view, data) {
   if (data.round.nodes.status[data.node] !== "discarded") return;
-  const tree = treemodel.model(data.round, { keep: data.node, textOf: data.textOf, wordsOf: data.wordsOf }), drawn = view.round === data.round && view.drawn;
+  const tree = treemodel.model(data.round, { keep: data.node, textOf: data.textOf, wordsOf: data.wordsOf }),
+    drawn = view.round === data.round && view.drawn;
   if (!tree.nodes.has(data.node) || (drawn && drawn.has(data.node))) return;
-  const { drawn: now } = place({ ...view, data, memo: null, node: data.node }, view.size ?? { width: 640, height: 300 }, 1);
-  if (!now.has(data.node)) for (const id of treemodel.wayTo(tree, data.node)) if (!now.has(id) || !now.get(id).children.includes(data.node)) folds(view, data).set(id, true);
+  const { drawn: now } = place(
+    { ...view, data, memo: null, node: data.node },
+    view.size ?? { width: 640, height: 300 },
+    1,
+  );
+  if (!now.has(data.node))
+    for (const id of treemodel.wayTo(tree, data.node))
+      if (!now.has(id) || !now.get(id).children.includes(data.node)) folds(view, data).set(id, true);
 }
 
 const folds = (view, { round, mode = "spine" }) => {
@@ -50,18 +59,29 @@ const folds = (view, { round, mode = "spine" }) => {
 /** Where everything stands; the last answer is kept while nothing changes. */
 function place(view, size, scale) {
   const { data } = view, { mode = "spine", threshold = 0, root } = data, said = folds(view, data);
-  const width = Math.max(280, size.width || 640) * (view.zoom > 1 ? view.zoom : 1) / scale, height = (size.height || 300) / Math.min(1, scale);
+  const width = (Math.max(280, size.width || 640) * (view.zoom > 1 ? view.zoom : 1)) / scale,
+    height = (size.height || 300) / Math.min(1, scale);
   const keep = typeof data.node === "number" ? data.node : null;
   const key = [data.round, mode, threshold, threshold ? keep : null, root, width, height, said, said.size, view.turn];
   if (view.memo && view.memo.key.every((v, i) => v === key[i])) return view.memo;
   const tree = treemodel.model(data.round, { threshold, keep, root, textOf: data.textOf, wordsOf: data.wordsOf });
   let drawn;
-  const unfold = (column, room) => (drawn = treemodel.unfold(tree, (id) => said.get(id) ?? said.get("all"), mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree)));
-  const placed = treeplaces[mode](tree, unfold, { width, height, pitch: view.pitch, measure: view.measure, whole: said.has("all") }, treetext);
+  const unfold = (column, room) =>
+    (drawn = treemodel.unfold(
+      tree,
+      (id) => said.get(id) ?? said.get("all"),
+      mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree),
+    ));
+  const placed = treeplaces[mode](
+    tree,
+    unfold,
+    { width, height, pitch: view.pitch, measure: view.measure, whole: said.has("all") },
+    treetext,
+  );
   return (view.memo = { ...placed, tree, drawn, key });
 }
 
-// -- Drawing -----------------------------------------------------------------------------------------------------------
+// -- Drawing ----------------------------------------------------------------------------------------------------------
 
 const SHAPES = {
   root: "M-8 -8H8V8H-8Z",
@@ -75,16 +95,38 @@ const SHAPES = {
 };
 
 function frame(el, view, placed, scale) {
-  const made = kit.frame(el, { width: Math.round(placed.width * scale), height: Math.round(placed.height * scale), label: view.words ?? "", role: "group" }, (svg) => {
-    const group = (parent, /** @type {Record<string, string>} */ attributes = { role: "presentation" }) => parent.appendChild(kit.s("g", attributes)), hidden = { "aria-hidden": "true" };
-    const edges = group(svg, hidden), nodes = group(svg), still = group(svg, { role: "presentation", class: "wb-still" });
-    const ground = still.appendChild(kit.s("rect", { class: "wb-ground", x: 0, y: 0, "aria-hidden": "true" }));
-    const parts = { edges, nodes, still, ground, topEdges: group(still, hidden), topNodes: group(still), heads: group(still, hidden) };
-    const nothing = svg.appendChild(kit.s("text", { class: "wb-mute" })), tip = svg.appendChild(kit.group("rect", "text"));
-    kit.set(tip, { class: "wb-treetip", "aria-hidden": "true" });
-    kit.set(tip.lastChild, { class: "wb-code" });
-    return { ...parts, nothing, tip };
-  });
+  const made = kit.frame(
+    el,
+    {
+      width: Math.round(placed.width * scale),
+      height: Math.round(placed.height * scale),
+      label: view.words ?? "",
+      role: "group",
+    },
+    (svg) => {
+      const group = (parent, /** @type {Record<string, string>} */ attributes = { role: "presentation" }) =>
+          parent.appendChild(kit.s("g", attributes)),
+        hidden = { "aria-hidden": "true" };
+      const edges = group(svg, hidden),
+        nodes = group(svg),
+        still = group(svg, { role: "presentation", class: "wb-still" });
+      const ground = still.appendChild(kit.s("rect", { class: "wb-ground", x: 0, y: 0, "aria-hidden": "true" }));
+      const parts = {
+        edges,
+        nodes,
+        still,
+        ground,
+        topEdges: group(still, hidden),
+        topNodes: group(still),
+        heads: group(still, hidden),
+      };
+      const nothing = svg.appendChild(kit.s("text", { class: "wb-mute" })),
+        tip = svg.appendChild(kit.group("rect", "text"));
+      kit.set(tip, { class: "wb-treetip", "aria-hidden": "true" });
+      kit.set(tip.lastChild, { class: "wb-code" });
+      return { ...parts, nothing, tip };
+    },
+  );
   kit.set(made.svg, { viewBox: `0 0 ${placed.width} ${placed.height}` });
   kit.set(made.ground, { width: placed.width, height: placed.still });
   return made;
@@ -92,7 +134,8 @@ function frame(el, view, placed, scale) {
 
 function draw(state, view, placed, data) {
   const { tree, drawn, items } = placed;
-  const awaited = treemodel.awaited(data.round, data.reveal), folded = [...drawn.values()].reduce((sum, d) => sum + d.folded, 0);
+  const awaited = treemodel.awaited(data.round, data.reveal),
+    folded = [...drawn.values()].reduce((sum, d) => sum + d.folded, 0);
   kit.set(state.svg, { "aria-label": treemodel.sentence(data.round, tree, folded, awaited.size > 0) });
   Object.assign(view, { round: data.round, node: data.node, drawn, placed, folded, awaited });
   kit.write(state.nothing, tree.drafted ? "" : "Nothing was drafted in this round: plain decoding.");
@@ -102,10 +145,22 @@ function draw(state, view, placed, data) {
     kit.set(state.heads.children[k], { x });
     kit.write(state.heads.children[k], words.find((w) => view.measure(w, true) * 1.15 <= room) ?? "");
   });
-  const rest = items.filter((n) => !n.top), path = items.filter((n) => n.top && !(n.id === "target" && awaited.has(n.id)));
-  const lines = (list) => list.flatMap((n) => [...(n.path ? [n] : []), ...(n.fold?.path ? [{ path: n.fold.path, node: { kind: "discarded", q: null } }] : []), ...(n.lead ? [{ path: `M${n.lead.x} ${n.lead.y0}V${n.lead.y1}`, node: { kind: "lead" } }] : [])]);
+  const rest = items.filter((n) => !n.top),
+    path = items.filter((n) => n.top && !(n.id === "target" && awaited.has(n.id)));
+  const lines = (list) =>
+    list.flatMap((n) => [
+      ...(n.path ? [n] : []),
+      ...(n.fold?.path ? [{ path: n.fold.path, node: { kind: "discarded", q: null } }] : []),
+      ...(n.lead ? [{ path: `M${n.lead.x} ${n.lead.y0}V${n.lead.y1}`, node: { kind: "lead" } }] : []),
+    ]);
   const strength = ({ node }) => ({ lead: 0, discarded: 1, rejected: 2 })[node.kind] ?? 3;
-  edges(state.edges, lines([...rest, ...path]).filter((l) => !l.top).sort((a, b) => strength(a) - strength(b)), awaited);
+  edges(
+    state.edges,
+    lines([...rest, ...path])
+      .filter((l) => !l.top)
+      .sort((a, b) => strength(a) - strength(b)),
+    awaited,
+  );
   edges(state.topEdges, lines(path).filter((l) => l.top), awaited);
   for (const [group, list] of [[state.nodes, rest], [state.topNodes, path]]) {
     kit.fit(group, list.length, () => newNode());
@@ -120,14 +175,24 @@ function draw(state, view, placed, data) {
 function edges(group, list, awaited) {
   kit.fit(group, list.length, () => kit.s("path", { fill: "none" }));
   list.forEach(({ id, path, node: { kind: own, q, onPath } }, i) => {
-    const kind = awaited.has(id) ? "pending" : own, width = kind === "lead" ? 1 : onPath && kind !== "pending" ? 2 + 4 * (q ?? 0.4) : kind === "discarded" ? 1.2 : 1 + 3 * (q ?? 0.2);
+    const kind = awaited.has(id) ? "pending" : own,
+      width =
+        kind === "lead"
+          ? 1
+          : onPath && kind !== "pending"
+            ? 2 + 4 * (q ?? 0.4)
+            : kind === "discarded"
+              ? 1.2
+              : 1 + 3 * (q ?? 0.2);
     kit.set(group.children[i], { d: path, class: `wb-edge is-${kind}`, "stroke-width": width.toFixed(2) });
   });
 }
 
 function newNode() {
   const g = kit.group("title", "circle", "path", "text", "text", "rect", "g");
-  ["", "wb-ring", "", "wb-code", "wb-test", "wb-hit", "wb-fold"].forEach((name, i) => name && kit.set(g.children[i], { class: name }));
+  ["", "wb-ring", "", "wb-code", "wb-test", "wb-hit", "wb-fold"].forEach(
+    (name, i) => name && kit.set(g.children[i], { class: name }),
+  );
   g.lastChild.append(...["rect", "text", "rect"].map((tag) => kit.s(tag)));
   kit.set(g.lastChild, { role: "button", tabindex: -1 });
   kit.set(g.lastChild.lastChild, { class: "wb-hit" });
@@ -136,9 +201,18 @@ function newNode() {
 }
 
 function node(g, n, view, drawn, chosen) {
-  const [title, ring, shape, word, note, hit, fold] = g.children, { folded, more } = drawn, waits = view.awaited.has(n.id), kind = waits ? "pending" : n.node.kind;
+  const [title, ring, shape, word, note, hit, fold] = g.children,
+    { folded, more } = drawn,
+    waits = view.awaited.has(n.id),
+    kind = waits ? "pending" : n.node.kind;
   const words = treetext.sentence(n.node, folded, waits);
-  kit.set(g, { class: `wb-node is-${kind}${chosen ? " is-chosen" : ""}`, id: `${view.uid}-${n.id}`, "aria-level": n.node.depth + 1, "aria-selected": chosen, "aria-label": words });
+  kit.set(g, {
+    class: `wb-node is-${kind}${chosen ? " is-chosen" : ""}`,
+    id: `${view.uid}-${n.id}`,
+    "aria-level": n.node.depth + 1,
+    "aria-selected": chosen,
+    "aria-label": words,
+  });
   g.dataset.node = n.id;
   if (folded || more) kit.set(g, { "aria-expanded": !folded });
   else g.removeAttribute("aria-expanded");
@@ -152,9 +226,16 @@ function node(g, n, view, drawn, chosen) {
   kit.set(hit, { x: n.hit.x, y: n.hit.y, width: n.hit.w, height: n.hit.h });
   kit.set(fold, { display: n.fold ? "inline" : "none" });
   if (!n.fold) return void delete fold.dataset.fold;
-  const { x, y, w, h, text } = n.fold, [box, number, target] = fold.children, tall = Math.max(view.pitch - 2, h), wide = Math.max(24, w);
+  const { x, y, w, h, text } = n.fold,
+    [box, number, target] = fold.children,
+    tall = Math.max(view.pitch - 2, h),
+    wide = Math.max(24, w);
   fold.dataset.fold = n.id;
-  kit.set(fold, { "aria-label": n.fold.open ? `fold what follows “${treetext.visible(n.node.text)}”` : `${text}: unfold what else was drafted after “${treetext.visible(n.node.text)}”` });
+  kit.set(fold, {
+    "aria-label": n.fold.open
+      ? `fold what follows “${treetext.visible(n.node.text)}”`
+      : `${text}: unfold what else was drafted after “${treetext.visible(n.node.text)}”`,
+  });
   kit.set(box, { x, y, width: w, height: h, rx: 5 });
   kit.set(number, { x: x + w / 2, y: y + h / 2 + 3.5, "text-anchor": "middle" });
   kit.write(number, text);
@@ -165,29 +246,50 @@ function node(g, n, view, drawn, chosen) {
 function tip(g, word, placed, view) {
   kit.set(g, { display: word ? "inline" : "none" });
   if (!word) return;
-  const wide = view.measure(word.whole) + 10, x = Math.max(2, Math.min((word.anchor === "middle" ? word.x - wide / 2 : word.x - 5), placed.width - wide - 2));
+  const wide = view.measure(word.whole) + 10,
+    x = Math.max(2, Math.min(word.anchor === "middle" ? word.x - wide / 2 : word.x - 5, placed.width - wide - 2));
   kit.set(g.firstChild, { x, y: word.y - 13, width: wide, height: 19, rx: 4 });
   kit.set(g.lastChild, { x: x + 5, y: word.y });
   kit.write(g.lastChild, word.whole);
 }
 
-// -- Zoom, pan, fold -----------------------------------------------------------------------------------------------------
+// -- Zoom, pan, fold --------------------------------------------------------------------------------------------------
 
 /** A tree seen for the first time: its state, and what listens. */
 function begin(el) {
-  const uid = `wbt${Math.random().toString(36).slice(2, 8)}`, probe = kit.s("svg", { class: "wb-probe", "aria-hidden": "true" }), samples = [kit.s("text", { class: "wb-code" }), kit.s("text", { class: "wb-test" })];
+  const uid = `wbt${Math.random().toString(36).slice(2, 8)}`,
+    probe = kit.s("svg", { class: "wb-probe", "aria-hidden": "true" }),
+    samples = [kit.s("text", { class: "wb-code" }), kit.s("text", { class: "wb-test" })];
   probe.append(...samples);
   el.append(probe);
   const measure = treetext.measurer(samples);
   probe.remove();
-  const view = { el, uid, measure, zoom: 1, folds: new WeakMap(), pans: new WeakMap(), left: 0, top: 0, turn: 0, data: null, round: null, node: null, memo: null, pitch: matchMedia("(pointer: coarse)").matches ? 44 : 24 };
+  const view = {
+    el,
+    uid,
+    measure,
+    zoom: 1,
+    folds: new WeakMap(),
+    pans: new WeakMap(),
+    left: 0,
+    top: 0,
+    turn: 0,
+    data: null,
+    round: null,
+    node: null,
+    memo: null,
+    pitch: matchMedia("(pointer: coarse)").matches ? 44 : 24,
+  };
   kit.set(el, { role: "tree" });
   el.addEventListener("scroll", () => scrolled(el, view), { passive: true });
   el.addEventListener("wheel", (event) => {
     if (!event.ctrlKey || !view.data?.round) return;
     event.preventDefault();
     const box = el.getBoundingClientRect();
-    zoom(el, view.zoom * (event.deltaY < 0 ? STEP : 1 / STEP), { x: event.clientX - box.left, y: event.clientY - box.top });
+    zoom(el, view.zoom * (event.deltaY < 0 ? STEP : 1 / STEP), {
+      x: event.clientX - box.left,
+      y: event.clientY - box.top,
+    });
   }, { passive: false });
   el.addEventListener("click", (event) => {
     const at = event.target.closest?.("[data-fold]");
@@ -208,13 +310,19 @@ const named = (id) => (id === "target" ? id : Number(id));
 
 /** What a key does in the tree; false when it means nothing here. */
 function key(el, view, name) {
-  const { data, drawn, placed } = view, at = drawn.has(data.node) ? data.node : -1, pick = (id) => kit.tell(el, "wb:pick", { round: data.round.index, node: id === -1 ? "-1" : id });
+  const { data, drawn, placed } = view,
+    at = drawn.has(data.node) ? data.node : -1,
+    pick = (id) => kit.tell(el, "wb:pick", { round: data.round.index, node: id === -1 ? "-1" : id });
   if (name === "+" || name === "=") return zoom(el, view.zoom * STEP), true;
   if (name === "-") return zoom(el, view.zoom / STEP), true;
   if (name === "0") return zoom(el, 1), true;
   if (name === "Enter") return drawn.get(at).folded > 0 && (turn(el, at, true), true);
   if (name === "Escape") {
-    const open = [at, ...treemodel.wayTo(placed.tree, at).reverse()].find((id) => drawn.get(id)?.more || (folds(view, data).has("all") && folds(view, data).get(id) !== false && untested(placed.tree, id)));
+    const open = [at, ...treemodel.wayTo(placed.tree, at).reverse()].find(
+      (id) =>
+        drawn.get(id)?.more ||
+        (folds(view, data).has("all") && folds(view, data).get(id) !== false && untested(placed.tree, id)),
+    );
     if (open === undefined) return false;
     turn(el, open, false);
     if (open !== at) pick(open);
@@ -222,11 +330,24 @@ function key(el, view, name) {
   }
   if (!name.startsWith("Arrow")) return false;
   if (name === "ArrowRight" && drawn.get(at).folded && !drawn.get(at).children.length) return turn(el, at, true), true;
-  pick(treemodel.neighbour(placed.items.map((n) => ({ id: n.id, parent: n.node.parent, depth: n.node.depth, y: n.y, onPath: n.node.onPath })), at, name));
+  pick(
+    treemodel.neighbour(
+      placed.items.map((n) => ({
+        id: n.id,
+        parent: n.node.parent,
+        depth: n.node.depth,
+        y: n.y,
+        onPath: n.node.onPath,
+      })),
+      at,
+      name,
+    ),
+  );
   return true;
 }
 
-const untested = (tree, id) => tree.nodes.get(id).children.some((c) => !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath);
+const untested = (tree, id) =>
+  tree.nodes.get(id).children.some((c) => !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath);
 
 /** Unfold a node or fold it again. @param {boolean|null} open  null: the other way round */
 function turn(el, id, open) {
@@ -235,7 +356,8 @@ function turn(el, id, open) {
   else {
     if (said.has("all")) said.set(id, false);
     else said.delete(id);
-    for (const [other] of [...said]) if (other !== "all" && treemodel.wayTo(view.placed.tree, other).includes(id)) said.delete(other);
+    for (const [other] of [...said])
+      if (other !== "all" && treemodel.wayTo(view.placed.tree, other).includes(id)) said.delete(other);
   }
   view.turn += 1;
   again(el);
@@ -256,7 +378,11 @@ export function zoom(el, to, at = { x: 0, y: 0 }) {
   view.zoom = Math.max(ZOOMS[0], Math.min(MOST, Math.abs(to - 1) < 0.02 ? 1 : to));
   again(el);
   const by = view.zoom / before;
-  el.scrollTo({ left: (el.scrollLeft + at.x) * by - at.x, top: (el.scrollTop + at.y) * by - at.y, behavior: "instant" });
+  el.scrollTo({
+    left: (el.scrollLeft + at.x) * by - at.x,
+    top: (el.scrollTop + at.y) * by - at.y,
+    behavior: "instant",
+  });
 }
 
 /** The largest zoom, at most 1, at which all that is drawn is in sight. */
@@ -276,7 +402,22 @@ export function shown(el) {
   const view = el._tree;
   if (!view?.placed || !view.data.round) return null; // a run that starts has no round yet
   const more = folds(view, view.data).size > 0, size = view.size ?? { width: 0, height: 0 }, scale = view.scale ?? 1;
-  return { zoom: view.zoom, folded: view.folded, more, drawn: view.drawn, awaited: view.awaited, tree: view.placed.tree, items: view.placed.items, sight: { x0: view.left / scale, x1: (view.left + size.width) / scale, y0: view.top / scale, y1: (view.top + size.height) / scale }, cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1 };
+  return {
+    zoom: view.zoom,
+    folded: view.folded,
+    more,
+    drawn: view.drawn,
+    awaited: view.awaited,
+    tree: view.placed.tree,
+    items: view.placed.items,
+    sight: {
+      x0: view.left / scale,
+      x1: (view.left + size.width) / scale,
+      y0: view.top / scale,
+      y1: (view.top + size.height) / scale,
+    },
+    cut: view.placed.width * scale > size.width + 1 || view.placed.height * scale > size.height + 1,
+  };
 }
 
 function again(el) {

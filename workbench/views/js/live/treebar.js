@@ -18,12 +18,28 @@ export function build(parts) {
   parts.overview.setAttribute("aria-hidden", "true"); // the nodes are in the tree
   parts.overview.addEventListener("click", (event) => pick(parts, event));
   parts.tree.addEventListener("scroll", () => overview(parts.overview, tree.shown(parts.tree)), { passive: true });
-  parts.treeBar = h("div", { className: "wb-treebar" },
-    h("span", { className: "wb-zooms" }, button("treeFit", "fit", "Show the whole drawing", () => tree.fit(parts.tree)), button("treeOut", "−", "Zoom out (key −)", by(0.8)),
-      button("treeZoom", "100 %", "Back to 100 % (key 0)", () => tree.zoom(parts.tree, 1)), button("treeIn", "+", "Zoom in (key +)", by(1.25)),
-      button("treeUnfold", "unfold all", "Show every drafted node", () => tree.unfoldAll(parts.tree, tree.shown(parts.tree)?.folded > 0)),
-      button("treeWide", "wide", "The whole width for the tree", () => widen(parts))),
-    h("span", { className: "wb-treewords" }, "line width: q · under a tested mark: what was drawn against what was asked · dotted: never tested"), parts.overview);
+  parts.treeBar = h(
+    "div",
+    { className: "wb-treebar" },
+    h(
+      "span",
+      { className: "wb-zooms" },
+      button("treeFit", "fit", "Show the whole drawing", () => tree.fit(parts.tree)),
+      button("treeOut", "−", "Zoom out (key −)", by(0.8)),
+      button("treeZoom", "100 %", "Back to 100 % (key 0)", () => tree.zoom(parts.tree, 1)),
+      button("treeIn", "+", "Zoom in (key +)", by(1.25)),
+      button("treeUnfold", "unfold all", "Show every drafted node", () =>
+        tree.unfoldAll(parts.tree, tree.shown(parts.tree)?.folded > 0),
+      ),
+      button("treeWide", "wide", "The whole width for the tree", () => widen(parts)),
+    ),
+    h(
+      "span",
+      { className: "wb-treewords" },
+      "line width: q · under a tested mark: what was drawn against what was asked · dotted: never tested",
+    ),
+    parts.overview,
+  );
   kit.set(parts.treeWide, { "aria-pressed": "false" });
   return parts.treeBar;
 }
@@ -41,12 +57,15 @@ export function render(parts, on) {
   if (!shown) return;
   kit.write(parts.treeZoom, `${Math.round(100 * shown.zoom)} %`);
   kit.write(parts.treeUnfold, shown.folded || !shown.more ? "unfold all" : "fold");
-  kit.set(parts.treeUnfold, { "aria-label": shown.folded || !shown.more ? "Show every drafted node" : "Fold what was unfolded" });
+  kit.set(parts.treeUnfold, {
+    "aria-label": shown.folded || !shown.more ? "Show every drafted node" : "Fold what was unfolded",
+  });
   parts.treeUnfold.disabled = !shown.folded && !shown.more;
   overview(parts.overview, shown);
 }
 
-/** A column for each level, in it a bar for each node. Pure. @returns {{cells: object[], columns: number, pitch: number}} */
+/** A column for each level, in it a bar for each node. Pure. @returns {{cells: object[], columns: number, pitch:
+ *  number}} */
 export function grid(tree) {
   const count = new Map(), cells = [];
   for (const [id, node] of tree.nodes) {
@@ -62,12 +81,26 @@ function overview(el, shown) {
   el.hidden = !shown || (!shown.cut && !shown.folded && !shown.more);
   if (el.hidden) return;
   const { cells, columns, pitch } = grid(shown.tree), width = columns * CELL + 6;
-  const state = kit.frame(el, { width, height: HIGH + 4, label: `all ${cells.length} drafted nodes` }, (svg) => ({ nodes: svg.appendChild(kit.s("g")), sight: svg.appendChild(kit.s("rect", { class: "wb-sight", rx: 2, y: 1, height: HIGH + 2 })) }));
+  const state = kit.frame(el, { width, height: HIGH + 4, label: `all ${cells.length} drafted nodes` }, (svg) => ({
+    nodes: svg.appendChild(kit.s("g")),
+    sight: svg.appendChild(kit.s("rect", { class: "wb-sight", rx: 2, y: 1, height: HIGH + 2 })),
+  }));
   kit.fit(state.nodes, cells.length, () => kit.s("rect"));
   cells.forEach((c, i) => {
-    kit.set(state.nodes.children[i], { x: 3 + c.column * CELL + 1, y: 2 + c.row * pitch, width: CELL - 2, height: Math.max(0.6, pitch - 1), class: `is-${shown.awaited.has(c.id) ? "pending" : c.kind}${shown.drawn.has(c.id) ? "" : " is-folded"}` });
+    kit.set(state.nodes.children[i], {
+      x: 3 + c.column * CELL + 1,
+      y: 2 + c.row * pitch,
+      width: CELL - 2,
+      height: Math.max(0.6, pitch - 1),
+      class: `is-${shown.awaited.has(c.id) ? "pending" : c.kind}${shown.drawn.has(c.id) ? "" : " is-folded"}`,
+    });
   });
-  const { x0, x1, y0, y1 } = shown.sight, seen = shown.items.filter((n) => n.x >= x0 && n.x <= x1 && (n.top || (n.y >= y0 && n.y <= y1)) && n.node.depth > 0 && n.id !== "target").map((n) => n.node.depth - 1);
+  const { x0, x1, y0, y1 } = shown.sight,
+    seen = shown.items
+      .filter(
+        (n) => n.x >= x0 && n.x <= x1 && (n.top || (n.y >= y0 && n.y <= y1)) && n.node.depth > 0 && n.id !== "target",
+      )
+      .map((n) => n.node.depth - 1);
   const [from, to] = seen.length ? [Math.min(...seen), Math.max(...seen)] : [0, -1];
   kit.set(state.sight, { x: 3 + from * CELL - 1, width: Math.max(0, (to - from + 1) * CELL + 1) });
 }
@@ -76,7 +109,10 @@ function overview(el, shown) {
 function pick(parts, event) {
   const shown = tree.shown(parts.tree), box = parts.overview.getBoundingClientRect();
   if (!shown) return;
-  const { cells, pitch } = grid(shown.tree), x = (event.clientX - box.left - 3) / CELL - 0.5, y = (event.clientY - box.top - 2) / pitch - 0.5;
-  const far = (c) => CELL * Math.abs(c.column - x) + pitch * Math.abs(c.row - y), best = cells.reduce((a, c) => (a && far(a) <= far(c) ? a : c), null);
+  const { cells, pitch } = grid(shown.tree),
+    x = (event.clientX - box.left - 3) / CELL - 0.5,
+    y = (event.clientY - box.top - 2) / pitch - 0.5;
+  const far = (c) => CELL * Math.abs(c.column - x) + pitch * Math.abs(c.row - y),
+    best = cells.reduce((a, c) => (a && far(a) <= far(c) ? a : c), null);
   if (best) kit.tell(parts.tree, "wb:pick", { round: parts.tree._tree.data.round.index, node: best.id });
 }

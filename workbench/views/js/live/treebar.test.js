@@ -3,7 +3,12 @@ import { test } from "node:test";
 import { grid } from "./treebar.js";
 
 test("the overview has a bar for every drafted node, a column a level, and does not outgrow its height", () => {
-  const nodes = new Map([[-1, { depth: 0, kind: "root" }], ["target", { depth: 2, kind: "bonus" }], ...Array.from({ length: 64 }, (_, i) => [i, { depth: 1, kind: "discarded" }]), [64, { depth: 2, kind: "accepted" }]]);
+  const nodes = new Map([
+    [-1, { depth: 0, kind: "root" }],
+    ["target", { depth: 2, kind: "bonus" }],
+    ...Array.from({ length: 64 }, (_, i) => [i, { depth: 1, kind: "discarded" }]),
+    [64, { depth: 2, kind: "accepted" }],
+  ]);
   const { cells, columns, pitch } = grid({ nodes });
   assert.equal(cells.length, 65);
   assert.equal(columns, 2);

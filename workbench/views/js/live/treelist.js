@@ -8,13 +8,18 @@ import * as kit from "../shared/kit.js";
 export function nest(tree, words, awaited = new Set()) {
   const made = (id) => {
     const node = tree.nodes.get(id);
-    return { id, text: words(node, 0, awaited.has(id)), children: node.children.filter((c) => c !== "target" || !awaited.has(c)).map(made) };
+    return {
+      id,
+      text: words(node, 0, awaited.has(id)),
+      children: node.children.filter((c) => c !== "target" || !awaited.has(c)).map(made),
+    };
   };
   return made(-1);
 }
 
 /** Draw into `el`; lists are made anew only when the round or what is hidden changes.
- *  @param {{tree: object, node: number|string|null, awaited: Set, words: (node: object, folded: number, awaited: boolean) => string}} data */
+ *  @param {{tree: object, node: number|string|null, awaited: Set, words: (node: object, folded: number, awaited:
+ *    boolean) => string}} data */
 export function render(el, data) {
   const root = nest(data.tree, data.words, data.awaited), key = JSON.stringify(root);
   if (el._key !== key) {

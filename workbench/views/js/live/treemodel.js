@@ -1,8 +1,8 @@
 /** The draft tree of a round as data: what hangs on what, in which order, what was tested, what is folded. Pure.
  *
- *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string, children: (number|string)[],
- *             q: number|null, p: number|null, u: number|null, accept: number|null, rule: string|null, inputs: object,
- *             tested: boolean, onPath: boolean, likely: number, under: number, emitted?: object}} TreeNode
+ *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string, children:
+ *    (number|string)[], q: number|null, p: number|null, u: number|null, accept: number|null, rule: string|null, inputs:
+ *    object, tested: boolean, onPath: boolean, likely: number, under: number, emitted?: object}} TreeNode
  *  `kind`: "root", a status, or the kind of the target's own token; `likely`: product of q
  *  along its way; `under`: number of nodes below it. Children: the accepted one, then the tested in the order of their
  *  test, then the others, likeliest first. */
@@ -16,39 +16,87 @@ const FEW = 16;
 
 /** The tree of a round.
  *  @param {object} round
- *  @param {{threshold?: number, keep?: number|string|null, root?: string, textOf?: (round: object, emitted: object) => string,
- *          wordsOf?: (nodes: object) => string[]}} given
+ *  @param {{threshold?: number, keep?: number|string|null, root?: string, textOf?: (round: object, emitted: object) =>
+ *    string, wordsOf?: (nodes: object) => string[]}} given
  *    `threshold`: untested nodes whose way the drafter gave less are left out, except those that lead to `keep`
- *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested: number}}
- *    `spine`: the root, what was accepted, the target's own token; `hidden`: nodes left out by the threshold */
-export function model(round, { threshold = 0, keep = null, root = "", textOf = (_, emitted) => emitted.text, wordsOf = (nodes) => nodes.text } = {}) {
-  const { nodes: given, path } = round, onPath = new Set(path), made = new Map();
-  const blank = { q: null, p: null, u: null, accept: null, rule: null, inputs: {}, tested: false, onPath: true, likely: 1, under: 0 };
+ *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested:
+ *    number}} `spine`: the root, what was accepted, the target's own token; `hidden`: nodes left out by the
+ *    threshold */
+export function model(
+  round,
+  {
+    threshold = 0,
+    keep = null,
+    root = "",
+    textOf = (_, emitted) => emitted.text,
+    wordsOf = (nodes) => nodes.text,
+  } = {},
+) {
+  const { nodes: given, path } = round,
+    onPath = new Set(path),
+    made = new Map();
+  const blank = {
+    q: null,
+    p: null,
+    u: null,
+    accept: null,
+    rule: null,
+    inputs: {},
+    tested: false,
+    onPath: true,
+    likely: 1,
+    under: 0,
+  };
   made.set(ROOT, { ...blank, id: ROOT, kind: "root", parent: null, depth: 0, text: root, children: [] });
-  const line = new Set(), texts = wordsOf(given);
-  for (let i = typeof keep === "number" ? keep : -1; i >= 0 && i < given.parents.length; i = given.parents[i]) line.add(i);
+  const line = new Set(),
+    texts = wordsOf(given);
+  for (let i = typeof keep === "number" ? keep : -1; i >= 0 && i < given.parents.length; i = given.parents[i])
+    line.add(i);
   const likely = [];
   given.parents.forEach((parent, i) => {
-    const tested = given.status[i] !== "discarded", above = parent < 0 ? 1 : likely[parent];
+    const tested = given.status[i] !== "discarded",
+      above = parent < 0 ? 1 : likely[parent];
     likely.push(above * (given.q[i] ?? 0.5));
     if (!made.has(parent) || (!tested && likely[i] < threshold && !line.has(i))) return;
     made.set(i, {
-      ...blank, id: i, kind: given.status[i], parent, depth: made.get(parent).depth + 1, text: texts[i], children: [],
-      q: given.q[i] ?? null, p: given.p[i] ?? null, u: given.u?.[i] ?? null, accept: given.accept?.[i] ?? null,
-      rule: ruleOf(round, i), inputs: inputsOf(given.inputs, i), tested, onPath: onPath.has(i), likely: likely[i],
+      ...blank,
+      id: i,
+      kind: given.status[i],
+      parent,
+      depth: made.get(parent).depth + 1,
+      text: texts[i],
+      children: [],
+      q: given.q[i] ?? null,
+      p: given.p[i] ?? null,
+      u: given.u?.[i] ?? null,
+      accept: given.accept?.[i] ?? null,
+      rule: ruleOf(round, i),
+      inputs: inputsOf(given.inputs, i),
+      tested,
+      onPath: onPath.has(i),
+      likely: likely[i],
     });
     made.get(parent).children.push(i);
   });
-  const spine = [ROOT, ...path], own = targetToken(round, textOf);
+  const spine = [ROOT, ...path],
+    own = targetToken(round, textOf);
   if (own) {
     const tip = made.get(spine.at(-1));
     made.set(TARGET, { ...blank, ...own, id: TARGET, parent: tip.id, depth: tip.depth + 1, children: [] });
     tip.children.push(TARGET);
     spine.push(TARGET);
   }
-  for (const node of made.values()) node.children.sort((a, b) => rank(made.get(a)) - rank(made.get(b)) || order(made.get(a), made.get(b)));
-  for (const node of [...made.values()].reverse()) if (node.parent !== null && node.id !== TARGET) made.get(node.parent).under += node.under + 1;
-  return { nodes: made, spine, hidden: given.parents.length - [...made.keys()].filter((id) => id !== ROOT && id !== TARGET).length, drafted: given.parents.length, tested: testOrder(given).length };
+  for (const node of made.values())
+    node.children.sort((a, b) => rank(made.get(a)) - rank(made.get(b)) || order(made.get(a), made.get(b)));
+  for (const node of [...made.values()].reverse())
+    if (node.parent !== null && node.id !== TARGET) made.get(node.parent).under += node.under + 1;
+  return {
+    nodes: made,
+    spine,
+    hidden: given.parents.length - [...made.keys()].filter((id) => id !== ROOT && id !== TARGET).length,
+    drafted: given.parents.length,
+    tested: testOrder(given).length,
+  };
 }
 
 const rank = (node) => (node.onPath ? 0 : node.tested ? 1 : 2);
@@ -69,12 +117,17 @@ export function testOrder({ status, depth }) {
   return status.flatMap((s, i) => (s === "discarded" ? [] : [i])).sort((a, b) => depth[a] - depth[b] || a - b);
 }
 
-/** What is not to be seen yet: the tested nodes after the first `reveal`, what was never tested as long as that is not known,
- *  and the target's own token. @param {any} round  @param {number|null} reveal  null, or more than were tested: nothing is kept back */
+/** What is not to be seen yet: the tested nodes after the first `reveal`, what was never tested as long as that is not
+ *  known, and the target's own token. @param {any} round  @param {number|null} reveal  null, or more than were tested:
+ *  nothing is kept back */
 export function awaited({ nodes }, reveal) {
   const tests = testOrder(nodes);
   if (reveal === null || reveal === undefined || reveal > tests.length) return new Set();
-  return new Set([...tests.slice(reveal), ...(reveal < tests.length ? nodes.status.flatMap((s, i) => (s === "discarded" ? [i] : [])) : []), TARGET]);
+  return new Set([
+    ...tests.slice(reveal),
+    ...(reveal < tests.length ? nodes.status.flatMap((s, i) => (s === "discarded" ? [i] : [])) : []),
+    TARGET,
+  ]);
 }
 
 function targetToken(round, textOf) {
@@ -86,31 +139,38 @@ function targetToken(round, textOf) {
 // -- Folding -------------------------------------------------------------------------------------------------------
 
 /** Which nodes are drawn. What was tested or accepted always is; of the others as many children of each node as `open`
- *  (true: all, false: none, "all": all, with everything else of the tree) or else `auto` says. On the path, one node alone is not folded: its number would
- *  take its place.
+ *  (true: all, false: none, "all": all, with everything else of the tree) or else `auto` says. On the path, one node
+ *  alone is not folded: its number would take its place.
  *  @param {{nodes: Map}} tree  @param {(id: number|string) => boolean|"all"|undefined} open
  *  @param {(node: TreeNode, untested: number) => number} auto
- *  @returns {Map<number|string, {children: (number|string)[], folded: number, more: boolean}>}  of each drawn node: its drawn
- *    children, the number of nodes folded under it, whether it was unfolded by itself and shows more than it would */
+ *  @returns {Map<number|string, {children: (number|string)[], folded: number, more: boolean}>}  of each drawn node: its
+ *    drawn children, the number of nodes folded under it, whether it was unfolded by itself and shows more than it
+ *    would */
 export function unfold(tree, open, auto) {
   const drawn = new Map();
   const visit = (id) => {
     const node = tree.nodes.get(id), at = (c) => tree.nodes.get(c), said = open(id);
-    const always = node.children.filter((c) => at(c).tested || at(c).onPath), rest = node.children.filter((c) => !always.includes(c));
+    const always = node.children.filter((c) => at(c).tested || at(c).onPath),
+      rest = node.children.filter((c) => !always.includes(c));
     const size = (list) => list.reduce((sum, c) => sum + 1 + at(c).under, 0);
     const usual = Math.min(rest.length, Math.max(0, auto(node, rest.length)));
     let n = said === true || said === "all" ? rest.length : said === false ? 0 : usual;
     if (said !== false && node.onPath && size(rest.slice(n)) === 1) n = rest.length;
     const children = [...always, ...rest.slice(0, n)];
-    drawn.set(id, { children, folded: size(rest.slice(n)), more: said === true && n > usual && !(node.onPath && size(rest.slice(usual)) === 1) });
+    drawn.set(id, {
+      children,
+      folded: size(rest.slice(n)),
+      more: said === true && n > usual && !(node.onPath && size(rest.slice(usual)) === 1),
+    });
     children.forEach(visit);
   };
   visit(ROOT);
   return drawn;
 }
 
-/** What the spine shows by itself: of what was never tested, the likeliest children of the nodes along the accepted path;
- *  a small tree whole. @param {any} tree  @param {{room: number, column: number}} given  rows of the region; width of a column in pixels */
+/** What the spine shows by itself: of what was never tested, the likeliest children of the nodes along the accepted
+ *  path; a small tree whole. @param {any} tree  @param {{room: number, column: number}} given  rows of the region;
+ *  width of a column in pixels */
 export function spineAuto(tree, { room, column }) {
   const whole = tree.drafted <= FEW && column >= 72, most = whole ? Infinity : column >= 96 ? 3 : column >= 72 ? 2 : 1;
   return (node, untested) => {
@@ -129,7 +189,8 @@ export function levelsAuto(tree, limit = MANY) {
     for (let id = node.id; id !== ROOT && !kept.has(id); id = tree.nodes.get(id).parent) line.push(id);
     if (kept.size + line.length <= limit) line.forEach((id) => kept.add(id));
   }
-  return (node) => node.children.filter((c) => kept.has(c) && !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath).length;
+  return (node) =>
+    node.children.filter((c) => kept.has(c) && !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath).length;
 }
 
 /** The ancestors of a node that must be unfolded to see it, the node itself left out. */
@@ -165,7 +226,8 @@ export function neighbour(items, id, key) {
   return (column[i] ?? at).id;
 }
 
-/** What the drawing says, in a sentence. @param {number} folded  nodes not drawn  @param {boolean} judging  it is being judged */
+/** What the drawing says, in a sentence. @param {number} folded  nodes not drawn  @param {boolean} judging  it is being
+ *  judged */
 export function sentence(round, tree, folded, judging = false) {
   if (judging) return `Draft tree of round ${round.index + 1}: ${tree.drafted} nodes, being judged`;
   const left = [folded ? `, ${folded} folded` : "", tree.hidden ? `, ${tree.hidden} hidden` : ""].join("");

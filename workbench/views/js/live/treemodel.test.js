@@ -1,16 +1,37 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { awaited, levelsAuto, model, neighbour, places, ROOT, spineAuto, TARGET, testOrder, unfold, wayTo } from "./treemodel.js";
+import {
+  awaited,
+  levelsAuto,
+  model,
+  neighbour,
+  places,
+  ROOT,
+  spineAuto,
+  TARGET,
+  testOrder,
+  unfold,
+  wayTo,
+} from "./treemodel.js";
 
-const read = (name) => JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
+const read = (name) =>
+  JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
 const closed = () => 0, undecided = () => undefined;
 
 /** A round of untested nodes. */
 function drafted(parents, q, status = parents.map(() => "discarded")) {
   const depth = [];
   parents.forEach((p) => depth.push(p < 0 ? 1 : depth[p] + 1));
-  return { index: 0, params: {}, path: status.flatMap((s, i) => (s === "accepted" ? [i] : [])), bonus: null, bonus_kind: null, emitted: [], nodes: { parents, depth, q, p: q, status, text: parents.map(String), u: [], accept: [] } };
+  return {
+    index: 0,
+    params: {},
+    path: status.flatMap((s, i) => (s === "accepted" ? [i] : [])),
+    bonus: null,
+    bonus_kind: null,
+    emitted: [],
+    nodes: { parents, depth, q, p: q, status, text: parents.map(String), u: [], accept: [] },
+  };
 }
 
 test("every drafted node is in the tree once, one level below its parent", () => {
@@ -18,7 +39,9 @@ test("every drafted node is in the tree once, one level below its parent", () =>
     const { nodes } = model(round);
     assert.equal([...nodes.keys()].filter((id) => id !== ROOT && id !== TARGET).length, round.nodes.parents.length);
     round.nodes.status.forEach((status, i) => assert.equal(nodes.get(i).kind, status));
-    for (const [id, node] of nodes) if (id !== ROOT) assert.ok(node.depth === nodes.get(node.parent).depth + 1 && nodes.get(node.parent).children.includes(id));
+    for (const [id, node] of nodes)
+      if (id !== ROOT)
+        assert.ok(node.depth === nodes.get(node.parent).depth + 1 && nodes.get(node.parent).children.includes(id));
   }
 });
 
@@ -32,7 +55,13 @@ test("the target's own token ends the spine, after the accepted path", () => {
 });
 
 test("children come in the order of their fate: accepted, tested in turn, then the likeliest", () => {
-  const { nodes } = model(drafted([-1, -1, -1, -1, -1], [0.1, 0.2, 0.3, 0.4, 0.5], ["discarded", "rejected", "rejected", "accepted", "discarded"]));
+  const { nodes } = model(
+    drafted(
+      [-1, -1, -1, -1, -1],
+      [0.1, 0.2, 0.3, 0.4, 0.5],
+      ["discarded", "rejected", "rejected", "accepted", "discarded"],
+    ),
+  );
   assert.deepEqual(nodes.get(ROOT).children, [3, 1, 2, 4, 0]);
 });
 
@@ -53,7 +82,8 @@ test("what was tested is always drawn; the rest folds into numbers that add up",
 test("the levels of a wide tree draw the tested and the likeliest, and fold the rest", () => {
   const n = 200, status = Array(n).fill("discarded");
   status[150] = "rejected";
-  const tree = model(drafted(Array(n).fill(-1), Array(n).fill(0.1), status)), drawn = unfold(tree, undecided, levelsAuto(tree, 64));
+  const tree = model(drafted(Array(n).fill(-1), Array(n).fill(0.1), status)),
+    drawn = unfold(tree, undecided, levelsAuto(tree, 64));
   assert.equal(drawn.size - 1, 64);
   assert.ok(drawn.has(150));
   assert.equal(drawn.get(ROOT).folded, 136);
@@ -75,7 +105,10 @@ test("a threshold hides unlikely untested paths, nothing that was tested, and no
   for (const round of read("tree")) {
     const tree = model(round, { threshold: 0.3 });
     round.nodes.status.forEach((s, i) => assert.ok(s === "discarded" || tree.nodes.has(i)));
-    assert.equal([...tree.nodes.keys()].filter((id) => typeof id === "number" && id >= 0).length + tree.hidden, round.nodes.tokens.length);
+    assert.equal(
+      [...tree.nodes.keys()].filter((id) => typeof id === "number" && id >= 0).length + tree.hidden,
+      round.nodes.tokens.length,
+    );
     const gone = round.nodes.parents.findIndex((_, i) => !tree.nodes.has(i));
     if (gone >= 0) assert.ok(model(round, { threshold: 0.3, keep: gone }).nodes.has(gone));
   }
@@ -93,12 +126,17 @@ test("before the verdict nothing is told, then one test after the other, then al
 
 test("arrow keys reach every node, and stay at the border", () => {
   for (const round of read("tree")) {
-    const all = places(model(round)), reached = new Set([ROOT]), ways = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+    const all = places(model(round)),
+      reached = new Set([ROOT]),
+      ways = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
     for (const id of reached) for (const way of ways) reached.add(neighbour(all, id, way));
     assert.equal(reached.size, all.length);
     assert.equal(neighbour(all, ROOT, "ArrowLeft"), ROOT);
     assert.equal(neighbour(all, ROOT, "ArrowUp"), ROOT);
-    assert.equal(neighbour(all, "-1", "ArrowRight"), all.find((n) => n.depth === 1 && n.onPath)?.id ?? all.find((n) => n.depth === 1).id);
+    assert.equal(
+      neighbour(all, "-1", "ArrowRight"),
+      all.find((n) => n.depth === 1 && n.onPath)?.id ?? all.find((n) => n.depth === 1).id,
+    );
   }
 });
 

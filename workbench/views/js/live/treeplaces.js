@@ -1,16 +1,18 @@
 /** Where everything of a draft tree stands: marks, words, edges, the numbers of what is folded. Pure.
  *
- *  A level of the tree is a band. In the bands of a *spine* the accepted path is one straight line, its words above it, its
- *  tests under it; what else was drafted after the same token hangs under the line in the band, a row each. A fork leaves
- *  its parent at the border of two bands and goes down there, where no word is: so nothing can cross a word. Bands are filled
- *  from the right, and what would run into something already placed goes down until it does not. *Levels* are the same
- *  without the line: a row for each leaf, the accepted path first.
+ *  A level of the tree is a band. In the bands of a *spine* the accepted path is one straight line, its words above it,
+ *  its tests under it; what else was drafted after the same token hangs under the line in the band, a row each. A fork
+ *  leaves its parent at the border of two bands and goes down there, where no word is: so nothing can cross a word.
+ *  Bands are filled from the right, and what would run into something already placed goes down until it does not.
+ *  *Levels* are the same without the line: a row for each leaf, the accepted path first.
  *
  *  @typedef {{width: number, height: number, pitch: number, measure: (text: string, small?: boolean) => number,
- *             whole?: boolean}} Room  of the region, in pixels; `pitch`: least height of what can be pressed; `whole`: all is unfolded
+ *             whole?: boolean}} Room  of the region, in pixels; `pitch`: least height of what can be pressed; `whole`:
+ *             all is unfolded
  *  @typedef {{id: number|string, node: object, x: number, y: number, scale: number, top: boolean, path: string|null,
  *             word: object, note: object|null, fold: object|null, lead: object|null, hit: object}} Item
- *    `x`, `y`: of the mark; `top`: on the accepted path; `path`: its edge; `lead`: from a raised word down to its mark */
+ *    `x`, `y`: of the mark; `top`: on the accepted path; `path`: its edge; `lead`: from a raised word down to its
+ *    mark */
 
 const LEFT = 2, RIGHT = 8, FIRST = 48, NARROW = 56, WIDE = 150, LEVEL = 92;
 const MARK = 10, ROW = 8, PILL = 16;
@@ -19,16 +21,20 @@ const SHORT = 30;
 /** Height of a line of words above and under its baseline. */
 const WORD = [10, 4], SMALL = [9, 3];
 
-/** @param {object} tree  of `treemodel.model`  @param {(column: number, room: number) => Map} unfold  what is drawn, given the
- *  width of a column and the rows of the region  @param {Room} room
+/** @param {object} tree  of `treemodel.model`  @param {(column: number, room: number) => Map} unfold  what is drawn,
+ *  given the width of a column and the rows of the region  @param {Room} room
  *  @param {{cut: Function, test: Function, visible: Function, decimals: Function}} text  of `treetext`
- *  @returns {{items: Item[], heads: object[], width: number, height: number, still: number, column: number}}  `still`: height of
- *    the part that stays in sight when the rest is scrolled */
+ *  @returns {{items: Item[], heads: object[], width: number, height: number, still: number, column: number}}  `still`:
+ *    height of the part that stays in sight when the rest is scrolled */
 export function spine(tree, unfold, room, text) {
-  const own = tree.nodes, line = new Set(tree.spine), notes = [...own.values()].some((n) => n.tested && !n.onPath && text.test(n).length);
+  const own = tree.nodes,
+    line = new Set(tree.spine),
+    notes = [...own.values()].some((n) => n.tested && !n.onPath && text.test(n).length);
   const pitch = Math.max(room.pitch, notes ? 29 : 24);
   const words = tree.spine.map((id) => room.measure(text.visible(own.get(id).text)));
-  const least = Math.max(room.whole ? LEVEL : NARROW, 32 + pillOf(`+${tree.drafted}`, room)), high = (raised) => (raised ? 59 : 45), rowsUnder = (y) => Math.max(0, Math.floor((room.height - y - 46) / pitch));
+  const least = Math.max(room.whole ? LEVEL : NARROW, 32 + pillOf(`+${tree.drafted}`, room)),
+    high = (raised) => (raised ? 59 : 45),
+    rowsUnder = (y) => Math.max(0, Math.floor((room.height - y - 46) / pitch));
   // How deep the drawing goes depends on what is unfolded, and that on how wide a column is: the second look is final.
   let bands = bandsOf(tree.spine.length - 1, room, least, words[0]), drawn;
   for (let look = 0; look < 2; look += 1) {
@@ -43,11 +49,39 @@ export function spine(tree, unfold, room, text) {
 
   function onSpine(node, k) {
     const x = bands.middle(k), wide = bands.end(k) - bands.start(k);
-    const reach = raised ? 2 * Math.min(x - LEFT + 2, ...[k - 1, k + 1].filter((j) => j >= 0 && j < tree.spine.length).map((j) => Math.abs(bands.middle(j) - x) - 4), bands.width - x - 2) : wide - 6;
+    const reach = raised
+      ? 2 *
+        Math.min(
+          x - LEFT + 2,
+          ...[k - 1, k + 1]
+            .filter((j) => j >= 0 && j < tree.spine.length)
+            .map((j) => Math.abs(bands.middle(j) - x) - 4),
+          bands.width - x - 2,
+        )
+      : wide - 6;
     const up = raised && k % 2 === 0, base = up ? 29 : y - 14;
-    const item = { id: node.id, node, x, y, scale: 1, top: true, fold: made.foldOf(node.id), lead: up ? { x, y0: 35, y1: y - 12 } : null };
-    item.word = line1(text.cut(text.visible(node.text), reach, room.measure), x, base, "middle", room, text.visible(node.text));
-    const said = node.id === "target" ? [`${node.kind} · p ${text.decimals(node.p, 2)}`, `p ${text.decimals(node.p, 2)}`] : text.test(node);
+    const item = {
+      id: node.id,
+      node,
+      x,
+      y,
+      scale: 1,
+      top: true,
+      fold: made.foldOf(node.id),
+      lead: up ? { x, y0: 35, y1: y - 12 } : null,
+    };
+    item.word = line1(
+      text.cut(text.visible(node.text), reach, room.measure),
+      x,
+      base,
+      "middle",
+      room,
+      text.visible(node.text),
+    );
+    const said =
+      node.id === "target"
+        ? [`${node.kind} · p ${text.decimals(node.p, 2)}`, `p ${text.decimals(node.p, 2)}`]
+        : text.test(node);
     item.note = line2(said, x, y + 21, wide - 8, "middle", room);
     item.path = k === 0 ? null : `M${bands.middle(k - 1)} ${y}H${x}`;
     item.hit = { x: bands.start(k) + 1, y: base - WORD[0], w: wide - 2, h: y + 24 - base + WORD[0] };
@@ -57,8 +91,11 @@ export function spine(tree, unfold, room, text) {
 
 /** The view by levels. Arguments and result as of `spine`. */
 export function levels(tree, unfold, room, text) {
-  const own = tree.nodes, notes = [...own.values()].some((n) => n.tested && text.test(n).length), pitch = Math.max(room.pitch, notes ? 29 : 24);
-  const drawn = unfold(LEVEL, 0), bands = bandsOf(deepest(own, drawn, 0), room, LEVEL, room.measure(text.visible(own.get(-1).text)) + 22);
+  const own = tree.nodes,
+    notes = [...own.values()].some((n) => n.tested && text.test(n).length),
+    pitch = Math.max(room.pitch, notes ? 29 : 24);
+  const drawn = unfold(LEVEL, 0),
+    bands = bandsOf(deepest(own, drawn, 0), room, LEVEL, room.measure(text.visible(own.get(-1).text)) + 22);
   const made = board(own, drawn, bands, { first: 36, pitch, line: new Set(), text, room });
   made.block(-1, 0, 0, null);
   return finish(made, bands, { still: 36 + Math.max(22, pitch - 8), least: 70 });
@@ -66,58 +103,111 @@ export function levels(tree, unfold, room, text) {
 
 /** Levels that are drawn; the number of what is folded under the spine stands `after` the level of its parent. */
 function deepest(own, drawn, after) {
-  return Math.max(1, ...[...drawn].map(([id, { folded, more }]) => own.get(id).depth + ((folded || more) && own.get(id).onPath ? after : 0)));
+  return Math.max(
+    1,
+    ...[...drawn].map(
+      ([id, { folded, more }]) => own.get(id).depth + ((folded || more) && own.get(id).onPath ? after : 0),
+    ),
+  );
 }
 
 /** The bands: band 0 holds the root, the others a level each. */
 function bandsOf(depth, room, least, rootWord) {
-  const first = Math.max(FIRST, Math.min(rootWord + 12, 96, room.width / 6)), column = Math.max(least, Math.min(WIDE, (room.width - first - LEFT - RIGHT) / depth));
+  const first = Math.max(FIRST, Math.min(rootWord + 12, 96, room.width / 6)),
+    column = Math.max(least, Math.min(WIDE, (room.width - first - LEFT - RIGHT) / depth));
   const start = (k) => LEFT + (k === 0 ? 0 : first + (k - 1) * column), end = (k) => start(k + 1);
-  return { depth, column, start, end, middle: (k) => (start(k) + end(k)) / 2, width: Math.max(room.width, end(depth) + RIGHT) };
+  return {
+    depth,
+    column,
+    start,
+    end,
+    middle: (k) => (start(k) + end(k)) / 2,
+    width: Math.max(room.width, end(depth) + RIGHT),
+  };
 }
 
 /** What is being placed: items, and the boxes they take. */
 function board(own, drawn, bands, { first, pitch, line, text, room }) {
-  const items = [], taken = [], y = (row) => first + row * pitch, under = pitch - ROW - 1;
+  const items = [],
+    taken = [],
+    y = (row) => first + row * pitch,
+    under = pitch - ROW - 1;
   const take = (x0, y0, x1, y1) => taken.push({ x0, y0, x1, y1 });
   const meets = (x0, y0, x1, y1) => taken.some((t) => t.x0 < x1 && t.x1 > x0 && t.y0 < y1 && t.y1 > y0);
   /** How far to the right a line of text may go. */
-  const free = (x, y0, y1) => Math.min(bands.width - 4, ...taken.filter((t) => t.x1 > x && t.y0 < y1 && t.y1 > y0).map((t) => t.x0)) - 5;
+  const free = (x, y0, y1) =>
+    Math.min(bands.width - 4, ...taken.filter((t) => t.x1 > x && t.y0 < y1 && t.y1 > y0).map((t) => t.x0)) - 5;
   const kids = (id) => drawn.get(id).children.filter((c) => !line.has(c));
   const folds = new Map();
 
-  /** What a node and all that is drawn after it will take at least: from x0 to x1 in a row. Returns the number of rows. */
+  /** What a node and all that is drawn after it will take at least: from x0 to x1 in a row. Returns the number of
+   *  rows. */
   function shape(id, band, row, cells) {
     const here = kids(id);
     cells.push({ row, x0: bands.start(band) + 2, x1: bands.end(band) - (here.length ? 0 : 4) });
-    let next = row, last = row;
+    let next = row,
+      last = row;
     for (const child of here) {
       last = next;
       next += shape(child, band + 1, next, cells);
     }
-    for (let r = row + 1; r <= last; r += 1) cells.push({ row: r, x0: bands.start(band + 1) - 4, x1: bands.start(band + 1) + 4 });
+    for (let r = row + 1; r <= last; r += 1)
+      cells.push({ row: r, x0: bands.start(band + 1) - 4, x1: bands.start(band + 1) + 4 });
     return Math.max(1, next - row);
   }
 
   /** Place a node in a row of its band, and what comes after it. `from`: where its edge begins. */
   function block(id, band, row, from) {
-    const node = own.get(id), here = kids(id), at = y(row), x = bands.start(band) + (band === 0 ? 10 : 13), leaf = here.length === 0;
-    const item = { id, node, x, y: at, scale: band === 0 ? 1 : 0.8, top: line.size === 0 && node.onPath, lead: null, path: from && edge(from, bands.start(band), at, x - 8) };
-    const { folded, more } = drawn.get(id), sign = folded ? `+${folded}` : more ? "−" : "", pill = sign ? pillWidth(sign) : 0;
-    const wordAt = x + 11, edgeOf = bands.end(band) - 4, far = leaf ? free(wordAt, at - 8, at + 8) : edgeOf, room1 = Math.max(far, Math.min(edgeOf, bands.width - 4)) - wordAt - (pill ? pill + 4 : 0);
+    const node = own.get(id),
+      here = kids(id),
+      at = y(row),
+      x = bands.start(band) + (band === 0 ? 10 : 13),
+      leaf = here.length === 0;
+    const item = {
+      id,
+      node,
+      x,
+      y: at,
+      scale: band === 0 ? 1 : 0.8,
+      top: line.size === 0 && node.onPath,
+      lead: null,
+      path: from && edge(from, bands.start(band), at, x - 8),
+    };
+    const { folded, more } = drawn.get(id),
+      sign = folded ? `+${folded}` : more ? "−" : "",
+      pill = sign ? pillWidth(sign) : 0;
+    const wordAt = x + 11,
+      edgeOf = bands.end(band) - 4,
+      far = leaf ? free(wordAt, at - 8, at + 8) : edgeOf,
+      room1 = Math.max(far, Math.min(edgeOf, bands.width - 4)) - wordAt - (pill ? pill + 4 : 0);
     const whole = text.visible(node.text);
     item.word = line1(text.cut(whole, room1, room.measure), wordAt, at + 4, "start", room, whole);
     const right = wordAt + item.word.w;
-    item.fold = sign ? { id, text: sign, open: !folded, x: right + 4, y: at - PILL / 2, w: pill, h: PILL, path: null } : null;
-    const said = node.id === "target" ? [`${node.kind} · p ${text.decimals(node.p, 2)}`, `p ${text.decimals(node.p, 2)}`] : text.test(node);
+    item.fold = sign
+      ? { id, text: sign, open: !folded, x: right + 4, y: at - PILL / 2, w: pill, h: PILL, path: null }
+      : null;
+    const said =
+      node.id === "target"
+        ? [`${node.kind} · p ${text.decimals(node.p, 2)}`, `p ${text.decimals(node.p, 2)}`]
+        : text.test(node);
     const roomAt = (x0) => (leaf ? Math.max(free(x0, at + 8, at + 20), edgeOf) : edgeOf) - x0;
-    item.note = said.length ? (line2(said.slice(0, 1), wordAt, at + 17, roomAt(wordAt), "start", room) ?? line2(said, bands.start(band) + 5, at + 17, roomAt(bands.start(band) + 5), "start", room) ?? line2(said, wordAt, at + 17, roomAt(wordAt), "start", room)) : null;
+    item.note = said.length
+      ? (line2(said.slice(0, 1), wordAt, at + 17, roomAt(wordAt), "start", room) ??
+        line2(said, bands.start(band) + 5, at + 17, roomAt(bands.start(band) + 5), "start", room) ??
+        line2(said, wordAt, at + 17, roomAt(wordAt), "start", room))
+      : null;
     const end = item.fold ? item.fold.x + pill : right;
     take(bands.start(band) + 2, at - ROW, Math.max(end, leaf ? 0 : bands.end(band)), at + ROW);
     if (item.note) take(item.note.x, at + 8, item.note.x + item.note.w, at + 20);
-    item.hit = { x: bands.start(band) + 2, y: at - 9, w: Math.max(24, right + (item.fold ? 2 : 4) - bands.start(band) - 2), h: pitch };
+    item.hit = {
+      x: bands.start(band) + 2,
+      y: at - 9,
+      w: Math.max(24, right + (item.fold ? 2 : 4) - bands.start(band) - 2),
+      h: pitch,
+    };
     items.push(item);
-    let next = row, last = at;
+    let next = row,
+      last = at;
     for (const child of here) {
       last = y(next);
       next += block(child, band + 1, next, { x: end + 2, y: at });
@@ -128,7 +218,9 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
 
   /** A row near this one, further down if need be, where what is beside leaves room for the beginning of a word. */
   function legible(id, band, row) {
-    const { folded, more } = drawn.get(id), sign = folded ? `+${folded}` : more ? "−" : "", at = bands.start(band) + 24;
+    const { folded, more } = drawn.get(id),
+      sign = folded ? `+${folded}` : more ? "−" : "",
+      at = bands.start(band) + 24;
     const wanted = Math.min(SHORT, room.measure(text.visible(own.get(id).text))) + (sign ? pillWidth(sign) + 4 : 0);
     const fits = (r) => Math.max(free(at, y(r) - 8, y(r) + 8), bands.end(band) - 4) - at >= wanted;
     const found = [0, 1, 2, 3, 4].find((more) => fits(row + more));
@@ -137,11 +229,15 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
 
   /** Hang under the spine what was drafted after one of its tokens: each as high as there is room for it. */
   function hang(id, from) {
-    const band = own.get(id).depth + 1, { folded, more } = drawn.get(id), start = bands.start(band);
+    const band = own.get(id).depth + 1,
+      { folded, more } = drawn.get(id),
+      start = bands.start(band);
     const origin = { x: bands.middle(band - 1) + 9, y: from };
-    let row = 0, last = null;
+    let row = 0,
+      last = null;
     for (const child of kids(id)) {
-      const cells = [], rows = shape(child, band, 0, cells);
+      const cells = [],
+        rows = shape(child, band, 0, cells);
       while (cells.some((c) => meets(c.x0, y(row + c.row) - ROW, c.x1, y(row + c.row) + under))) row += 1;
       if (rows === 1 && !kids(child).length) row = legible(child, band, row);
       block(child, band, row, origin);
@@ -150,9 +246,19 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     }
     const sign = folded ? `+${folded}` : more ? "−" : "";
     if (sign) {
-      const w = pillWidth(sign), x = start + 8;
+      const w = pillWidth(sign),
+        x = start + 8;
       while (meets(start + 2, y(row) - ROW, x + w, y(row) + ROW)) row += 1;
-      folds.set(id, { id, text: sign, open: !folded, x, y: y(row) - PILL / 2, w, h: PILL, path: edge(origin, start, y(row), x) });
+      folds.set(id, {
+        id,
+        text: sign,
+        open: !folded,
+        x,
+        y: y(row) - PILL / 2,
+        w,
+        h: PILL,
+        path: edge(origin, start, y(row), x),
+      });
       take(start + 2, y(row) - ROW, x + w, y(row) + ROW);
       last = row;
     }
@@ -185,19 +291,40 @@ function line2(wordings, x, y, space, anchor, room) {
 
 function finish(made, bands, { still, least }) {
   const { items, pitch } = made;
-  const low = Math.max(least, ...items.map((n) => n.hit.y + n.hit.h), ...items.map((n) => (n.fold ? n.fold.y + n.fold.h + 6 : 0)), ...items.map((n) => (n.note ? n.note.y + SMALL[1] : 0)));
-  const heads = Array.from({ length: bands.depth + 1 }, (_, k) => ({ x: bands.middle(k), words: k === 0 ? ["committed", "root"] : [`depth ${k}`, `${k}`], room: bands.end(k) - bands.start(k) - 6 }));
+  const low = Math.max(
+    least,
+    ...items.map((n) => n.hit.y + n.hit.h),
+    ...items.map((n) => (n.fold ? n.fold.y + n.fold.h + 6 : 0)),
+    ...items.map((n) => (n.note ? n.note.y + SMALL[1] : 0)),
+  );
+  const heads = Array.from({ length: bands.depth + 1 }, (_, k) => ({
+    x: bands.middle(k),
+    words: k === 0 ? ["committed", "root"] : [`depth ${k}`, `${k}`],
+    room: bands.end(k) - bands.start(k) - 6,
+  }));
   return { items, heads, width: bands.width, height: low + 6, still, column: bands.column, pitch };
 }
 
-// -- What is where, for tests and the overview --------------------------------------------------------------------------
+// -- What is where, for tests and the overview ------------------------------------------------------------------------
 
 /** The boxes of all that is drawn but edges. */
 export function boxes(placed) {
   return placed.items.flatMap((n) => {
-    const r = MARK * n.scale, found = /** @type {any[]} */ ([{ of: n.id, what: "mark", x0: n.x - r, y0: n.y - r, x1: n.x + r, y1: n.y + r }, textBox(n.id, "word", n.word, WORD)]);
+    const r = MARK * n.scale,
+      found = /** @type {any[]} */ ([
+        { of: n.id, what: "mark", x0: n.x - r, y0: n.y - r, x1: n.x + r, y1: n.y + r },
+        textBox(n.id, "word", n.word, WORD),
+      ]);
     if (n.note) found.push(textBox(n.id, "note", n.note, SMALL));
-    if (n.fold) found.push({ of: n.id, what: "fold", x0: n.fold.x, y0: n.fold.y, x1: n.fold.x + n.fold.w, y1: n.fold.y + n.fold.h });
+    if (n.fold)
+      found.push({
+        of: n.id,
+        what: "fold",
+        x0: n.fold.x,
+        y0: n.fold.y,
+        x1: n.fold.x + n.fold.w,
+        y1: n.fold.y + n.fold.h,
+      });
     return found;
   });
 }

@@ -1,18 +1,23 @@
 /** Which part of a draft tree is in sight: where it begins, what keeps its place, and panning with the mouse. */
 
-/** After drawing: a round seen again is where it was left, a new one shows the end of its path; a choice is in sight. */
+/** After drawing: a round seen again is where it was left, a new one shows the end of its path; a choice is in
+ *  sight. */
 export function settle(el, view, placed, scale, size, data) {
-  const fresh = view.settled !== data.round, wide = placed.width * scale > size.width + 1, tall = placed.height * scale > size.height + 1;
+  const fresh = view.settled !== data.round,
+    wide = placed.width * scale > size.width + 1,
+    tall = placed.height * scale > size.height + 1;
   Object.assign(view, { settled: data.round, scale, size });
   const chosen = view.seen === data.node && !fresh ? null : placed.items.find((n) => n.id === data.node);
   view.seen = data.node;
   if (fresh || chosen) {
     let { left, top } = fresh ? (view.pans.get(data.round) ?? { left: 0, top: 0 }) : view;
-    if (fresh && wide && !view.pans.has(data.round)) left = Math.max(0, (placed.items.filter((n) => n.top).at(-1).hit.x + placed.column + 6) * scale - size.width);
+    if (fresh && wide && !view.pans.has(data.round))
+      left = Math.max(0, (placed.items.filter((n) => n.top).at(-1).hit.x + placed.column + 6) * scale - size.width);
     if (chosen) {
       const { x, y, w, h } = chosen.hit;
       left = wide ? Math.max((x + w + 6) * scale - size.width, Math.min(left, (x - 6) * scale)) : 0;
-      if (!chosen.top) top = tall ? Math.max((y + h + 6) * scale - size.height, Math.min(top, (y - placed.still - 4) * scale)) : 0;
+      if (!chosen.top)
+        top = tall ? Math.max((y + h + 6) * scale - size.height, Math.min(top, (y - placed.still - 4) * scale)) : 0;
     }
     [left, top] = [Math.max(0, Math.round(left)), Math.max(0, Math.round(top))];
     if (left !== view.left || top !== view.top) el.scrollTo({ left, top, behavior: "instant" });
@@ -39,8 +44,15 @@ function still(el, view) {
 export function drag(el) {
   let from = null;
   el.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "mouse" && event.button === 0 && !event.target.closest(".wb-node") && event.target !== el) from = { x: event.clientX + el.scrollLeft, y: event.clientY + el.scrollTop };
+    if (event.pointerType === "mouse" && event.button === 0 && !event.target.closest(".wb-node") && event.target !== el)
+      from = { x: event.clientX + el.scrollLeft, y: event.clientY + el.scrollTop };
   });
-  el.addEventListener("pointermove", (event) => from && event.buttons && el.scrollTo({ left: from.x - event.clientX, top: from.y - event.clientY, behavior: "instant" }));
+  el.addEventListener(
+    "pointermove",
+    (event) =>
+      from &&
+      event.buttons &&
+      el.scrollTo({ left: from.x - event.clientX, top: from.y - event.clientY, behavior: "instant" }),
+  );
   addEventListener("pointerup", () => (from = null));
 }

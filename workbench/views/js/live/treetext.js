@@ -11,10 +11,12 @@ export function visible(text) {
   return text.replace(/^ /, "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "·";
 }
 
-const letters = typeof Intl.Segmenter === "undefined" ? null : new Intl.Segmenter(undefined, { granularity: "grapheme" });
+const letters =
+  typeof Intl.Segmenter === "undefined" ? null : new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
 /** As much of a text as fits into `room` pixels, whole characters, with a mark where it was cut. Pure.
- *  @param {(text: string) => number} width  of a text, in pixels  @returns {string} empty where not even the mark fits */
+ *  @param {(text: string) => number} width  of a text, in pixels  @returns {string} empty where not even the mark
+ *    fits */
 export function cut(text, room, width) {
   if (width(text) <= room) return text;
   if (width("…") > room) return "";
@@ -49,8 +51,9 @@ export function measurer(samples) {
 
 // -- The test of an edge -------------------------------------------------------------------------------------------
 
-/** What was drawn against what was asked, at the edge of a tested node, the fullest wording first. Empty where nothing was
- *  tested. A trace that names no rule says what its uniform, or the lack of one, tells. Pure. @param {object} node */
+/** What was drawn against what was asked, at the edge of a tested node, the fullest wording first. Empty where nothing
+ *  was tested. A trace that names no rule says what its uniform, or the lack of one, tells. Pure. @param {object}
+ *  node */
 export function test(node) {
   const { kind, u, accept, rule, inputs, p } = node, kept = kind === "accepted";
   if (!node.tested) return [];
@@ -63,7 +66,8 @@ export function test(node) {
 }
 
 function pairs(a, sign, b, rule) {
-  const digits = [2, 3, 4].find((n) => decimals(a, n) !== decimals(b, n)) ?? 4, [left, right] = [decimals(a, digits), decimals(b, digits)];
+  const digits = [2, 3, 4].find((n) => decimals(a, n) !== decimals(b, n)) ?? 4,
+    [left, right] = [decimals(a, digits), decimals(b, digits)];
   return [...(rule ? [`${left} ${sign} ${right} ${rule}`] : []), `${left} ${sign} ${right}`, `${left}${sign}${right}`];
 }
 
@@ -72,14 +76,34 @@ export function decimals(v, digits) {
   return v === 0 || v === 1 ? `${v}` : v.toFixed(digits).replace(/^0\./, ".");
 }
 
-/** A node in words, for a screen reader and for those who point at it. Pure. @param {boolean} awaited  not judged yet */
+/** A node in words, for a screen reader and for those who point at it. Pure. @param {boolean} awaited  not judged
+ *  yet */
 export function sentence(node, folded = 0, awaited = false) {
-  if (node.kind === "root") return [`“${visible(node.text)}”`, "committed", foldedWords(folded)].filter(Boolean).join(", ");
+  if (node.kind === "root")
+    return [`“${visible(node.text)}”`, "committed", foldedWords(folded)].filter(Boolean).join(", ");
   const figure = (name, v) => (v === null || v === undefined ? "" : `${name} ${v.toFixed(2)}`);
-  if (awaited) return [`“${visible(node.text)}”`, "drafted, not judged yet", figure("q", node.q), foldedWords(folded)].filter(Boolean).join(", ");
-  const [said] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }), why = said && node.u !== null ? `u ${said}` : said && node.inputs?.threshold !== undefined && node.u === null && node.inputs.threshold !== null ? `p ${said}` : said;
+  if (awaited)
+    return [`“${visible(node.text)}”`, "drafted, not judged yet", figure("q", node.q), foldedWords(folded)]
+      .filter(Boolean)
+      .join(", ");
+  const [said] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }),
+    why =
+      said && node.u !== null
+        ? `u ${said}`
+        : said && node.inputs?.threshold !== undefined && node.u === null && node.inputs.threshold !== null
+          ? `p ${said}`
+          : said;
   const verdict = node.kind === "discarded" ? "discarded: never tested" : node.kind;
-  return [`“${visible(node.text)}”`, why ? `${verdict}: ${why}` : verdict, node.rule && node.rule !== said ? `rule: ${node.rule}` : "", figure("p", node.p), figure("q", node.q), foldedWords(folded)].filter(Boolean).join(", ");
+  return [
+    `“${visible(node.text)}”`,
+    why ? `${verdict}: ${why}` : verdict,
+    node.rule && node.rule !== said ? `rule: ${node.rule}` : "",
+    figure("p", node.p),
+    figure("q", node.q),
+    foldedWords(folded),
+  ]
+    .filter(Boolean)
+    .join(", ");
 }
 
 const foldedWords = (n) => (n ? `${n} folded under it` : "");

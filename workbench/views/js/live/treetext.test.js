@@ -4,7 +4,18 @@ import { test } from "node:test";
 import { model } from "./treemodel.js";
 import { cut, decimals, label, sentence, test as edge } from "./treetext.js";
 
-const node = (given) => ({ kind: "rejected", tested: true, u: null, accept: null, rule: null, inputs: {}, p: null, q: null, text: " a", ...given });
+const node = (given) => ({
+  kind: "rejected",
+  tested: true,
+  u: null,
+  accept: null,
+  rule: null,
+  inputs: {},
+  p: null,
+  q: null,
+  text: " a",
+  ...given,
+});
 const width = (text) => 7 * [...text].length;
 
 test("labels show spaces and are cut between characters", () => {
@@ -29,26 +40,53 @@ test("an edge says what was drawn against what was asked, with digits enough to 
 test("a rule without a draw says its own: the likeliest token, a threshold, or its name", () => {
   assert.equal(edge(node({ rule: "greedy", accept: 0 }))[0], "≠ likeliest");
   assert.equal(edge(node({ rule: "greedy", accept: 1, kind: "accepted" }))[0], "= likeliest");
-  assert.deepEqual(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } })), [".03 ≤ .09 typical", ".03 ≤ .09", ".03≤.09"]);
-  assert.equal(edge(node({ rule: "typical", accept: 0, p: 0.09, inputs: { threshold: 0.09 } }))[0], ".0900 ≤ .0900 typical", "as much as is asked for is not more");
-  assert.equal(edge(node({ rule: "typical", accept: 1, p: 0.31, inputs: { threshold: 0.09 } }))[0], ".31 > .09 typical", "passed, but a longer path won");
+  assert.deepEqual(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } })), [
+    ".03 ≤ .09 typical",
+    ".03 ≤ .09",
+    ".03≤.09",
+  ]);
+  assert.equal(
+    edge(node({ rule: "typical", accept: 0, p: 0.09, inputs: { threshold: 0.09 } }))[0],
+    ".0900 ≤ .0900 typical",
+    "as much as is asked for is not more",
+  );
+  assert.equal(
+    edge(node({ rule: "typical", accept: 1, p: 0.31, inputs: { threshold: 0.09 } }))[0],
+    ".31 > .09 typical",
+    "passed, but a longer path won",
+  );
   assert.equal(edge(node({ rule: "forced" }))[0], "forced");
   assert.deepEqual(edge(node({ tested: false, kind: "discarded" })), []);
 });
 
 test("a trace that names no rule: greedy when its temperature was 0, else what is recorded and no more", () => {
-  const [round] = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url))).rounds;
+  const [round] = JSON.parse(
+    readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)),
+  ).rounds;
   const told = (r) => edge(model({ ...r, nodes: { ...r.nodes, rule: undefined } }).nodes.get(0));
-  const silent = { ...round, nodes: { ...round.nodes, u: round.nodes.u.map(() => null), accept: round.nodes.accept.map(() => 1) } };
+  const silent = {
+    ...round,
+    nodes: { ...round.nodes, u: round.nodes.u.map(() => null), accept: round.nodes.accept.map(() => 1) },
+  };
   assert.match(told(round)[0], /^\.\d+ < 1$/);
   assert.equal(told({ ...silent, params: { temperature: 0 } })[0], "= likeliest");
   assert.match(told({ ...silent, params: { temperature: 0.7 } })[0], /^p \.\d+$/);
-  const named = { ...round, nodes: { ...round.nodes, rule: round.nodes.u.map(() => "point"), inputs: { threshold: round.nodes.u.map(() => null) } } };
+  const named = {
+    ...round,
+    nodes: {
+      ...round.nodes,
+      rule: round.nodes.u.map(() => "point"),
+      inputs: { threshold: round.nodes.u.map(() => null) },
+    },
+  };
   assert.equal(model(named).nodes.get(0).rule, "point");
 });
 
 test("a node in words: its text, its verdict and why, what is folded under it", () => {
-  assert.equal(sentence(node({ u: 0.95, accept: 0.03, p: 0.1, q: 0.4, rule: "ratio" }), 3), "“␣a”, rejected: u .95 ≥ .03, rule: ratio, p 0.10, q 0.40, 3 folded under it");
+  assert.equal(
+    sentence(node({ u: 0.95, accept: 0.03, p: 0.1, q: 0.4, rule: "ratio" }), 3),
+    "“␣a”, rejected: u .95 ≥ .03, rule: ratio, p 0.10, q 0.40, 3 folded under it",
+  );
   assert.equal(sentence(node({ kind: "discarded", tested: false }), 0), "“␣a”, discarded: never tested");
   assert.equal(sentence(node({ u: 0.9, accept: 0.1 }), 0, true), "“␣a”, drafted, not judged yet");
 });

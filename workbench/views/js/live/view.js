@@ -17,42 +17,87 @@ import { visible } from "../shared/visible.js";
 /** @param {object} page  the state that `live.mount` holds  @param {number} now  milliseconds, as `performance.now` */
 export function of(page, now) {
   const { run, catalogue } = page;
-  const all = run ? store.visible(run) : [], arriving = arrivingIn(page, all, now), rounds = arriving ? all.slice(0, -1) : all;
+  const all = run ? store.visible(run) : [],
+    arriving = arrivingIn(page, all, now),
+    rounds = arriving ? all.slice(0, -1) : all;
   const figures = summaries.summary(rounds), active = store.isActive(run), seen = asShown(run, arriving);
   const baseline = baselineOf(page, rounds), measuring = measured(page);
-  const shown = selection.shown(page.selection, rounds), pairsBarred = repeats.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
+  const shown = selection.shown(page.selection, rounds),
+    pairsBarred = repeats.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
   const promised = catalogue?.methods.find((x) => x.name === (rounds.at(-1)?.method ?? run?.header?.method));
   const lost = page.lost ? (now - page.lost) / 1000 : 0, pinned = page.selection.pin !== null && !page.playing;
   const range = page.brush && rounds[page.brush[1]] ? page.brush : null;
   return {
-    run, rounds, shown, figures, active, lost, range, arriving,
+    run,
+    rounds,
+    shown,
+    figures,
+    active,
+    lost,
+    range,
+    arriving,
     counted: range ? rounds.slice(range[0], range[1] + 1) : rounds,
-    plainRounds: baseline.rounds, plainFigures: baseline.rounds ? summaries.summary(baseline.rounds) : null, noBaseline: baseline.why,
-    stalls: stalls.stalls(rounds), plainStalls: stalls.stalls(baseline.rounds ?? []), speed: speedOf(page, baseline, figures, rounds), pairsBarred, pairs: repeats.line(page.pairs, run, pairsBarred),
+    plainRounds: baseline.rounds,
+    plainFigures: baseline.rounds ? summaries.summary(baseline.rounds) : null,
+    noBaseline: baseline.why,
+    stalls: stalls.stalls(rounds),
+    plainStalls: stalls.stalls(baseline.rounds ?? []),
+    speed: speedOf(page, baseline, figures, rounds),
+    pairsBarred,
+    pairs: repeats.line(page.pairs, run, pairsBarred),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
-    badge: lost ? "RECONNECTING" : words.badge(run, catalogue?.device ?? ""), state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
-    simulation: Boolean(run?.header?.simulation || promised?.simulation), alerts: [...words.alerts(page.errors, run, rounds), ...page.notices],
-    ghosts: page.ghosts, threshold: page.threshold, mode: page.mode, follow: selection.follows(page.selection) && !page.selection.hover, scroll: page.scroll,
-    waiting: words.waiting(run, catalogue !== null || page.errors.length > 0 || run !== null), progress: words.progress(run),
-    anchor: page.selection.pin?.round ?? rounds.length - 1, brush: page.brush, playing: page.playing !== null,
-    status: words.status({ run: seen, figures, pinned, measuring, lost, slow: page.feeding ? page.feeding.label : "", over: run !== null && store.isOver(seen), paced: pace.words }),
-    origin: run?.origin ?? null, barredBranch: barredBranch(page), measuring, baselineReady: baseline.ready,
+    badge: lost ? "RECONNECTING" : words.badge(run, catalogue?.device ?? ""),
+    state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
+    simulation: Boolean(run?.header?.simulation || promised?.simulation),
+    alerts: [...words.alerts(page.errors, run, rounds), ...page.notices],
+    ghosts: page.ghosts,
+    threshold: page.threshold,
+    mode: page.mode,
+    follow: selection.follows(page.selection) && !page.selection.hover,
+    scroll: page.scroll,
+    waiting: words.waiting(run, catalogue !== null || page.errors.length > 0 || run !== null),
+    progress: words.progress(run),
+    anchor: page.selection.pin?.round ?? rounds.length - 1,
+    brush: page.brush,
+    playing: page.playing !== null,
+    status: words.status({
+      run: seen,
+      figures,
+      pinned,
+      measuring,
+      lost,
+      slow: page.feeding ? page.feeding.label : "",
+      over: run !== null && store.isOver(seen),
+      paced: pace.words,
+    }),
+    origin: run?.origin ?? null,
+    barredBranch: barredBranch(page),
+    measuring,
+    baselineReady: baseline.ready,
   };
 }
 
-/** A run as far as it is shown: it has not finished while its last round is still being told. What broke it off is said at
- *  once. */
+/** A run as far as it is shown: it has not finished while its last round is still being told. What broke it off is said
+ *  at once. */
 function asShown(run, arriving) {
   return arriving && run.state === "finished" ? { ...run, state: "running" } : run;
 }
 
 /** The key figure of speed, from the run, its baseline, and the pairs that were measured beside them. */
 function speedOf({ pairs, run }, baseline, figures, rounds) {
-  const plain = baseline.rounds ? summaries.summary(baseline.rounds) : null, stalled = baseline.rounds ? stalls.stalls(rounds).size + stalls.stalls(baseline.rounds).size : 0;
-  return speedup.figure({ mine: figures.tokens_per_second, plain: plain?.tokens_per_second ?? null, none: baseline.why, stalled, measured: plain && repeats.measured(pairs, run) });
+  const plain = baseline.rounds ? summaries.summary(baseline.rounds) : null,
+    stalled = baseline.rounds ? stalls.stalls(rounds).size + stalls.stalls(baseline.rounds).size : 0;
+  return speedup.figure({
+    mine: figures.tokens_per_second,
+    plain: plain?.tokens_per_second ?? null,
+    none: baseline.why,
+    stalled,
+    measured: plain && repeats.measured(pairs, run),
+  });
 }
 
-/** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null: nothing is.
+/** The newest round of a run that is held back, while its draft is being judged before the visitor's eyes; null:
+ *  nothing is.
  *  @returns {{round: object, judged: number, ms: number, line: {node: number, test: number}[]}|null} */
 export function arrivingIn({ run, arrival, feeding, still }, rounds, now) {
   const round = rounds.at(-1);
@@ -62,7 +107,8 @@ export function arrivingIn({ run, arrival, feeding, still }, rounds, now) {
 }
 
 /** The baseline's rounds, when they may be compared with what is shown; otherwise why not, in a few words.
- *  @returns {{rounds: object[]|null, why: string, ready: boolean}}  `ready`: one exists for the settings in the panel */
+ *  @returns {{rounds: object[]|null, why: string, ready: boolean}}  `ready`: one exists for the settings in the
+ *    panel */
 function baselineOf(page, rounds) {
   const { run, plain, catalogue } = page;
   const whole = plain && store.isOver(plain) && plain.state === "finished";
@@ -78,7 +124,9 @@ function baselineOf(page, rounds) {
 }
 
 function measured({ plain, choice }) {
-  return plain && store.isActive(plain) ? { tokens: summaries.summary(store.visible(plain)).tokens, of: choice.max_new_tokens } : null;
+  return plain && store.isActive(plain)
+    ? { tokens: summaries.summary(store.visible(plain)).tokens, of: choice.max_new_tokens }
+    : null;
 }
 
 /** Why nothing can be continued from the run that is shown; empty when it can. */
@@ -86,7 +134,8 @@ function barredBranch({ run, catalogue, plain, host }) {
   if (!catalogue || !host.decode) return "there is no backend here to continue with";
   if (!run?.header) return "there is nothing to continue from";
   if (!run.header.prompt_tokens.length) return "the trace does not hold its prompt's tokens";
-  if (!catalogue.targets.some((t) => t.name === run.header.target)) return `the target ${run.header.target} is not available here`;
+  if (!catalogue.targets.some((t) => t.name === run.header.target))
+    return `the target ${run.header.target} is not available here`;
   if (store.isActive(plain)) return "the baseline is being measured";
   return "";
 }
@@ -96,13 +145,35 @@ export function panel(page, view) {
   const { catalogue, choice } = page, { active, measuring } = view;
   const inForce = choices.parameters(choice, catalogue, choice.method, form.clamp);
   return {
-    catalogue, choice, inForce, draw: form.render, estimate: page.estimate,
-    pace: pace.rate(choice, catalogue), paces: pace.options(pace.rate(choice, catalogue)),
+    catalogue,
+    choice,
+    inForce,
+    draw: form.render,
+    estimate: page.estimate,
+    pace: pace.rate(choice, catalogue),
+    paces: pace.options(pace.rate(choice, catalogue)),
     note: page.note || words.changeNote(summaries.changeMarks(view.rounds), active),
-    branch: choice.prompt_tokens ? (choice.origin ? branch.words(choice.origin, visible) : "prompt given as tokens") : "",
+    branch: choice.prompt_tokens
+      ? choice.origin
+        ? branch.words(choice.origin, visible)
+        : "prompt given as tokens"
+      : "",
     run: {
-      active: active || measuring !== null, paused: view.run?.state === "paused" && active, ready: true, measuring: measuring !== null, barred: catalogue.barred ?? {},
-      baseline: { label: measuring ? `Baseline ${measuring.tokens}` : page.wantPlain ? "Baseline next" : view.baselineReady ? "Baseline ✓" : "Baseline", off: measuring ? "the baseline is being measured" : "" },
+      active: active || measuring !== null,
+      paused: view.run?.state === "paused" && active,
+      ready: true,
+      measuring: measuring !== null,
+      barred: catalogue.barred ?? {},
+      baseline: {
+        label: measuring
+          ? `Baseline ${measuring.tokens}`
+          : page.wantPlain
+            ? "Baseline next"
+            : view.baselineReady
+              ? "Baseline ✓"
+              : "Baseline",
+        off: measuring ? "the baseline is being measured" : "",
+      },
     },
   };
 }

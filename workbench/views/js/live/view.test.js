@@ -8,16 +8,44 @@ import * as selection from "./selection.js";
 import * as store from "../shared/store.js";
 import { of, panel } from "./view.js";
 
-const read = (name) => JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
+const read = (name) =>
+  JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 const catalogue = {
-  targets: [{ name: "synthetic-target" }], drafters: [{ name: "d" }], methods: [{ name: "draft-model", params: [] }, { name: "autoregressive", params: [] }],
-  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 5 }], presets: [], baseline: "autoregressive", chosen: { target: "synthetic-target", drafter: "d", method: "draft-model", max_new_tokens: 9 },
+  targets: [{ name: "synthetic-target" }],
+  drafters: [{ name: "d" }],
+  methods: [
+    { name: "draft-model", params: [] },
+    { name: "autoregressive", params: [] },
+  ],
+  sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 5 }],
+  presets: [],
+  baseline: "autoregressive",
+  chosen: { target: "synthetic-target", drafter: "d", method: "draft-model", max_new_tokens: 9 },
 };
 
 function page(changes = {}) {
   return {
-    catalogue, choice: choice.first(catalogue), run: null, plain: null, plainKey: "", errors: [], notices: [], selection: selection.newSelection(), brush: null, ghosts: true,
-    threshold: 0, mode: "spine", playing: null, feeding: null, lost: 0, scroll: false, wantPlain: false, note: "", estimate: "", host: { decode: () => {} }, ...changes,
+    catalogue,
+    choice: choice.first(catalogue),
+    run: null,
+    plain: null,
+    plainKey: "",
+    errors: [],
+    notices: [],
+    selection: selection.newSelection(),
+    brush: null,
+    ghosts: true,
+    threshold: 0,
+    mode: "spine",
+    playing: null,
+    feeding: null,
+    lost: 0,
+    scroll: false,
+    wantPlain: false,
+    note: "",
+    estimate: "",
+    host: { decode: () => {} },
+    ...changes,
   };
 }
 
@@ -26,7 +54,10 @@ const live = (name, changes = {}) => Object.assign(store.fromTrace("c", read(nam
 test("a baseline counts only for the settings it was measured with", () => {
   const plain = live("plain");
   assert.equal(of(page({ run: live("chain") }), 0).noBaseline, "no baseline yet");
-  assert.equal(of(page({ run: live("chain"), plain, plainKey: "other" }), 0).noBaseline, "the baseline was for other settings");
+  assert.equal(
+    of(page({ run: live("chain"), plain, plainKey: "other" }), 0).noBaseline,
+    "the baseline was for other settings",
+  );
   const good = of(page({ run: live("chain"), plain, plainKey: "k" }), 0);
   assert.equal(good.noBaseline, "");
   assert.equal(good.plainRounds.length, 12);
@@ -34,8 +65,13 @@ test("a baseline counts only for the settings it was measured with", () => {
 
 test("a change of sampling in mid-run voids it; a recording has none", () => {
   const run = live("chain");
-  run.rounds = run.rounds.map((r, i) => (i === 4 ? { ...r, changes: [{ name: "temperature", before: 0.7, after: 0.2 }] } : r));
-  assert.match(of(page({ run, plain: live("plain"), plainKey: "k" }), 0).noBaseline, /^baseline void: temperature 0.70 → 0.20 @ round 5$/);
+  run.rounds = run.rounds.map((r, i) =>
+    i === 4 ? { ...r, changes: [{ name: "temperature", before: 0.7, after: 0.2 }] } : r,
+  );
+  assert.match(
+    of(page({ run, plain: live("plain"), plainKey: "k" }), 0).noBaseline,
+    /^baseline void: temperature 0.70 → 0.20 @ round 5$/,
+  );
   assert.match(of(page({ run: store.fromTrace("c", read("chain"), "recorded") }), 0).noBaseline, /recorded/);
 });
 
@@ -80,7 +116,8 @@ test("of a run that is held back, the newest round counts only when all of it ha
 test("a run that is held back has finished when its last tokens are shown; what broke it off is said at once", () => {
   const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
   const at = (now, changes = {}) => {
-    const changed = { ...run, ...changes }, { state, status } = of(page({ run: changed, arrival: { run: changed, n, at: 0 } }), now);
+    const changed = { ...run, ...changes },
+      { state, status } = of(page({ run: changed, arrival: { run: changed, n, at: 0 } }), now);
     return [state, status.split(" · ")[0], status.includes("shown at 4 tokens/s")];
   };
   assert.deepEqual(at(0.5 * whole), ["running", "running", true]);
@@ -100,16 +137,32 @@ test("one run beside one baseline is called one run, and stalled rounds are coun
   plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
   const both = (shown) => shown.stalls.size + shown.plainStalls.size, after = beside();
   assert.ok(after.plainStalls.size > 0);
-  assert.match(after.speed.label, new RegExp(`^one run, ${both(after)} rounds stalled$`), "those of the baseline count as well");
+  assert.match(
+    after.speed.label,
+    new RegExp(`^one run, ${both(after)} rounds stalled$`),
+    "those of the baseline count as well",
+  );
 });
 
 test("pairs of runs belong to the run they repeat", () => {
-  const run = live("chain"), at = { run, plain: live("plain"), plainKey: "k", catalogue: { ...catalogue, pairs: true } };
+  const run = live("chain"),
+    at = { run, plain: live("plain"), plainKey: "k", catalogue: { ...catalogue, pairs: true } };
   assert.equal(of(page(at), 0).pairs.button, "Measure more");
   assert.equal(of(page({ ...at, catalogue }), 0).pairs, null, "this backend does not measure them");
-  const known = { key: repeats.keyOf(run), before: [], ratios: [1.4, 1.41, 1.4, 1.42], channel: null, ended: "it is known to 5%", error: "" };
+  const known = {
+    key: repeats.keyOf(run),
+    before: [],
+    ratios: [1.4, 1.41, 1.4, 1.42],
+    channel: null,
+    ended: "it is known to 5%",
+    error: "",
+  };
   assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
-  assert.match(of(page({ ...at, plainKey: "other", pairs: known }), 0).speed.label, /no baseline/, "no verdict beside a baseline that does not count");
+  assert.match(
+    of(page({ ...at, plainKey: "other", pairs: known }), 0).speed.label,
+    /no baseline/,
+    "no verdict beside a baseline that does not count",
+  );
   const other = { ...run, header: { ...run.header, params: { depth: 9 } } };
   assert.match(of(page({ ...at, run: other, pairs: known }), 0).speed.label, /^one run/);
 });

@@ -10,9 +10,22 @@ import * as store from "../shared/store.js";
 import * as tables from "../shared/table.js";
 import * as traces from "./traces.js";
 
-const PARTS = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["accept", "--wb-corrected"], ["other", "--wb-overhead"]], NAMES = { draft: "draft", verify: "verify", accept: "overhead: accepting", other: "overhead: the rest" };
-const RANKS = [["rank 1", 1, 1, "--wb-accepted"], ["rank 2", 2, 2, "--wb-corrected"], ["rank 3 or later", 3, Infinity, "--wb-bonus"]];
-const LOST = [["beyond the recorded ranks", "beyond", "--wb-rejected"], ["ranking not recorded", "unknown", "--wb-pending"]];
+const PARTS = [
+    ["draft", "--wb-draft"],
+    ["verify", "--wb-verify"],
+    ["accept", "--wb-corrected"],
+    ["other", "--wb-overhead"],
+  ],
+  NAMES = { draft: "draft", verify: "verify", accept: "overhead: accepting", other: "overhead: the rest" };
+const RANKS = [
+  ["rank 1", 1, 1, "--wb-accepted"],
+  ["rank 2", 2, 2, "--wb-corrected"],
+  ["rank 3 or later", 3, Infinity, "--wb-bonus"],
+];
+const LOST = [
+  ["beyond the recorded ranks", "beyond", "--wb-rejected"],
+  ["ranking not recorded", "unknown", "--wb-pending"],
+];
 const two = (v) => (v === null || v === undefined ? "–" : v.toFixed(2)), share = (v) => `${Math.round(100 * v)} %`;
 
 /** Bars of the time budget: a round, and the plain steps that would have emitted the same tokens. Pure.
@@ -21,15 +34,18 @@ export function budgetBars(b) {
   const names = ["a round"], parts = Object.fromEntries(PARTS.map(([name]) => [name, [1e3 * b[`${name}_s`]]]));
   if (b.plain_s !== null) {
     names.push(`${b.tau.toFixed(2)} plain steps`);
-    const verify = 1e3 * b.tau * b.plain_verify_s, plain = { draft: 0, verify, accept: 0, other: 1e3 * b.tau * b.plain_s - verify };
+    const verify = 1e3 * b.tau * b.plain_verify_s,
+      plain = { draft: 0, verify, accept: 0, other: 1e3 * b.tau * b.plain_s - verify };
     for (const [name] of PARTS) parts[name].push(plain[name]);
   }
   return { names, parts, totals: names.map((_, i) => PARTS.reduce((sum, [name]) => sum + parts[name][i], 0)) };
 }
 
-/** How many tests at each depth a sibling of each rank would have passed. Pure. @returns {{name: any, colour: any, counts: number[]}[]} */
+/** How many tests at each depth a sibling of each rank would have passed. Pure. @returns {{name: any, colour: any,
+ *  counts: number[]}[]} */
 export function rankBars(rescues) {
-  const of = (entry, from, to) => Object.entries(entry.ranks).reduce((sum, [rank, n]) => sum + (rank >= from && rank <= to ? n : 0), 0);
+  const of = (entry, from, to) =>
+    Object.entries(entry.ranks).reduce((sum, [rank, n]) => sum + (rank >= from && rank <= to ? n : 0), 0);
   return [
     ...RANKS.map(([name, from, to, colour]) => ({ name, colour, counts: rescues.map((entry) => of(entry, from, to)) })),
     ...LOST.map(([name, key, colour]) => ({ name, colour, counts: rescues.map((entry) => entry[key]) })),
@@ -39,7 +55,9 @@ export function rankBars(rescues) {
 /** What the tree's width would have been worth, in a sentence. Pure. */
 export function widthWords(widths, rescues) {
   if (!widths.length) return "Nothing was drafted.";
-  const saved = rescues.reduce((sum, entry) => sum + (entry.ranks[2] ?? 0), 0), tests = rescues.reduce((sum, entry) => sum + entry.tested, 0), unknown = rescues.reduce((sum, entry) => sum + entry.unknown, 0);
+  const saved = rescues.reduce((sum, entry) => sum + (entry.ranks[2] ?? 0), 0),
+    tests = rescues.reduce((sum, entry) => sum + entry.tested, 0),
+    unknown = rescues.reduce((sum, entry) => sum + entry.unknown, 0);
   const taus = widths.map((w) => `${w.width} wide ${w.tau.toFixed(2)}`).join(", ");
   const lost = unknown ? `; ${unknown === 1 ? "one test, whose ranking was not recorded, counts" : `${unknown} tests, whose rankings were not recorded, count`} as lost` : "";
   return `Rank 2 held the target's token in ${saved} of ${tests} tests. τ of a tree, estimated from how often each depth passed where it was tested: ${taus}${lost}.`;
@@ -54,7 +72,13 @@ export async function open(page) {
   state.body.hidden = true;
   if (!run) return;
   const plain = page.view?.plainRounds ? [store.toTrace(page.plain)] : [];
-  const answer = await page.host.call("whatif", { trace: run, others: [...plain, ...state.others], pairs: page.view?.speed && repeats.measured(page.pairs, page.run) ? repeats.ratios(page.pairs) : [] }).catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
+  const answer = await page.host
+    .call("whatif", {
+      trace: run,
+      others: [...plain, ...state.others],
+      pairs: page.view?.speed && repeats.measured(page.pairs, page.run) ? repeats.ratios(page.pairs) : [],
+    })
+    .catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running." } }));
   if (answer.error) return void kit.write(state.status, `${answer.error.message} ${answer.error.remedy ?? ""}`);
   kit.write(state.status, "");
   state.body.hidden = false;
@@ -64,22 +88,73 @@ export async function open(page) {
 
 function build(page) {
   const parts = {};
-  const dialog = h("dialog", { className: "wb-keys wb-whatif" }), close = h("button", { type: "button", className: "wb-go" }, "Close");
-  const file = h("input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true }), add = h("button", { type: "button", className: "wb-tool" }, "compare with another run …");
+  const dialog = h("dialog", { className: "wb-keys wb-whatif" }),
+    close = h("button", { type: "button", className: "wb-go" }, "Close");
+  const file = h("input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true }),
+    add = h("button", { type: "button", className: "wb-tool" }, "compare with another run …");
   file.setAttribute("aria-label", "Trace file of another run");
-  const status = h("p", { className: "wb-summary" }), words = h("ul", { className: "wb-whywords" }), definitions = h("div", { className: "wb-table wb-whytable", tabIndex: 0 });
+  const status = h("p", { className: "wb-summary" }),
+    words = h("ul", { className: "wb-whywords" }),
+    definitions = h("div", { className: "wb-table wb-whytable", tabIndex: 0 });
   definitions.setAttribute("role", "region");
   definitions.setAttribute("aria-label", "Definitions of acceptance");
   const chart = (...given) => panel.chart(parts, ...given);
-  const combined = h("p", { className: "wb-summary" }), theory = h("p", { className: "wb-summary" }), widths = h("p", { className: "wb-summary" }), cut = h("p", { className: "wb-summary" });
-  const body = h("div", { className: "wb-whybody", hidden: true }, words,
-    h("div", { className: "wb-whytwo" }, chart("budget", "Time of a round", panel.legend(PARTS.map(([name]) => [`wb-why-${name}`, NAMES[name]])), "wb-plot"), chart("steps", "From the formula to the measured speed", null, "wb-plot")),
-    h("div", { className: "wb-whytwo" }, chart("lengths", "Other draft lengths", null, "wb-plot"), chart("ranks", "Would rank 2 have saved it?", null, "wb-plot")),
-    cut, widths, combined, theory, h("h3", {}, "Every definition of acceptance, from this one run"), definitions);
-  dialog.append(h("h3", {}, "Why this fast, and what if"), status, body, h("div", { className: "wb-buttons" }, add, close), file);
+  const combined = h("p", { className: "wb-summary" }),
+    theory = h("p", { className: "wb-summary" }),
+    widths = h("p", { className: "wb-summary" }),
+    cut = h("p", { className: "wb-summary" });
+  const body = h(
+    "div",
+    { className: "wb-whybody", hidden: true },
+    words,
+    h(
+      "div",
+      { className: "wb-whytwo" },
+      chart(
+        "budget",
+        "Time of a round",
+        panel.legend(PARTS.map(([name]) => [`wb-why-${name}`, NAMES[name]])),
+        "wb-plot",
+      ),
+      chart("steps", "From the formula to the measured speed", null, "wb-plot"),
+    ),
+    h(
+      "div",
+      { className: "wb-whytwo" },
+      chart("lengths", "Other draft lengths", null, "wb-plot"),
+      chart("ranks", "Would rank 2 have saved it?", null, "wb-plot"),
+    ),
+    cut,
+    widths,
+    combined,
+    theory,
+    h("h3", {}, "Every definition of acceptance, from this one run"),
+    definitions,
+  );
+  dialog.append(
+    h("h3", {}, "Why this fast, and what if"),
+    status,
+    body,
+    h("div", { className: "wb-buttons" }, add, close),
+    file,
+  );
   dialog.setAttribute("aria-label", "Why this fast, and what if");
   page.el.append(dialog);
-  const state = { page, dialog, parts, status, body, words, definitions, combined, theory, widths, cut, others: [], found: null };
+  const state = {
+    page,
+    dialog,
+    parts,
+    status,
+    body,
+    words,
+    definitions,
+    combined,
+    theory,
+    widths,
+    cut,
+    others: [],
+    found: null,
+  };
   close.addEventListener("click", () => dialog.close());
   add.addEventListener("click", () => file.click());
   file.addEventListener("change", async () => {
@@ -106,21 +181,51 @@ function draw(state) {
   drawSteps(state, found.budget);
   drawLengths(state, found.lengths);
   drawRanks(state, found);
-  kit.write(state.cut, found.lengths?.cut_short ? `${found.lengths.cut_short} rounds accepted their whole draft: a longer one might have given more there, which no figure here counts.${found.lengths.costs.fitted ? "" : " What another token costs the target could not be seen, since all passes had one size."}` : "");
+  kit.write(
+    state.cut,
+    found.lengths?.cut_short
+      ? `${found.lengths.cut_short} rounds accepted their whole draft: a longer one might have given more there, which no figure here counts.${found.lengths.costs.fitted ? "" : " What another token costs the target could not be seen, since all passes had one size."}`
+      : "",
+  );
   kit.write(state.widths, widthWords(found.widths, found.rescues));
-  kit.write(state.combined, found.combinations.map((c) => `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens both wrote alike. The better of both at every place, or both in one tree, gives ${two(c.tau)}: ${c.first} reaches further in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`).join(" "));
+  kit.write(
+    state.combined,
+    found.combinations
+      .map(
+        (c) =>
+          `${c.first} gives τ ${two(c.tau_first)} and ${c.second} ${two(c.tau_second)} on the ${c.tokens} tokens both wrote alike. The better of both at every place, or both in one tree, gives ${two(c.tau)}: ${c.first} reaches further in ${share(c.share_first)} of the rounds, ${c.second} in ${share(c.share_second)}.`,
+      )
+      .join(" "),
+  );
   kit.write(state.theory, theoryWords(found.theory));
   tables.render(state.definitions, {
     head: ["whose", "name", "formula", "counts", "value", "note", "read in"],
-    rows: found.definitions.map((d) => [d.user, d.name, d.formula, `${d.part} / ${d.whole}`, d.values.length ? d.values.map(two).join(" ") : two(d.value), d.note, d.source.replace(/^\w+:\/\//, "")]),
+    rows: found.definitions.map((d) => [
+      d.user,
+      d.name,
+      d.formula,
+      `${d.part} / ${d.whole}`,
+      d.values.length ? d.values.map(two).join(" ") : two(d.value),
+      d.note,
+      d.source.replace(/^\w+:\/\//, ""),
+    ]),
   });
 }
 
 /** τ by both laws, the best length, the bound for siblings, in words. Pure. */
 export function theoryWords(t) {
   if (t.rate === null) return "";
-  const best = t.best ? (t.best.depth ? ` By this run's mean costs ${t.best.depth} levels come out best: ${two(t.best.speedup)} times plain decoding.` : " By this run's mean costs no draft comes out ahead of plain decoding; one run decides nothing.") : "";
-  const bound = t.transport.map((b) => `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: ${share(b.accepted)} of ${b.places} places accepted one, no exact rule could exceed ${share(b.bound)}`).join("; ");
+  const best = t.best
+    ? t.best.depth
+      ? ` By this run's mean costs ${t.best.depth} levels come out best: ${two(t.best.speedup)} times plain decoding.`
+      : " By this run's mean costs no draft comes out ahead of plain decoding; one run decides nothing."
+    : "";
+  const bound = t.transport
+    .map(
+      (b) =>
+        `${b.siblings} sampled sibling${b.siblings > 1 ? "s" : ""}: ${share(b.accepted)} of ${b.places} places accepted one, no exact rule could exceed ${share(b.bound)}`,
+    )
+    .join("; ");
   return `Theory: τ is ${two(t.tau)}; from the acceptance at each position it is ${two(t.tau_by_position)}, and ${two(t.tau_iid)} if every draft were accepted alike with ${share(t.rate)}.${best}${bound ? ` Optimal transport, ${bound}.` : ""}`;
 }
 
@@ -130,46 +235,197 @@ function plot(state, name, summary, head, rows, make) {
   const { parts, found, page: { host } } = state, el = parts[`${name}Table`];
   kit.write(el.firstChild, summary);
   if (!el.hidden) tables.render(el, { head, rows });
-  plots.plot({ el: state.dialog, host, plotly: found.plotly }, parts[name], (css) => ({ label: summary, ...make(css) }));
+  plots.plot({ el: state.dialog, host, plotly: found.plotly }, parts[name], (css) => ({
+    label: summary,
+    ...make(css),
+  }));
 }
 
 const frame = (height, more = {}) => ({ height, margin: { l: 44, r: 10, t: 8, b: 36 }, showlegend: false, ...more });
 
 function drawBudget(state, b) {
-  const bars = budgetBars(b), said = bars.names.map((name, i) => `${name}: ${PARTS.map(([part]) => `${NAMES[part]} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, together ${bars.totals[i].toFixed(2)} ms`).join("; ");
-  plot(state, "budget", `${said}.`, ["", ...PARTS.map(([part]) => `${NAMES[part]} ms`), "all ms"], bars.names.map((name, i) => [name, ...PARTS.map(([part]) => bars.parts[part][i].toFixed(2)), bars.totals[i].toFixed(2)]), (css) => ({
-    data: PARTS.map(([part, colour]) => ({ type: "bar", orientation: "h", name: NAMES[part], y: [...bars.names].reverse(), x: [...bars.parts[part]].reverse(), marker: { color: css(colour) }, hovertemplate: `%{y}: ${NAMES[part]} %{x:.2f} ms<extra></extra>` })),
-    layout: frame(150, { barmode: "stack", bargap: 0.4, margin: { l: 4, r: 10, t: 4, b: 36 }, xaxis: { title: { text: "ms", font: { size: 12 } }, fixedrange: true, gridcolor: css("--wb-hair") }, yaxis: { automargin: true, fixedrange: true } }),
-  }));
+  const bars = budgetBars(b),
+    said = bars.names
+      .map(
+        (name, i) =>
+          `${name}: ${PARTS.map(([part]) => `${NAMES[part]} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, together ${bars.totals[i].toFixed(2)} ms`,
+      )
+      .join("; ");
+  plot(
+    state,
+    "budget",
+    `${said}.`,
+    ["", ...PARTS.map(([part]) => `${NAMES[part]} ms`), "all ms"],
+    bars.names.map((name, i) => [
+      name,
+      ...PARTS.map(([part]) => bars.parts[part][i].toFixed(2)),
+      bars.totals[i].toFixed(2),
+    ]),
+    (css) => ({
+      data: PARTS.map(([part, colour]) => ({
+        type: "bar",
+        orientation: "h",
+        name: NAMES[part],
+        y: [...bars.names].reverse(),
+        x: [...bars.parts[part]].reverse(),
+        marker: { color: css(colour) },
+        hovertemplate: `%{y}: ${NAMES[part]} %{x:.2f} ms<extra></extra>`,
+      })),
+      layout: frame(150, {
+        barmode: "stack",
+        bargap: 0.4,
+        margin: { l: 4, r: 10, t: 4, b: 36 },
+        xaxis: { title: { text: "ms", font: { size: 12 } }, fixedrange: true, gridcolor: css("--wb-hair") },
+        yaxis: { automargin: true, fixedrange: true },
+      }),
+    }),
+  );
 }
 
 function drawSteps(state, b) {
   state.parts.stepsCard.hidden = !b.steps.length;
   const said = b.steps.map((s) => `${s.what}: ${two(s.speedup)}`).join("; ");
-  plot(state, "steps", `${said} times plain decoding.`, ["what counts", "× plain"], b.steps.map((s) => [s.what, two(s.speedup)]), (css) => ({
-    data: [{ type: "bar", x: b.steps.map((_, i) => ["formula", "measured τ", "verification", "overhead"][i]), y: b.steps.map((s) => s.speedup), text: b.steps.map((s) => `${two(s.speedup)}×`), textposition: "outside", cliponaxis: false, customdata: b.steps.map((s) => plain(s.what)), marker: { color: b.steps.map((_, i) => css(i === b.steps.length - 1 ? "--wb-accepted" : "--wb-overhead")) }, hovertemplate: "%{customdata}: %{y:.2f}×<extra></extra>" }],
-    layout: frame(150, { bargap: 0.45, margin: { l: 34, r: 10, t: 18, b: 24 }, xaxis: { fixedrange: true }, yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-hair"), ticksuffix: "×" }, shapes: [{ type: "line", x0: -0.5, x1: b.steps.length - 0.5, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.2, dash: "dot" } }] }),
-  }));
+  plot(
+    state,
+    "steps",
+    `${said} times plain decoding.`,
+    ["what counts", "× plain"],
+    b.steps.map((s) => [s.what, two(s.speedup)]),
+    (css) => ({
+      data: [
+        {
+          type: "bar",
+          x: b.steps.map((_, i) => ["formula", "measured τ", "verification", "overhead"][i]),
+          y: b.steps.map((s) => s.speedup),
+          text: b.steps.map((s) => `${two(s.speedup)}×`),
+          textposition: "outside",
+          cliponaxis: false,
+          customdata: b.steps.map((s) => plain(s.what)),
+          marker: { color: b.steps.map((_, i) => css(i === b.steps.length - 1 ? "--wb-accepted" : "--wb-overhead")) },
+          hovertemplate: "%{customdata}: %{y:.2f}×<extra></extra>",
+        },
+      ],
+      layout: frame(150, {
+        bargap: 0.45,
+        margin: { l: 34, r: 10, t: 18, b: 24 },
+        xaxis: { fixedrange: true },
+        yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-hair"), ticksuffix: "×" },
+        shapes: [
+          {
+            type: "line",
+            x0: -0.5,
+            x1: b.steps.length - 0.5,
+            y0: 1,
+            y1: 1,
+            line: { color: css("--wb-mute"), width: 1.2, dash: "dot" },
+          },
+        ],
+      }),
+    }),
+  );
 }
 
 function drawLengths(state, lengths) {
-  if (!lengths) return plot(state, "lengths", "Nothing was drafted.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
-  const { fixed, oracle, recorded } = lengths, said = `Tokens per second by the longest draft allowed: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; exactly what is accepted: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
-  const rows = [...fixed, oracle, recorded].map((a) => [a.name, two(a.tau), a.tokens_per_second.toFixed(1), two(a.relative)]);
+  if (!lengths)
+    return plot(state, "lengths", "Nothing was drafted.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
+  const { fixed, oracle, recorded } = lengths,
+    said = `Tokens per second by the longest draft allowed: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; exactly what is accepted: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
+  const rows = [...fixed, oracle, recorded].map((a) => [
+    a.name,
+    two(a.tau),
+    a.tokens_per_second.toFixed(1),
+    two(a.relative),
+  ]);
   plot(state, "lengths", said, ["draft", "τ", "tokens/s, modelled", "× as recorded"], rows, (css) => ({
-    data: [{ type: "scatter", mode: "lines+markers", x: fixed.map((a) => a.depth), y: fixed.map((a) => a.tokens_per_second), line: { color: css("--wb-accepted"), width: 2 }, marker: { size: 8 }, customdata: fixed.map((a) => two(a.tau)), hovertemplate: "at most %{x}: %{y:.0f} tokens/s, τ %{customdata}<extra></extra>" }],
+    data: [
+      {
+        type: "scatter",
+        mode: "lines+markers",
+        x: fixed.map((a) => a.depth),
+        y: fixed.map((a) => a.tokens_per_second),
+        line: { color: css("--wb-accepted"), width: 2 },
+        marker: { size: 8 },
+        customdata: fixed.map((a) => two(a.tau)),
+        hovertemplate: "at most %{x}: %{y:.0f} tokens/s, τ %{customdata}<extra></extra>",
+      },
+    ],
     layout: frame(190, {
-      margin: { l: 44, r: 10, t: 16, b: 38 }, xaxis: { title: { text: "longest draft", font: { size: 12 } }, fixedrange: true, dtick: fixed.length > 12 ? undefined : 1, gridcolor: css("--wb-hair") }, yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-hair"), range: [0, 1.15 * Math.max(oracle.tokens_per_second, ...fixed.map((a) => a.tokens_per_second))] },
-      shapes: [[oracle, "dash"], [recorded, "dot"]].map(([a, dash]) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: a.tokens_per_second, y1: a.tokens_per_second, line: { color: css("--wb-mute"), width: 1.3, dash } })),
-      annotations: [[oracle, "exactly what is accepted", "bottom"], [recorded, "as recorded", "top"]].map(([a, text, yanchor]) => ({ xref: "paper", x: 0.01, xanchor: "left", y: a.tokens_per_second, yanchor, text, showarrow: false, font: { size: 11.5 } })),
+      margin: { l: 44, r: 10, t: 16, b: 38 },
+      xaxis: {
+        title: { text: "longest draft", font: { size: 12 } },
+        fixedrange: true,
+        dtick: fixed.length > 12 ? undefined : 1,
+        gridcolor: css("--wb-hair"),
+      },
+      yaxis: {
+        rangemode: "tozero",
+        fixedrange: true,
+        gridcolor: css("--wb-hair"),
+        range: [0, 1.15 * Math.max(oracle.tokens_per_second, ...fixed.map((a) => a.tokens_per_second))],
+      },
+      shapes: [
+        [oracle, "dash"],
+        [recorded, "dot"],
+      ].map(([a, dash]) => ({
+        type: "line",
+        xref: "paper",
+        x0: 0,
+        x1: 1,
+        y0: a.tokens_per_second,
+        y1: a.tokens_per_second,
+        line: { color: css("--wb-mute"), width: 1.3, dash },
+      })),
+      annotations: [
+        [oracle, "exactly what is accepted", "bottom"],
+        [recorded, "as recorded", "top"],
+      ].map(([a, text, yanchor]) => ({
+        xref: "paper",
+        x: 0.01,
+        xanchor: "left",
+        y: a.tokens_per_second,
+        yanchor,
+        text,
+        showarrow: false,
+        font: { size: 11.5 },
+      })),
     }),
   }));
 }
 
 function drawRanks(state, { rescues, widths }) {
   const bars = rankBars(rescues), depths = rescues.map((entry) => entry.depth);
-  plot(state, "ranks", widthWords(widths, rescues), ["depth", "tested", ...bars.map((bar) => bar.name)], rescues.map((entry, i) => [entry.depth, entry.tested, ...bars.map((bar) => bar.counts[i])]), (css) => ({
-    data: bars.map((bar, i) => ({ type: "bar", name: bar.name, x: depths, y: bar.counts, marker: { color: css(bar.colour), pattern: { shape: ["", "/", "x", "\\", "."][i % 5], fillmode: "overlay", fgcolor: css("--wb-bg"), size: 6, solidity: 0.25 } }, hovertemplate: `depth %{x}: ${bar.name} %{y}<extra></extra>` })),
-    layout: frame(190, { barmode: "stack", showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 11.5 } }, margin: { l: 34, r: 10, t: 40, b: 38 }, xaxis: { title: { text: "depth", font: { size: 12 } }, dtick: 1, fixedrange: true }, yaxis: { fixedrange: true, gridcolor: css("--wb-hair") } }),
-  }));
+  plot(
+    state,
+    "ranks",
+    widthWords(widths, rescues),
+    ["depth", "tested", ...bars.map((bar) => bar.name)],
+    rescues.map((entry, i) => [entry.depth, entry.tested, ...bars.map((bar) => bar.counts[i])]),
+    (css) => ({
+      data: bars.map((bar, i) => ({
+        type: "bar",
+        name: bar.name,
+        x: depths,
+        y: bar.counts,
+        marker: {
+          color: css(bar.colour),
+          pattern: {
+            shape: ["", "/", "x", "\\", "."][i % 5],
+            fillmode: "overlay",
+            fgcolor: css("--wb-bg"),
+            size: 6,
+            solidity: 0.25,
+          },
+        },
+        hovertemplate: `depth %{x}: ${bar.name} %{y}<extra></extra>`,
+      })),
+      layout: frame(190, {
+        barmode: "stack",
+        showlegend: true,
+        legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 11.5 } },
+        margin: { l: 34, r: 10, t: 40, b: 38 },
+        xaxis: { title: { text: "depth", font: { size: 12 } }, dtick: 1, fixedrange: true },
+        yaxis: { fixedrange: true, gridcolor: css("--wb-hair") },
+      }),
+    }),
+  );
 }

@@ -2,7 +2,15 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { budgetBars, rankBars, theoryWords, widthWords } from "./whatif.js";
 
-const budget = { tau: 2, draft_s: 0.002, verify_s: 0.01, accept_s: 0.0005, other_s: 0.0015, plain_s: 0.008, plain_verify_s: 0.007 };
+const budget = {
+  tau: 2,
+  draft_s: 0.002,
+  verify_s: 0.01,
+  accept_s: 0.0005,
+  other_s: 0.0015,
+  plain_s: 0.008,
+  plain_verify_s: 0.007,
+};
 
 test("the budget's bars add up to the round and to the plain steps for the same tokens", () => {
   const bars = budgetBars(budget);
@@ -13,18 +21,43 @@ test("the budget's bars add up to the round and to the plain steps for the same 
   assert.deepEqual(budgetBars({ ...budget, plain_s: null }).names, ["a round"]);
 });
 
-const rescues = [{ depth: 1, tested: 6, ranks: { 1: 3, 2: 1, 5: 1 }, beyond: 1, unknown: 0 }, { depth: 2, tested: 3, ranks: { 1: 1 }, beyond: 0, unknown: 2 }];
+const rescues = [
+  { depth: 1, tested: 6, ranks: { 1: 3, 2: 1, 5: 1 }, beyond: 1, unknown: 0 },
+  { depth: 2, tested: 3, ranks: { 1: 1 }, beyond: 0, unknown: 2 },
+];
 
 test("ranks are counted by depth, and kinds that never occur are left out", () => {
   const bars = rankBars(rescues);
-  assert.deepEqual(bars.map((b) => [b.name, b.counts]), [["rank 1", [3, 1]], ["rank 2", [1, 0]], ["rank 3 or later", [1, 0]], ["beyond the recorded ranks", [1, 0]], ["ranking not recorded", [0, 2]]]);
+  assert.deepEqual(
+    bars.map((b) => [b.name, b.counts]),
+    [
+      ["rank 1", [3, 1]],
+      ["rank 2", [1, 0]],
+      ["rank 3 or later", [1, 0]],
+      ["beyond the recorded ranks", [1, 0]],
+      ["ranking not recorded", [0, 2]],
+    ],
+  );
   assert.equal(rankBars([{ ranks: { 1: 2 }, beyond: 0, unknown: 0 }]).length, 1);
 });
 
 test("the width in a sentence says what is not known", () => {
-  assert.equal(widthWords([{ width: 1, tau: 1.5 }, { width: 2, tau: 1.75 }], rescues), "Rank 2 held the target's token in 1 of 9 tests. τ of a tree, estimated from how often each depth passed where it was tested: 1 wide 1.50, 2 wide 1.75; 2 tests, whose rankings were not recorded, count as lost.");
-  const one = [{ depth: 1, tested: 4, ranks: { 1: 3 }, beyond: 0, unknown: 1 }], none = [{ depth: 1, tested: 3, ranks: { 1: 3 }, beyond: 0, unknown: 0 }];
-  assert.match(widthWords([{ width: 1, tau: 1.75 }], one), /1 wide 1\.75; one test, whose ranking was not recorded, counts as lost\.$/);
+  assert.equal(
+    widthWords(
+      [
+        { width: 1, tau: 1.5 },
+        { width: 2, tau: 1.75 },
+      ],
+      rescues,
+    ),
+    "Rank 2 held the target's token in 1 of 9 tests. τ of a tree, estimated from how often each depth passed where it was tested: 1 wide 1.50, 2 wide 1.75; 2 tests, whose rankings were not recorded, count as lost.",
+  );
+  const one = [{ depth: 1, tested: 4, ranks: { 1: 3 }, beyond: 0, unknown: 1 }],
+    none = [{ depth: 1, tested: 3, ranks: { 1: 3 }, beyond: 0, unknown: 0 }];
+  assert.match(
+    widthWords([{ width: 1, tau: 1.75 }], one),
+    /1 wide 1\.75; one test, whose ranking was not recorded, counts as lost\.$/,
+  );
   assert.match(widthWords([{ width: 1, tau: 2 }], none), /1 wide 2\.00\.$/);
   assert.equal(widthWords([], []), "Nothing was drafted.");
 });
@@ -33,6 +66,10 @@ test("theory in words: best length and bound only where they are known", () => {
   const t = { rate: 0.5, tau: 1.9, tau_by_position: 1.9, tau_iid: 1.8, best: null, transport: [] };
   assert.ok(!theoryWords(t).includes("best"));
   assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 levels come out best: 1.40 times"));
-  assert.ok(theoryWords({ ...t, transport: [{ siblings: 2, places: 9, accepted: 0.5, bound: 0.7 }] }).includes("2 sampled siblings: 50 % of 9 places accepted one, no exact rule could exceed 70 %"));
+  assert.ok(
+    theoryWords({ ...t, transport: [{ siblings: 2, places: 9, accepted: 0.5, bound: 0.7 }] }).includes(
+      "2 sampled siblings: 50 % of 9 places accepted one, no exact rule could exceed 70 %",
+    ),
+  );
   assert.equal(theoryWords({ rate: null }), "");
 });

@@ -1,23 +1,38 @@
 /** Sentences of the Live view: what state it is in, what went wrong, what a screen reader hears. No DOM. */
 
 /** One line about where the run is.
- *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost?: number, slow?: string, over?: boolean, paced?: (...known: any) => string}} page
- *    `lost`: seconds without an answer, 0 when all is well; `slow`: at what speed a recording is played; `paced`: what a run
- *    that is held back says, unless it is `over` */
+ *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost?: number, slow?: string,
+ *    over?: boolean, paced?: (...known: any) => string}} page `lost`: seconds without an answer, 0 when all is well;
+ *    `slow`: at what speed a recording is played; `paced`: what a run that is held back says, unless it is `over` */
 export function status({ run, figures, pinned, measuring, lost = 0, slow = "", over = false, paced = () => "" }) {
   if (lost) return `reconnecting: no answer for ${Math.round(lost)} s`;
   if (measuring) return `measuring the baseline: ${measuring.tokens} of ${measuring.of} tokens`;
   if (!run) return "";
   const of = run.header?.max_new_tokens ? ` of ${run.header.max_new_tokens}` : "";
   const tail = `${run.pace && !over ? ` · ${paced(run.pace)}` : ""}${pinned ? " · pinned" : ""}`;
-  const say = { finished: ended(run), cancelled: run.footer ? ended(run) : "stopped by you", error: "ended by an error", starting: "starting", queued: place(run.queue), loading: "loading the models", prefill: "reading the prompt" };
+  const say = {
+    finished: ended(run),
+    cancelled: run.footer ? ended(run) : "stopped by you",
+    error: "ended by an error",
+    starting: "starting",
+    queued: place(run.queue),
+    loading: "loading the models",
+    prefill: "reading the prompt",
+  };
   const counted = figures.tokens ? `${figures.tokens}${of} tokens` : "";
   return [slow ? `played at ${slow}` : (say[run.state] ?? run.state), counted].filter(Boolean).join(" · ") + tail;
 }
 
 const REASONS = {
-  eos: "finished: end of text", length: "finished: max tokens reached", "stop-string": "finished: stop string", "stop-token": "finished: stop token", cancelled: "stopped by you",
-  error: "ended by an error", limit: "stopped by a limit of this server", lease: "stopped: the page that followed it was closed", memory: "stopped: its trace filled the memory",
+  eos: "finished: end of text",
+  length: "finished: max tokens reached",
+  "stop-string": "finished: stop string",
+  "stop-token": "finished: stop token",
+  cancelled: "stopped by you",
+  error: "ended by an error",
+  limit: "stopped by a limit of this server",
+  lease: "stopped: the page that followed it was closed",
+  memory: "stopped: its trace filled the memory",
 };
 
 function ended(run) {
@@ -34,11 +49,19 @@ export function waiting(run, ready = true) {
   if (!ready) return "The backend is starting …";
   if (!run) return "Press Run: the text appears here, one group for each round of draft and verify.";
   const words = {
-    starting: "Asking the backend …", queued: run.queue ? `Queued: number ${run.queue.position} of ${run.queue.of} in line.` : "Queued: another run holds the engine.",
-    loading: run.loading ? loading(run.loading) : "Loading the models …", prefill: "The target reads the prompt …", paused: "Paused before the first round: press Step.",
-    error: "No tokens: see the message above.", cancelled: "Stopped before the first round.",
+    starting: "Asking the backend …",
+    queued: run.queue
+      ? `Queued: number ${run.queue.position} of ${run.queue.of} in line.`
+      : "Queued: another run holds the engine.",
+    loading: run.loading ? loading(run.loading) : "Loading the models …",
+    prefill: "The target reads the prompt …",
+    paused: "Paused before the first round: press Step.",
+    error: "No tokens: see the message above.",
+    cancelled: "Stopped before the first round.",
   };
-  return [words[run.state] ?? "Waiting for the first round …", run.loading ? "" : run.message].filter(Boolean).join(" ");
+  return [words[run.state] ?? "Waiting for the first round …", run.loading ? "" : run.message]
+    .filter(Boolean)
+    .join(" ");
 }
 
 function loading({ stage, done, total }) {
@@ -48,7 +71,9 @@ function loading({ stage, done, total }) {
 
 /** How far a wait has come, for a bar; null when nobody can say. @returns {{done: number, total: number|null}|null} */
 export function progress(run) {
-  return run && run.state === "loading" && run.loading ? { done: run.loading.done, total: run.loading.total || null } : null;
+  return run && run.state === "loading" && run.loading
+    ? { done: run.loading.done, total: run.loading.total || null }
+    : null;
 }
 
 const INACTIVE = /^Speculation is inactive/;
@@ -58,11 +83,13 @@ export function alerts(errors, run, rounds) {
   const out = errors.map((e) => ({ kind: "error", message: e.message, remedy: e.remedy ?? "" }));
   if (run?.error) out.push({ kind: "error", message: run.error.message, remedy: run.error.remedy ?? "" });
   else if (run?.footer?.error) out.push({ kind: "error", message: run.footer.error, remedy: "" });
-  else if (run?.state === "error") out.push({ kind: "error", message: run.message || "The run ended with an error.", remedy: "" });
+  else if (run?.state === "error")
+    out.push({ kind: "error", message: run.message || "The run ended with an error.", remedy: "" });
   const at = new Map();
   for (const message of [...(run?.warnings ?? []), ...(run?.footer?.warnings ?? [])]) at.set(message, []);
   for (const r of rounds) for (const note of r.notes) at.set(note, [...(at.get(note) ?? []), r.index + 1]);
-  for (const [message, where] of at) out.push({ kind: INACTIVE.test(message) ? "error" : "warning", message, remedy: "", rounds: where });
+  for (const [message, where] of at)
+    out.push({ kind: INACTIVE.test(message) ? "error" : "warning", message, remedy: "", rounds: where });
   return grouped(out);
 }
 
@@ -75,7 +102,13 @@ export function grouped(list) {
   const groups = new Map();
   for (const { kind, message, remedy, rounds = [], times = Math.max(1, rounds.length) } of list) {
     const key = `${kind} ${message.replace(/\d+([.,]\d+)*/g, "#")}`, known = groups.get(key);
-    groups.set(key, { kind, message, remedy: remedy || (known?.remedy ?? ""), times: times + (known?.times ?? 0), rounds: [...(known?.rounds ?? []), ...rounds].sort((a, b) => a - b) });
+    groups.set(key, {
+      kind,
+      message,
+      remedy: remedy || (known?.remedy ?? ""),
+      times: times + (known?.times ?? 0),
+      rounds: [...(known?.rounds ?? []), ...rounds].sort((a, b) => a - b),
+    });
   }
   return [...groups.values()];
 }
@@ -94,7 +127,8 @@ const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };
 export function badge(run, device) {
   if (!run?.header) return [FROM[run?.from ?? "live"], device].filter(Boolean).join(" · ");
   const { target, method, device: made, dtype, hardware } = run.header;
-  const on = run.from === "live" && device ? device : [made?.toUpperCase(), dtype, hardware].filter(Boolean).join(" · ");
+  const on =
+    run.from === "live" && device ? device : [made?.toUpperCase(), dtype, hardware].filter(Boolean).join(" · ");
   return [FROM[run.from], run.from === "live" ? "" : method, target, on].filter(Boolean).join(" · ");
 }
 
@@ -107,6 +141,9 @@ export function changeNote(marks, active) {
 
 /** A summary for the live region. */
 export function heard(figures, over) {
-  const rate = figures.acceptance_rate === null ? "" : `, ${Math.round(100 * figures.acceptance_rate)} per cent of tested drafts accepted`;
+  const rate =
+    figures.acceptance_rate === null
+      ? ""
+      : `, ${Math.round(100 * figures.acceptance_rate)} per cent of tested drafts accepted`;
   return `${over ? "Ended. " : ""}${figures.tokens} tokens in ${figures.rounds} rounds${rate}`;
 }

@@ -12,32 +12,57 @@ test("an error of the request, of the run and of its end are all said, with reme
 });
 
 test("a note that repeats is said once, with the number of rounds", () => {
-  const rounds = [{ index: 0, notes: ["nothing to propose"] }, { index: 3, notes: ["nothing to propose"] }], [said, ...others] = alerts([], null, rounds);
-  assert.deepEqual([said.kind, said.message, said.times, where(said.rounds), others], ["warning", "nothing to propose", 2, "(rounds 1, 4)", []]);
+  const rounds = [
+      { index: 0, notes: ["nothing to propose"] },
+      { index: 3, notes: ["nothing to propose"] },
+    ],
+    [said, ...others] = alerts([], null, rounds);
+  assert.deepEqual(
+    [said.kind, said.message, said.times, where(said.rounds), others],
+    ["warning", "nothing to propose", 2, "(rounds 1, 4)", []],
+  );
 });
 
 test("six warnings that differ in their numbers are one, counted, with their rounds", () => {
-  const say = (n) => `Almost nothing is accepted: ${n} of ${20 + n} tested tokens in 10 rounds.`, rounds = [0, 1, 2, 3, 4, 5].map((n) => ({ index: 10 * n + 9, notes: [say(n)] }));
+  const say = (n) => `Almost nothing is accepted: ${n} of ${20 + n} tested tokens in 10 rounds.`,
+    rounds = [0, 1, 2, 3, 4, 5].map((n) => ({ index: 10 * n + 9, notes: [say(n)] }));
   const said = alerts([], { warnings: rounds.map((r) => r.notes[0]) }, rounds);
   assert.equal(said.length, 1);
-  assert.deepEqual([said[0].times, said[0].message, where(said[0].rounds)], [6, say(5), "(rounds 10, 20, 30, 40, 50, 60)"]);
+  assert.deepEqual(
+    [said[0].times, said[0].message, where(said[0].rounds)],
+    [6, say(5), "(rounds 10, 20, 30, 40, 50, 60)"],
+  );
   assert.equal(where([1, 2, 3, 4, 5, 6, 7, 8]), "(rounds 1, 2, 3, 4, 5, 6 and 2 more)");
 });
 
 test("two drafters' warnings stay two, an error stays beside a warning, and what was grouped is not counted twice", () => {
-  const list = [{ kind: "warning", message: "A: 3 missing", remedy: "" }, { kind: "warning", message: "B: 4 missing", remedy: "" }, { kind: "error", message: "A: 3 missing", remedy: "look" }];
-  assert.deepEqual(grouped(list).map((a) => a.times), [1, 1, 1]);
-  assert.deepEqual(grouped(grouped([...list, ...list])).map((a) => a.times), [2, 2, 2]);
+  const list = [
+    { kind: "warning", message: "A: 3 missing", remedy: "" },
+    { kind: "warning", message: "B: 4 missing", remedy: "" },
+    { kind: "error", message: "A: 3 missing", remedy: "look" },
+  ];
+  assert.deepEqual(
+    grouped(list).map((a) => a.times),
+    [1, 1, 1],
+  );
+  assert.deepEqual(
+    grouped(grouped([...list, ...list])).map((a) => a.times),
+    [2, 2, 2],
+  );
 });
 
 test("the status names state, tokens and pin", () => {
   const run = { state: "running", header: { max_new_tokens: 9 } };
   assert.equal(status({ run, figures, pinned: true, measuring: null }), "running · 5 of 9 tokens · pinned");
-  assert.match(status({ run: { state: "finished", footer: { reason: "eos" } }, figures, pinned: false, measuring: null }), /end of text/);
+  assert.match(
+    status({ run: { state: "finished", footer: { reason: "eos" } }, figures, pinned: false, measuring: null }),
+    /end of text/,
+  );
 });
 
 test("every state before the first round has words", () => {
-  for (const state of ["starting", "queued", "loading", "prefill", "paused", "error", "cancelled"]) assert.ok(waiting({ state, message: "" }).length > 5);
+  for (const state of ["starting", "queued", "loading", "prefill", "paused", "error", "cancelled"])
+    assert.ok(waiting({ state, message: "" }).length > 5);
   assert.match(waiting(null), /Press Run/);
   assert.match(waiting(null, false), /starting/);
 });
@@ -66,17 +91,22 @@ test("a queue has a position, a download its bytes, a lost backend its seconds",
   assert.match(waiting(run), /^Downloading x: 12\.3 of 26\.0 MB/);
   assert.deepEqual(progress(run), { done: 12.3e6, total: 26e6 });
   assert.equal(progress({ state: "running" }), null);
-  assert.match(status({ run: null, figures, pinned: false, measuring: null, lost: 4.2 }), /reconnecting: no answer for 4 s/);
+  assert.match(
+    status({ run: null, figures, pinned: false, measuring: null, lost: 4.2 }),
+    /reconnecting: no answer for 4 s/,
+  );
 });
 
 test("an end that is not known by name is said as it is; a trace without end is truncated", () => {
-  const at = (footer) => status({ run: { state: "finished", header: null, footer }, figures, pinned: false, measuring: null });
+  const at = (footer) =>
+    status({ run: { state: "finished", header: null, footer }, figures, pinned: false, measuring: null });
   assert.match(at({ reason: "quota" }), /^stopped: quota/);
   assert.match(at(null), /^truncated/);
 });
 
 test("a run that was freed because its page was gone was not stopped by you", () => {
-  const said = (reason) => status({ run: { state: "cancelled", footer: { reason } }, figures, pinned: false, measuring: null });
+  const said = (reason) =>
+    status({ run: { state: "cancelled", footer: { reason } }, figures, pinned: false, measuring: null });
   assert.match(said("cancelled"), /^stopped by you/);
   for (const reason of ["lease", "limit", "memory"]) assert.doesNotMatch(said(reason), /by you/);
   assert.match(said("lease"), /^stopped: the page that followed it was closed/);

@@ -10,8 +10,11 @@ export function mount(root, { model, on }) {
   const key = panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name]));
   const note = kit.h("em");
   root.classList.add("is-embedded");
-  root.append(kit.h("section", { className: "wb-card" }, kit.h("h3", {}, kit.h("span", {}, "Wall clock"), key, note), box));
-  const draw = () => clock.render(box, { traces: model.get("_given").traces, selection: model.get("selection") ?? {}, note });
+  root.append(
+    kit.h("section", { className: "wb-card" }, kit.h("h3", {}, kit.h("span", {}, "Wall clock"), key, note), box),
+  );
+  const draw = () =>
+    clock.render(box, { traces: model.get("_given").traces, selection: model.get("selection") ?? {}, note });
   const pick = (selection) => {
     model.set("selection", selection);
     model.save_changes();
@@ -35,7 +38,9 @@ export function mount(root, { model, on }) {
 /** Where a key leads. Pure. @returns {object|null} null: nowhere */
 export function step({ trace = 0, round = 0 }, key, traces) {
   if (key === "Escape") return {};
-  const [along, across] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key] ?? [0, 0];
+  const [along, across] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key] ?? [
+    0, 0,
+  ];
   if (!along && !across) return null;
   const lane = Math.max(0, Math.min(traces.length - 1, trace + across));
   return { trace: lane, round: Math.max(0, Math.min(traces[lane].rounds.length - 1, round + along)) };

@@ -11,7 +11,15 @@ const TELL_MS = 120;
  *  @param {object[]} methods  @param {object[]} sampling  descriptions from the registry */
 export function switched(methods, sampling, name, held) {
   const own = methods.find((x) => x.name === name)?.params ?? [];
-  return { method: name, ...Object.fromEntries([...own, ...sampling].map((p) => [p.name, sampling.includes(p) && held[p.name] !== undefined ? held[p.name] : p.default])) };
+  return {
+    method: name,
+    ...Object.fromEntries(
+      [...own, ...sampling].map((p) => [
+        p.name,
+        sampling.includes(p) && held[p.name] !== undefined ? held[p.name] : p.default,
+      ]),
+    ),
+  };
 }
 
 /** Draw a widget's panel into `root`. */
@@ -19,7 +27,9 @@ export function mount(root, { model, on, ends }) {
   const methods = model.get("_methods"), sampling = model.get("_sampling");
   const uid = Math.random().toString(36).slice(2, 7), method = h("select", { id: `${uid}-method` });
   const promise = h("small", { className: "wb-promise" }), teaches = h("p", { className: "wb-teaches" });
-  const own = h("div", { className: "wb-form" }), first = h("div", { className: "wb-form" }), rest = h("div", { className: "wb-form" });
+  const own = h("div", { className: "wb-form" }),
+    first = h("div", { className: "wb-form" }),
+    rest = h("div", { className: "wb-form" });
   const note = h("p", { className: "wb-note is-empty" });
   note.setAttribute("role", "status");
   root.append(h("div", { className: "wb-side wb-paramside" },
@@ -35,7 +45,8 @@ export function mount(root, { model, on, ends }) {
     }, TELL_MS);
   };
   const draw = () => {
-    const known = methods.find((x) => x.name === held.method), data = (params) => ({ params, values: held, inForce: held });
+    const known = methods.find((x) => x.name === held.method),
+      data = (params) => ({ params, values: held, inForce: held });
     controls.select(method, controls.options(methods), held.method);
     controls.badge(promise, controls.promised(known, held));
     kit.write(teaches, known?.teaches ?? "");

@@ -8,5 +8,6 @@ import * as widget from "./widget.js";
 /** Draw a widget into `el`. @param {any} el  @param {{model: object, shared: object}} given */
 export const mount = (el, given) => widget.mount(el, { ...given, vision });
 
-/** Play a run that is a file, with its pictures where it has any. @param {any} el  @param {{sources: object, trace: any, definitions: object}} given */
+/** Play a run that is a file, with its pictures where it has any. @param {any} el  @param {{sources: object, trace:
+ *  any, definitions: object}} given */
 export const play = (el, given) => (given.trace.header?.pictures?.length ? visionreplay : livereplay).play(el, given);

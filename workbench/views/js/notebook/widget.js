@@ -15,8 +15,8 @@ const ALONE = { tokens: "tokens", tree: "tree", curves: "curves", clock: "clock"
 /** What a kernel is not asked for: the stage then begins with the run it is given, and plays no example. */
 const UNASKED = new Set(["recorded", "gallery", "estimate"]);
 
-/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} given  `shared`: the model with
- *  the module's text, what figures mean, and the kinds of words; `vision`: the Vision tab, where pictures may come
+/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} given  `shared`: the model
+ *  with the module's text, what figures mean, and the kinds of words; `vision`: the Vision tab, where pictures may come
  *  @returns {Promise<() => void>} what ends it */
 export async function mount(el, given) {
   const { model } = given, kind = model.get("kind"), ends = [];
@@ -25,8 +25,21 @@ export async function mount(el, given) {
   el.dataset.lmSuppressShortcuts = "true"; // keys mean what they mean in the app, not what they mean in the notebook
   for (const name of ["keydown", "keyup"]) el.addEventListener(name, (event) => event.stopPropagation());
   const root = el.appendChild(kit.h("div", { className: "wb" }));
-  const place = { ...given, el, root, kind, theme: themed(el, ends), on: (name, hear) => (model.on(name, hear), ends.push(() => model.off(name, hear))), ends };
-  const draws = { panel: () => widgetpanel.mount(root, place), lanes: () => widgetlane.mount(root, place), live: () => live(place), vision: () => recorded(place) };
+  const place = {
+    ...given,
+    el,
+    root,
+    kind,
+    theme: themed(el, ends),
+    on: (name, hear) => (model.on(name, hear), ends.push(() => model.off(name, hear))),
+    ends,
+  };
+  const draws = {
+    panel: () => widgetpanel.mount(root, place),
+    lanes: () => widgetlane.mount(root, place),
+    live: () => live(place),
+    vision: () => recorded(place),
+  };
   await (draws[kind] ?? (() => recorded(place)))();
   el.dataset.ready = "true";
   return () => ends.splice(0).forEach((end) => end());
@@ -37,7 +50,8 @@ function themed(el, ends) {
   let chosen = null;
   const wear = () => el.classList.toggle("dark", chosen ?? isDark(document));
   const watcher = new MutationObserver(wear), preferred = matchMedia("(prefers-color-scheme: dark)");
-  for (const part of [document.documentElement, document.body]) watcher.observe(part, { attributes: true, attributeFilter: THEMED });
+  for (const part of [document.documentElement, document.body])
+    watcher.observe(part, { attributes: true, attributeFilter: THEMED });
   preferred.addEventListener("change", wear);
   ends.push(() => watcher.disconnect(), () => preferred.removeEventListener("change", wear));
   wear();
@@ -56,14 +70,15 @@ export function isDark({ documentElement: html, body }) {
   return body.classList.contains("dark") || body.classList.contains("theme-dark");
 }
 
-// -- Recorded traces -----------------------------------------------------------------------------------------------------
+// -- Recorded traces --------------------------------------------------------------------------------------------------
 
 /** A view of traces that Python holds. Another trace given later takes the place of the first. */
 async function recorded(place) {
   const { model, root, kind, shared, theme, vision } = place, host = { theme, sources: async () => sources(shared) };
   const first = model.get("_given");
   let page;
-  if (kind === "vision") page = await vision.mount(root, { host, trace: first.trace, beside: first.beside, embed: true });
+  if (kind === "vision")
+    page = await vision.mount(root, { host, trace: first.trace, beside: first.beside, embed: true });
   else page = await livePage.mount(root, { host, trace: first.trace, embed: true });
   page.shownView = ALONE[kind] ?? null;
   root.dataset.view = page.shownView ?? "";
@@ -71,7 +86,8 @@ async function recorded(place) {
     Object.assign(page, { definitions: shared.get("definitions") });
     if (kind === "vision") {
       page.vision.lexicon = shared.get("lexicon");
-      if (again) vision.render(root, { trace, beside, lexicon: shared.get("lexicon"), definitions: shared.get("definitions") });
+      if (again)
+        vision.render(root, { trace, beside, lexicon: shared.get("lexicon"), definitions: shared.get("definitions") });
     } else {
       if (again) opening.show(page, store.fromTrace(`given-${(page.channels += 1)}`, trace, "recorded"));
       page.plain = beside ? store.fromTrace("beside", beside, "recorded") : null;
@@ -94,17 +110,22 @@ function close({ ends }, page) {
   page.draw();
 }
 
-// -- A run that goes on ------------------------------------------------------------------------------------------------------
+// -- A run that goes on -----------------------------------------------------------------------------------------------
 
 /** The stage of a run in the kernel, or in the app that the kernel talks to. */
 async function live(place) {
   const { model, root, shared, theme, el, vision } = place, line = wire(place), ears = [];
   const host = {
-    theme, sources: async () => sources(shared), listen: (hear) => ears.push(hear), decode: (request) => model.send({ decode: request }),
+    theme,
+    sources: async () => sources(shared),
+    listen: (hear) => ears.push(hear),
+    decode: (request) => model.send({ decode: request }),
     call: (name, payload) => {
       if (UNASKED.has(name)) return Promise.resolve(null);
       const held = model.get("_catalogue");
-      return name === "catalogue" && !payload.target && held?.methods ? Promise.resolve(structuredClone(held)) : line.call(name, payload);
+      return name === "catalogue" && !payload.target && held?.methods
+        ? Promise.resolve(structuredClone(held))
+        : line.call(name, payload);
     },
   };
   const early = [];
@@ -164,18 +185,24 @@ function adopt(page, message) {
     run.key = choices.pairing(page.choice, catalogue, form.clamp);
   }
   for (const change of (message.rounds ?? []).flatMap((r) => r.changes ?? [])) {
-    if (change.name === "method" || change.name === "drafter") page.choice[change.name] = change.after ?? page.choice[change.name];
-    else if (change.name in choices.parameters(page.choice, catalogue, page.choice.method, form.clamp)) page.choice.params[change.name] = change.after;
+    if (change.name === "method" || change.name === "drafter")
+      page.choice[change.name] = change.after ?? page.choice[change.name];
+    else if (change.name in choices.parameters(page.choice, catalogue, page.choice.method, form.clamp))
+      page.choice.params[change.name] = change.after;
   }
   page.draw();
 }
 
-// -- Selection -----------------------------------------------------------------------------------------------------------
+// -- Selection --------------------------------------------------------------------------------------------------------
 
 /** What Python calls selected, of what the page holds. Pure. @returns {Record<string, number|string>} */
 export function toPython(pin, patch = null) {
   const named = { ...(pin ?? {}), ...(patch === null ? {} : { patch }) };
-  return Object.fromEntries(["round", "node", "token", "patch", "on"].filter((name) => (named[name] ?? null) !== null && named[name] !== "run").map((name) => [name, named[name]]));
+  return Object.fromEntries(
+    ["round", "node", "token", "patch", "on"]
+      .filter((name) => (named[name] ?? null) !== null && named[name] !== "run")
+      .map((name) => [name, named[name]]),
+  );
 }
 
 /** The page's pin, of what Python calls selected. Pure. */

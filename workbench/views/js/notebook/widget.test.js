@@ -6,7 +6,11 @@ import { step } from "./lane.js";
 import { switched } from "./panel.js";
 
 test("a selection crosses to Python and back as it was", () => {
-  for (const pin of [{ round: 0, node: 0, token: null }, { round: 3, node: "target", token: 1 }, { round: 2, node: null, token: 0, on: "beside" }]) {
+  for (const pin of [
+    { round: 0, node: 0, token: null },
+    { round: 3, node: "target", token: 1 },
+    { round: 2, node: null, token: 0, on: "beside" },
+  ]) {
     assert.deepEqual({ ...pin }, { ...fromPython(toPython(pin)), ...(pin.on && { on: pin.on }) });
   }
   assert.deepEqual([toPython(null), fromPython({})], [{}, null]);
@@ -15,7 +19,10 @@ test("a selection crosses to Python and back as it was", () => {
 });
 
 test("the theme of what is around is known, by whatever name", () => {
-  const page = (dataset, classes = [], named = {}) => ({ documentElement: { getAttribute: (n) => named[n] ?? null }, body: { dataset, classList: { contains: (c) => classes.includes(c) } } });
+  const page = (dataset, classes = [], named = {}) => ({
+    documentElement: { getAttribute: (n) => named[n] ?? null },
+    body: { dataset, classList: { contains: (c) => classes.includes(c) } },
+  });
   assert.equal(isDark(page({ jpThemeLight: "false" })), true);
   assert.equal(isDark(page({ jpThemeLight: "true" }, ["dark"])), false);
   assert.equal(isDark(page({ vscodeThemeKind: "vscode-dark" })), true);
@@ -24,11 +31,20 @@ test("the theme of what is around is known, by whatever name", () => {
   assert.equal(isDark(page({})), false);
 });
 
-const round = (index, started_s, seconds, tokens) => ({ index, started_s, seconds, emitted: Array(tokens).fill("bonus") });
+const round = (index, started_s, seconds, tokens) => ({
+  index,
+  started_s,
+  seconds,
+  emitted: Array(tokens).fill("bonus"),
+});
 const whole = (r) => [{ kind: "verify", start: r.started_s, end: r.started_s + r.seconds }];
 
 test("lanes share one clock: twice the time is twice the width, each from the end of its prompt", () => {
-  const traces = [{ name: "a", rounds: [round(0, 5, 1, 2), round(1, 6, 1, 2)] }, { name: "b", rounds: [round(0, 0, 4, 1)] }, { name: "none", rounds: [] }];
+  const traces = [
+    { name: "a", rounds: [round(0, 5, 1, 2), round(1, 6, 1, 2)] },
+    { name: "b", rounds: [round(0, 0, 4, 1)] },
+    { name: "none", rounds: [] },
+  ];
   const { rows, ticks, seconds } = layout(traces, 400, whole);
   assert.equal(seconds, 4);
   assert.deepEqual(rows[0].boxes.map((b) => [b.x, b.width]), [[0, 100], [100, 100]]);
@@ -47,6 +63,14 @@ test("keys lead along a lane and to the next, and stay inside", () => {
 });
 
 test("another method keeps sampling and begins its own parameters anew", () => {
-  const sampling = [{ name: "temperature", default: 0 }], methods = [{ name: "a", params: [{ name: "depth", default: 4 }] }, { name: "b", params: [{ name: "depth", default: 2 }] }];
-  assert.deepEqual(switched(methods, sampling, "b", { method: "a", depth: 9, temperature: 0.7 }), { method: "b", depth: 2, temperature: 0.7 });
+  const sampling = [{ name: "temperature", default: 0 }],
+    methods = [
+      { name: "a", params: [{ name: "depth", default: 4 }] },
+      { name: "b", params: [{ name: "depth", default: 2 }] },
+    ];
+  assert.deepEqual(switched(methods, sampling, "b", { method: "a", depth: 9, temperature: 0.7 }), {
+    method: "b",
+    depth: 2,
+    temperature: 0.7,
+  });
 });

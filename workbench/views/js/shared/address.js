@@ -1,5 +1,5 @@
-/** Addresses of runs: `/r/NAME` shows one run, `/r/ONE+OTHER` two side by side. To a view an address is a query, in which
- *  a run goes by `recorded`, as a recording of the gallery does. Pure. */
+/** Addresses of runs: `/r/NAME` shows one run, `/r/ONE+OTHER` two side by side. To a view an address is a query, in
+ *  which a run goes by `recorded`, as a recording of the gallery does. Pure. */
 
 const KEPT = /^\d{8}-\d{6}-[0-9a-f]{8}$/;
 const RUN = /\/r\/([^/]+)$/;
@@ -24,9 +24,12 @@ export function read({ pathname, search }) {
   return `?${query}`;
 }
 
-/** The address of a query: path and search. A kept run has a path of its own, and so have two runs side by side. @param {string} base  of the page of tabs, with a slash at its end */
+/** The address of a query: path and search. A kept run has a path of its own, and so have two runs side by side. @param
+ *  {string} base  of the page of tabs, with a slash at its end */
 export function write(base, query) {
-  const rest = new URLSearchParams(query), runs = rest.getAll("recorded"), two = rest.get("tab") === "pair" && runs.length === 2;
+  const rest = new URLSearchParams(query),
+    runs = rest.getAll("recorded"),
+    two = rest.get("tab") === "pair" && runs.length === 2;
   if (!two && !isKept(runs[0])) return `${base}${query ? `?${query}` : ""}`;
   rest.delete("recorded");
   if (two) rest.delete("tab");
@@ -38,7 +41,8 @@ export function named(tab, name) {
   return new URLSearchParams({ tab, recorded: name }).toString();
 }
 
-/** The address of one run, or of two side by side. @param {string} base  without a slash at its end  @param {string[]} names */
+/** The address of one run, or of two side by side. @param {string} base  without a slash at its end  @param {string[]}
+ *  names */
 export function run(base, ...names) {
   return `${base}/r/${names.map(encodeURIComponent).join("+")}`;
 }

@@ -5,10 +5,20 @@ import { home, isKept, names, read, run, write } from "./address.js";
 const ID = "20261122-180000-0a1b2c3d", OTHER = "20261122-180001-0a1b2c3e";
 
 test("a kept run has a path, everything else a query; both are read back as they were written", () => {
-  for (const query of [`recorded=${ID}&round=3&token=1`, `tab=vision&recorded=${ID}`, "recorded=draft-tree&round=2", `tab=pair&recorded=${ID}&recorded=draft-tree&round=2`, "method=medusa&prompt=a+%26+b", ""]) {
+  for (const query of [
+    `recorded=${ID}&round=3&token=1`,
+    `tab=vision&recorded=${ID}`,
+    "recorded=draft-tree&round=2",
+    `tab=pair&recorded=${ID}&recorded=draft-tree&round=2`,
+    "method=medusa&prompt=a+%26+b",
+    "",
+  ]) {
     for (const base of ["/", "/app/"]) {
       const [pathname, search = ""] = write(base, query).split("?");
-      assert.deepEqual([...new URLSearchParams(read({ pathname, search }))].sort(), [...new URLSearchParams(query)].sort());
+      assert.deepEqual(
+        [...new URLSearchParams(read({ pathname, search }))].sort(),
+        [...new URLSearchParams(query)].sort(),
+      );
       assert.equal(home(pathname), base);
     }
   }
@@ -24,7 +34,10 @@ test("hostile names stay names: one segment, never a path, never two runs", () =
     assert.ok(!isKept(bad));
   }
   assert.deepEqual(names("/r/%E0%A4%A+x"), ["%E0%A4%A", "x"], "what is no UTF-8 is left as it is");
-  assert.equal(new URLSearchParams(read({ pathname: "/r/%3Cb%3E", search: "?recorded=other&round=2" })).get("recorded"), "<b>");
+  assert.equal(
+    new URLSearchParams(read({ pathname: "/r/%3Cb%3E", search: "?recorded=other&round=2" })).get("recorded"),
+    "<b>",
+  );
 });
 
 test("two runs share an address", () => {

@@ -21,9 +21,15 @@ export function layout(bars, max, width, left = BOX.left, high = 160) {
  *           max: number, ticks: number[], axis: string, summary: string, overlay?: number[]|null}} data
  *    overlay: what theory expects of each bar, drawn over them as a dashed line with a mark a bar */
 export function render(el, data) {
-  const width = Math.max(180, kit.size(el).width || 280), high = Math.max(140, kit.size(el).height || 160), left = data.ticks.length ? BOX.left : 0;
+  const width = Math.max(180, kit.size(el).width || 280),
+    high = Math.max(140, kit.size(el).height || 160),
+    left = data.ticks.length ? BOX.left : 0;
   const state = kit.frame(el, { width, height: high, label: data.summary }, (svg) => ({
-    grid: svg.appendChild(kit.s("g")), bars: svg.appendChild(kit.s("g")), theory: svg.appendChild(kit.s("path", { class: "wb-theory" })), theoryMarks: svg.appendChild(kit.s("path", { class: "wb-theorymarks" })), axis: svg.appendChild(kit.s("text", { class: "wb-mute" })),
+    grid: svg.appendChild(kit.s("g")),
+    bars: svg.appendChild(kit.s("g")),
+    theory: svg.appendChild(kit.s("path", { class: "wb-theory" })),
+    theoryMarks: svg.appendChild(kit.s("path", { class: "wb-theorymarks" })),
+    axis: svg.appendChild(kit.s("text", { class: "wb-mute" })),
   }));
   const tall = high - BOX.top - BOX.bottom, y = (v) => high - BOX.bottom - (v / (data.max || 1)) * tall;
   kit.fit(state.grid, data.ticks.length, () => kit.group("line", "text"));
@@ -33,17 +39,28 @@ export function render(el, data) {
     kit.set(text, { class: "wb-mute", x: 0, y: y(v) + 4 });
     kit.write(text, v.toFixed(1));
   });
-  const placed = layout(data.bars, data.max, width, left, high), room = (width - left - 8) / Math.max(data.bars.length, 4);
-  const every = (texts, least) => Math.max(1, Math.ceil(Math.max(least, ...texts.map((t) => 6.6 * t.length + 3)) / room));
+  const placed = layout(data.bars, data.max, width, left, high),
+    room = (width - left - 8) / Math.max(data.bars.length, 4);
+  const every = (texts, least) =>
+    Math.max(1, Math.ceil(Math.max(least, ...texts.map((t) => 6.6 * t.length + 3)) / room));
   const values = data.bars.map((bar) => (room < 34 ? bar.text.replace(/^0\./, ".").replace(/^1\.00$/, "1") : bar.text));
   const labelEvery = every(data.bars.map((bar) => bar.label), 14), valueEvery = every(values, 0);
   kit.fit(state.bars, data.bars.length, () => kit.group("rect", "rect", "line", "text", "text"));
   data.bars.forEach((bar, i) => {
-    const b = placed[i], [whole, part, whisker, label, value] = state.bars.children[i].children, middle = b.x + b.width / 2;
+    const b = placed[i],
+      [whole, part, whisker, label, value] = state.bars.children[i].children,
+      middle = b.x + b.width / 2;
     kit.set(whole, { class: "wb-bar-whole", x: b.x, y: b.y, width: b.width, height: b.height });
     kit.set(part, { class: "wb-bar-part", x: b.x, y: b.y, width: b.width, height: b.part });
     const has = bar.low !== undefined;
-    kit.set(whisker, { class: "wb-whisker", display: has ? "inline" : "none", x1: middle, x2: middle, y1: y(bar.low ?? 0), y2: y(bar.high ?? 0) });
+    kit.set(whisker, {
+      class: "wb-whisker",
+      display: has ? "inline" : "none",
+      x1: middle,
+      x2: middle,
+      y1: y(bar.low ?? 0),
+      y2: y(bar.high ?? 0),
+    });
     kit.set(label, { class: "wb-mute", x: middle, y: high - 5, "text-anchor": "middle" });
     kit.set(value, { x: middle, y: above(b.y, has ? y(bar.high ?? 0) : b.y), "text-anchor": "middle" });
     kit.write(label, i % labelEvery === 0 ? bar.label : "");
@@ -62,8 +79,12 @@ export function above(top, whisker) {
   return Math.max(11, Math.min(top, whisker) - 5);
 }
 
-/** A line through the middles of the bars, and a small diamond at each. Pure. @returns {{line: string, marks: string}} path data */
+/** A line through the middles of the bars, and a small diamond at each. Pure. @returns {{line: string, marks: string}}
+ *  path data */
 export function overlayPaths(values, placed, y) {
   const at = values.slice(0, placed.length).map((v, i) => [(placed[i].x + placed[i].width / 2).toFixed(1), y(v)]);
-  return { line: at.map(([x, v], i) => `${i ? "L" : "M"}${x} ${v.toFixed(1)}`).join(""), marks: at.map(([x, v]) => `M${x} ${(v - 3.5).toFixed(1)}l3.5 3.5l-3.5 3.5l-3.5 -3.5z`).join("") };
+  return {
+    line: at.map(([x, v], i) => `${i ? "L" : "M"}${x} ${v.toFixed(1)}`).join(""),
+    marks: at.map(([x, v]) => `M${x} ${(v - 3.5).toFixed(1)}l3.5 3.5l-3.5 3.5l-3.5 -3.5z`).join(""),
+  };
 }

@@ -19,7 +19,8 @@ test("an empty maximum draws nothing", () => {
 });
 
 test("the overlay goes through the middle of every bar, at its own height", () => {
-  const placed = layout([{ value: 1 }, { value: 2 }], 2, 280), { line, marks } = overlayPaths([2, 1], placed, (v) => 100 - v);
+  const placed = layout([{ value: 1 }, { value: 2 }], 2, 280),
+    { line, marks } = overlayPaths([2, 1], placed, (v) => 100 - v);
   const middle = (b) => (b.x + b.width / 2).toFixed(1);
   assert.equal(line, `M${middle(placed[0])} 98.0L${middle(placed[1])} 99.0`);
   assert.equal(marks.match(/z/g).length, 2);

@@ -1,9 +1,12 @@
-/** What stands behind the final text of a run whose decoder sets tokens at places of its choice, and takes some back. */
+/** What stands behind the final text of a run whose decoder sets tokens at places of its choice, and takes some
+ *  back. */
 
 import * as kit from "./kit.js";
 
-/** What stands after `rounds`, the first of a run, with the masked places between: see `workbench.trace.events.standing`.
- *  @param {{revoked?: number[], placed?: {position: number, text: string, p: number}[], emitted: {position: number}[]}[]} rounds
+/** What stands after `rounds`, the first of a run, with the masked places between: see
+ *  `workbench.trace.events.standing`.
+ *  @param {{revoked?: number[], placed?: {position: number, text: string, p: number}[], emitted: {position:
+ *    number}[]}[]} rounds
  *  @returns {{position: number, token: {text: string, p: number, round: number}|null}[]}  `null`: masked */
 export function standing(rounds) {
   const found = new Map();
@@ -15,7 +18,10 @@ export function standing(rounds) {
   if (!found.size) return [];
   const places = [...found.keys()], last = Math.max(...places), final = rounds.findLast((r) => r.emitted.length);
   const first = final ? final.emitted.at(-1).position + 1 : Math.min(...places);
-  return Array.from({ length: last - first + 1 }, (_, i) => ({ position: first + i, token: found.get(first + i) ?? null }));
+  return Array.from({ length: last - first + 1 }, (_, i) => ({
+    position: first + i,
+    token: found.get(first + i) ?? null,
+  }));
 }
 
 /** Whether a round is one of places: it drafts nothing, and its decoder may change its mind. Pure. */
@@ -29,7 +35,8 @@ export function words(round) {
   return `${places(round.placed.length)} set, ${places(round.revoked.length)} taken back, ${round.emitted.length} final`;
 }
 
-/** What stands there, as the ribbon shows it behind the text, with a block for each masked place; null where nothing does.
+/** What stands there, as the ribbon shows it behind the text, with a block for each masked place; null where nothing
+ *  does.
  *  @param {ReturnType<typeof standing>} found  @param {(text: string) => string} legible */
 export function draw(found, legible) {
   if (!found.length) return null;
@@ -37,7 +44,9 @@ export function draw(found, legible) {
   kit.set(box, { "aria-hidden": "true" });
   for (const { token } of found) {
     const title = token ? `not final; p = ${token.p.toFixed(2)}, set in round ${token.round + 1}` : "masked";
-    row.append(kit.h("span", { className: `wb-guess is-${token ? "set" : "masked"}`, title }, token ? legible(token.text) : "▒"));
+    row.append(
+      kit.h("span", { className: `wb-guess is-${token ? "set" : "masked"}`, title }, token ? legible(token.text) : "▒"),
+    );
   }
   return box;
 }

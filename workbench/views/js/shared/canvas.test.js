@@ -4,12 +4,33 @@ import test from "node:test";
 import { isOfPlaces, standing, words } from "./canvas.js";
 
 const round = (placed, revoked, emitted) => ({
-  nodes: { status: [] }, revoked, placed: placed.map(([position, text]) => ({ position, text, p: 0.5 })), emitted: emitted.map((position) => ({ position })),
+  nodes: { status: [] },
+  revoked,
+  placed: placed.map(([position, text]) => ({ position, text, p: 0.5 })),
+  emitted: emitted.map((position) => ({ position })),
 });
 const seen = (rounds) => standing(rounds).map(({ position, token }) => `${position}${token?.text ?? "_"}`).join(" ");
 
 test("places follow from the rounds alone: set in any order, taken back, set again, final", () => {
-  const rounds = [round([[9, "d"], [7, "b"]], [], [5]), round([[8, "c"]], [9], [6]), round([[9, "D"], [8, "C"]], [8], [7])];
+  const rounds = [
+    round(
+      [
+        [9, "d"],
+        [7, "b"],
+      ],
+      [],
+      [5],
+    ),
+    round([[8, "c"]], [9], [6]),
+    round(
+      [
+        [9, "D"],
+        [8, "C"],
+      ],
+      [8],
+      [7],
+    ),
+  ];
   assert.deepEqual([1, 2, 3].map((n) => seen(rounds.slice(0, n))), ["6_ 7b 8_ 9d", "7b 8c", "8C 9D"]);
   assert.equal(standing(rounds)[0].token.round, 2, "the round that set it last");
 });
@@ -22,5 +43,9 @@ test("runs that write in order, and rounds of older schemas, leave nothing stand
 test("a round of places says what it did; a draft that begins by taking places back is a draft", () => {
   const own = round([[7, "b"]], [8, 9], [6]);
   assert.equal(words(own), "1 place set, 2 places taken back, 1 final");
-  assert.deepEqual([own, { ...own, nodes: { status: ["accepted"] } }, round([], [], [6])].map(isOfPlaces), [true, false, false]);
+  assert.deepEqual([own, { ...own, nodes: { status: ["accepted"] } }, round([], [], [6])].map(isOfPlaces), [
+    true,
+    false,
+    false,
+  ]);
 });

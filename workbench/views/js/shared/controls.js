@@ -11,7 +11,11 @@ export function options(entries) {
   return [
     ...(usable.length ? [] : [{ value: "", text: "none fits", disabled: true }]),
     ...usable.map((e) => ({ value: e.name, text: e.title || e.name, disabled: false })),
-    ...barred.map((e) => ({ value: e.name, text: `${e.title || e.name}: ${e.reason || "not available"}`, disabled: true })),
+    ...barred.map((e) => ({
+      value: e.name,
+      text: `${e.title || e.name}: ${e.reason || "not available"}`,
+      disabled: true,
+    })),
   ];
 }
 
@@ -19,7 +23,10 @@ export function options(entries) {
 export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
   const idle = active ? "" : "nothing is running", held = measuring ? "the baseline is being measured" : idle;
   return {
-    run: { label: "Run", off: !ready ? "the backend is not ready" : measuring ? held : active ? "a run is in progress: stop it first" : "" },
+    run: {
+      label: "Run",
+      off: !ready ? "the backend is not ready" : measuring ? held : active ? "a run is in progress: stop it first" : "",
+    },
     pause: { label: paused ? "Resume" : "Pause", off: barred.pause || held },
     step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? held : "") },
     stop: { label: "Stop", off: idle },
@@ -55,8 +62,8 @@ export function badge(el, promise) {
 }
 
 /** Draw into `el`.
- *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces: object[], theme?: string, roles?: object,
- *           inForce?: object, branch?: string, estimate?: string,
+ *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces:
+ *    object[], theme?: string, roles?: object, inForce?: object, branch?: string, estimate?: string,
  *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
 export function render(el, data) {
   const ui = (el._controls ??= build(el));
@@ -66,7 +73,12 @@ export function render(el, data) {
   select(ui.method, options(catalogue.methods), choice.method);
   select(ui.drafter, options(catalogue.drafters), choice.drafter);
   write(ui.targetNote, detail(catalogue.targets, choice.target));
-  write(ui.drafterNote, method && !method.needs.includes("drafter") ? "not used by this method" : detail(catalogue.drafters, choice.drafter));
+  write(
+    ui.drafterNote,
+    method && !method.needs.includes("drafter")
+      ? "not used by this method"
+      : detail(catalogue.drafters, choice.drafter),
+  );
   badge(ui.promise, promised(method, choice.params));
   write(ui.teaches, method?.teaches ?? "");
   source(ui.source, method?.source);
@@ -123,47 +135,150 @@ function build(el) {
   const [methodLabel, method] = picker("method", "Method");
   const [drafterLabel, drafter] = picker("drafter", "Drafter");
   const note = () => h("small", { className: "wb-detail" });
-  const number = (what, min, maximum) => h("input", {
-    type: "number", id: `${uid}-${what}`, min, max: maximum, step: 1,
-    oninput: (event) => event.inputType?.startsWith("history") && event.target.value !== "" && event.target.dispatchEvent(new Event("change")), // undone is given at once
-    onchange: (event) => tell("wb:choose", { what, value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))) }),
-  });
+  const number = (what, min, maximum) =>
+    h("input", {
+      type: "number",
+      id: `${uid}-${what}`,
+      min,
+      max: maximum,
+      step: 1,
+      oninput: (event) =>
+        event.inputType?.startsWith("history") &&
+        event.target.value !== "" &&
+        event.target.dispatchEvent(new Event("change")), // undone is given at once
+      onchange: (event) =>
+        tell("wb:choose", {
+          what,
+          value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))),
+        }),
+    });
   const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);
-  const prompt = h("textarea", { id: `${uid}-prompt`, rows: 4, spellcheck: false, oninput: (event) => tell("wb:choose", { what: "prompt", value: ui.written(event.target.value) }) });
-  const chat = h("input", { type: "checkbox", id: `${uid}-chat`, onchange: () => tell("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }) });
-  const asMessage = h("label", { className: "wb-toggle wb-chat", title: "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with." }, chat, "chat message");
-  const presets = h("div", { className: "wb-chips", onclick: (event) => event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }) });
-  const pace = h("select", { id: `${uid}-pace`, onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }) });
-  pace.title = "Holds rounds back, so that you can follow, pause and change them. Times stay the engine's own; Baseline, Compare and Sweep are never held back.";
+  const prompt = h("textarea", {
+    id: `${uid}-prompt`,
+    rows: 4,
+    spellcheck: false,
+    oninput: (event) => tell("wb:choose", { what: "prompt", value: ui.written(event.target.value) }),
+  });
+  const chat = h("input", {
+    type: "checkbox",
+    id: `${uid}-chat`,
+    onchange: () => tell("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }),
+  });
+  const asMessage = h(
+    "label",
+    {
+      className: "wb-toggle wb-chat",
+      title:
+        "The prompt is a user's message, in the target's chat format; off: plain text, which the model goes on with.",
+    },
+    chat,
+    "chat message",
+  );
+  const presets = h("div", {
+    className: "wb-chips",
+    onclick: (event) =>
+      event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }),
+  });
+  const pace = h("select", {
+    id: `${uid}-pace`,
+    onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }),
+  });
+  pace.title =
+    "Holds rounds back, so that you can follow, pause and change them. Times stay the engine's own; Baseline, Compare and Sweep are never held back.";
   const ui = {
-    pace, target, method, drafter, max, seed, prompt, chat, presets, targetNote: note(), drafterNote: note(),
-    promise: h("small", { className: "wb-promise" }), teaches: h("p", { className: "wb-teaches" }), source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
-    branchWords: h("span"), estimate: h("p", { className: "wb-estimate" }), barred: h("p", { className: "wb-estimate" }),
-    params: h("div", { className: "wb-form" }), sampling: h("div", { className: "wb-form" }), sampling2: h("div", { className: "wb-form" }),
-    moreNote: h("small", {}), note: h("p", { className: "wb-note" }), buttons: {},
+    pace,
+    target,
+    method,
+    drafter,
+    max,
+    seed,
+    prompt,
+    chat,
+    presets,
+    targetNote: note(),
+    drafterNote: note(),
+    promise: h("small", { className: "wb-promise" }),
+    teaches: h("p", { className: "wb-teaches" }),
+    source: h("a", { className: "wb-source", target: "_blank", rel: "noopener" }),
+    branchWords: h("span"),
+    estimate: h("p", { className: "wb-estimate" }),
+    barred: h("p", { className: "wb-estimate" }),
+    params: h("div", { className: "wb-form" }),
+    sampling: h("div", { className: "wb-form" }),
+    sampling2: h("div", { className: "wb-form" }),
+    moreNote: h("small", {}),
+    note: h("p", { className: "wb-note" }),
+    buttons: {},
   };
   ui.note.setAttribute("role", "status");
-  ui.branch = h("p", { className: "wb-branch", hidden: true }, ui.branchWords, " ", h("button", { type: "button", className: "wb-link", onclick: () => tell("wb:choose", { what: "prompt_tokens", value: null }) }, "use the text instead"));
+  ui.branch = h(
+    "p",
+    { className: "wb-branch", hidden: true },
+    ui.branchWords,
+    " ",
+    h(
+      "button",
+      {
+        type: "button",
+        className: "wb-link",
+        onclick: () => tell("wb:choose", { what: "prompt_tokens", value: null }),
+      },
+      "use the text instead",
+    ),
+  );
   const press = (name, className, hint) => {
-    const button = h("button", { type: "button", className, onclick: () => tell("wb:press", { button: name }) }, "", hint ? h("kbd", {}, hint) : "");
+    const button = h(
+      "button",
+      { type: "button", className, onclick: () => tell("wb:press", { button: name }) },
+      "",
+      hint ? h("kbd", {}, hint) : "",
+    );
     button.dataset.press = name;
     button.prepend(document.createTextNode(name));
     return (ui.buttons[name] = button);
   };
   const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
-  const settings = h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+  const settings = h(
+    "details",
+    { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
     h("summary", {}, "Settings"),
     h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
     h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.teaches, ui.source),
     h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
-    ui.params, ui.sampling,
+    ui.params,
+    ui.sampling,
     h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
-    h("div", { className: "wb-pair" }, h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max), h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed)));
+    h(
+      "div",
+      { className: "wb-pair" },
+      h("div", {}, h("label", { htmlFor: max.id }, "Max tokens"), max),
+      h("div", {}, h("label", { htmlFor: seed.id }, "Seed"), seed),
+    ),
+  );
   el.append(
-    h("div", { className: "wb-ask" }, h("div", { className: "wb-asks" }, h("label", { htmlFor: prompt.id }, "Prompt"), asMessage), presets, prompt, ui.branch),
+    h(
+      "div",
+      { className: "wb-ask" },
+      h("div", { className: "wb-asks" }, h("label", { htmlFor: prompt.id }, "Prompt"), asMessage),
+      presets,
+      prompt,
+      ui.branch,
+    ),
     settings,
-    h("div", { className: "wb-buttons" }, ui.estimate, press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"), press("pause", ""), press("step", ""), press("stop", ""), press("baseline", ""),
-      h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace), ui.barred, ui.note));
+    h(
+      "div",
+      { className: "wb-buttons" },
+      ui.estimate,
+      press("run", "wb-go", mac ? "⌘ ↵" : "Ctrl ↵"),
+      press("pause", ""),
+      press("step", ""),
+      press("stop", ""),
+      press("baseline", ""),
+      h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace),
+      ui.barred,
+      ui.note,
+    ),
+  );
   return ui;
 }
 
@@ -174,7 +289,8 @@ export function select(control, wanted, value) {
     control._key = key;
     control.replaceChildren(...wanted.map((o) => h("option", { value: o.value, disabled: o.disabled }, o.text)));
   }
-  if (control.value !== (value ?? "") || control.selectedIndex < 0) control.value = value ?? ""; // of disabled options alone a browser selects none
+  // of disabled options alone a browser selects none
+  if (control.value !== (value ?? "") || control.selectedIndex < 0) control.value = value ?? "";
 }
 
 function chips(el, presets, chosen) {

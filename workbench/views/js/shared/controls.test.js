@@ -11,20 +11,46 @@ test("what cannot be used is listed last, with its reason", () => {
 
 test("a list of which nothing can be used says so in its place", () => {
   const made = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
-  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["", "none fits", true], ["a", "A: another vocabulary", true]]);
+  assert.deepEqual(
+    made.map((o) => [o.value, o.text, o.disabled]),
+    [
+      ["", "none fits", true],
+      ["a", "A: another vocabulary", true],
+    ],
+  );
   assert.equal(made.find((o) => o.value === "").text, "none fits", "what a select shows whose value is empty");
 });
 
 test("a select of which a browser selects nothing is set to what stands for nothing", () => {
   const wanted = options([]), set = [];
-  select({ _key: JSON.stringify(wanted), selectedIndex: -1, get value() { return ""; }, set value(value) { set.push(value); } }, wanted, null);
+  select(
+    {
+      _key: JSON.stringify(wanted),
+      selectedIndex: -1,
+      get value() {
+        return "";
+      },
+      set value(value) {
+        set.push(value);
+      },
+    },
+    wanted,
+    null,
+  );
   assert.deepEqual(set, [""]);
 });
 
 test("what is promised follows from the verifier that is chosen", () => {
   const method = { promise: "exact", promises: { lossless: "exact", typical: "approximate" } };
-  assert.deepEqual([promised(method), promised(method, { verifier: "lossless" }), promised(method, { verifier: "typical" })], ["exact", "exact", "approximate"]);
-  assert.equal(promised({ promise: "simulation", promises: {} }, { verifier: "typical" }), "simulation", "of another method");
+  assert.deepEqual(
+    [promised(method), promised(method, { verifier: "lossless" }), promised(method, { verifier: "typical" })],
+    ["exact", "exact", "approximate"],
+  );
+  assert.equal(
+    promised({ promise: "simulation", promises: {} }, { verifier: "typical" }),
+    "simulation",
+    "of another method",
+  );
   assert.equal(promised(undefined), "");
   assert.equal(otherwise(method), "approximate with verifier = typical");
   assert.equal(otherwise({ promise: "exact" }), "");
@@ -40,11 +66,24 @@ test("a button that is off says why", () => {
 });
 
 test("while the baseline is measured only Stop can be pressed", () => {
-  const made = buttons({ active: true, paused: false, ready: true, measuring: true, baseline: { label: "Baseline 3", off: "x" } });
+  const made = buttons({
+    active: true,
+    paused: false,
+    ready: true,
+    measuring: true,
+    baseline: { label: "Baseline 3", off: "x" },
+  });
   assert.deepEqual(Object.entries(made).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
 });
 
 test("what this place cannot do is off with its reason, running or not", () => {
-  const made = buttons({ active: true, paused: false, ready: true, measuring: false, baseline, barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" } });
+  const made = buttons({
+    active: true,
+    paused: false,
+    ready: true,
+    measuring: false,
+    baseline,
+    barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" },
+  });
   assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
 });

@@ -9,10 +9,19 @@ test("the text of a run is its tokens' text, and where a stop string cut it, as 
   const text = trace.rounds.flatMap((r) => r.emitted).map((e) => e.text).join("");
   assert.equal(textOf({ footer: null, rounds: trace.rounds }), text);
   assert.equal(textOf({ footer: { reason: "", text: "" }, rounds: trace.rounds }), text);
-  assert.equal(textOf({ footer: { reason: "stop-string", text: text.slice(0, 5) }, rounds: trace.rounds }), text.slice(0, 5));
+  assert.equal(
+    textOf({ footer: { reason: "stop-string", text: text.slice(0, 5) }, rounds: trace.rounds }),
+    text.slice(0, 5),
+  );
 });
 
 test("signs are copied as what they stand for, and words where they were cut", () => {
-  const pieces = [{ raw: " lighthouse", shown: " lighthouse", from: 6, to: 11 }, { raw: "\n", shown: "⏎", from: 0, to: 1 }, { raw: "", shown: "·", from: 0, to: 1 }, { raw: "\tx", shown: "⇥   x", from: 0, to: 0 }, { raw: "ab", shown: "ab", from: 0, to: 1 }];
+  const pieces = [
+    { raw: " lighthouse", shown: " lighthouse", from: 6, to: 11 },
+    { raw: "\n", shown: "⏎", from: 0, to: 1 },
+    { raw: "", shown: "·", from: 0, to: 1 },
+    { raw: "\tx", shown: "⇥   x", from: 0, to: 0 },
+    { raw: "ab", shown: "ab", from: 0, to: 1 },
+  ];
   assert.equal(joined(pieces), "house\na");
 });

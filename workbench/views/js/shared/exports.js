@@ -8,11 +8,66 @@ import { html } from "./replay.js";
 
 const WINDOW = 8;
 /** What a picture keeps of the page's style; the rest has no effect on a drawing. */
-const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-family", "font-size", "font-weight", "font-style", "text-anchor", "paint-order", "visibility", "text-decoration"];
+const DRAWN = [
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linejoin",
+  "opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "font-style",
+  "text-anchor",
+  "paint-order",
+  "visibility",
+  "text-decoration",
+];
 const LAID_OUT = [
-  ...DRAWN, "display", "color", "background-color", "background-image", "background-size", "background-position", "background-repeat", "border-top", "border-right", "border-bottom", "border-left",
-  "border-radius", "box-shadow", "box-sizing", "padding", "margin", "gap", "line-height", "letter-spacing", "white-space", "overflow-wrap", "text-align", "vertical-align", "align-items", "align-self",
-  "align-content", "justify-content", "flex-direction", "flex-wrap", "flex", "grid-template-columns", "grid-template-rows", "grid-row", "grid-column", "min-width", "max-width", "min-height", "position", "top", "right", "bottom", "left",
+  ...DRAWN,
+  "display",
+  "color",
+  "background-color",
+  "background-image",
+  "background-size",
+  "background-position",
+  "background-repeat",
+  "border-top",
+  "border-right",
+  "border-bottom",
+  "border-left",
+  "border-radius",
+  "box-shadow",
+  "box-sizing",
+  "padding",
+  "margin",
+  "gap",
+  "line-height",
+  "letter-spacing",
+  "white-space",
+  "overflow-wrap",
+  "text-align",
+  "vertical-align",
+  "align-items",
+  "align-self",
+  "align-content",
+  "justify-content",
+  "flex-direction",
+  "flex-wrap",
+  "flex",
+  "grid-template-columns",
+  "grid-template-rows",
+  "grid-row",
+  "grid-column",
+  "min-width",
+  "max-width",
+  "min-height",
+  "position",
+  "top",
+  "right",
+  "bottom",
+  "left",
 ];
 /** Pictures cannot bring fonts along. */
 const PLAIN_FONT = "system-ui, sans-serif";
@@ -20,9 +75,14 @@ const MAX_PIXELS = 16000;
 
 // -- Data ----------------------------------------------------------------------------------------------------------
 
-/** A trace as JSON Lines: the header, the rounds, the footer, the attribution if there is one, each with its kind under `event`. Pure. */
+/** A trace as JSON Lines: the header, the rounds, the footer, the attribution if there is one, each with its kind under
+ *  `event`. Pure. */
 export function jsonLines({ header, rounds, footer, attribution }) {
-  const lines = [{ event: "header", ...header }, ...rounds.map((r) => ({ event: "round", ...r })), { event: "footer", ...footer }];
+  const lines = [
+    { event: "header", ...header },
+    ...rounds.map((r) => ({ event: "round", ...r })),
+    { event: "footer", ...footer },
+  ];
   if (attribution) lines.push({ event: "attribution", ...attribution });
   return lines.map((line) => `${JSON.stringify(line)}\n`).join("");
 }
@@ -38,20 +98,50 @@ export function chromeTrace({ header, rounds }) {
   const span = (name, tid, ts, dur, /** @type {any} */ args = {}) => ({ name, ph: "X", pid, tid, ts, dur, args });
   const counter = (name, ts, args) => ({ name, ph: "C", pid, tid: 0, ts, args });
   const sum = (counts, k) => counts.reduce((total, c) => total + c[k], 0), counts = [];
-  const events = /** @type {any[]} */ ([meta("process_name", 0, `${header.method} on ${header.target}`), ...lanes.map((lane, tid) => meta("thread_name", tid, lane))]);
+  const events = /** @type {any[]} */ ([
+    meta("process_name", 0, `${header.method} on ${header.target}`),
+    ...lanes.map((lane, tid) => meta("thread_name", tid, lane)),
+  ]);
   if (zero > 0) events.push(span("prefill", lanes.indexOf("device"), 0, 1e6 * zero));
   for (const r of rounds) {
     const tested = r.nodes.status.filter((x) => x !== "discarded").length, end = us(r.started_s + r.seconds);
-    const said = { method: r.method, drafted: r.nodes.status.length, tested, accepted: r.path.length, emitted: r.emitted.length, text: r.emitted.map((e) => e.text).join("") };
+    const said = {
+      method: r.method,
+      drafted: r.nodes.status.length,
+      tested,
+      accepted: r.path.length,
+      emitted: r.emitted.length,
+      text: r.emitted.map((e) => e.text).join(""),
+    };
     events.push(span(`round ${r.index + 1}`, 0, us(r.started_s), 1e6 * r.seconds, said));
-    for (const p of r.phases) events.push(span(p.name, lanes.indexOf(p.lane), us(p.start_s), 1e6 * (p.end_s - p.start_s)));
-    for (const { name, before, after } of r.changes) events.push({ name: `change ${name}`, ph: "i", s: "p", pid, tid: 0, ts: us(r.started_s), args: { before, after } });
+    for (const p of r.phases)
+      events.push(span(p.name, lanes.indexOf(p.lane), us(p.start_s), 1e6 * (p.end_s - p.start_s)));
+    for (const { name, before, after } of r.changes)
+      events.push({
+        name: `change ${name}`,
+        ph: "i",
+        s: "p",
+        pid,
+        tid: 0,
+        ts: us(r.started_s),
+        args: { before, after },
+      });
     counts.push([r.path.length, tested, r.emitted.length]);
     events.push(counter("tokens", end, { emitted: sum(counts, 2) }));
     const last = counts.slice(-WINDOW);
-    if (sum(last, 1)) events.push(counter("acceptance", end, { [`last ${WINDOW} rounds`]: sum(last, 0) / sum(last, 1), cumulative: sum(counts, 0) / sum(counts, 1) }));
+    if (sum(last, 1))
+      events.push(
+        counter("acceptance", end, {
+          [`last ${WINDOW} rounds`]: sum(last, 0) / sum(last, 1),
+          cumulative: sum(counts, 0) / sum(counts, 1),
+        }),
+      );
   }
-  return { traceEvents: events, displayTimeUnit: "ms", otherData: { source: header.simulation ? "simulation" : "recorded", ...header } };
+  return {
+    traceEvents: events,
+    displayTimeUnit: "ms",
+    otherData: { source: header.simulation ? "simulation" : "recorded", ...header },
+  };
 }
 
 /** A file name that says what is in it, of harmless characters only. Pure. */
@@ -64,7 +154,16 @@ export function fileName(header, ending, part = "") {
 /** What stands under every picture: where its numbers come from. Pure. */
 export function caption({ header }) {
   const models = header.drafter ? `${header.target} + ${header.drafter}` : header.target;
-  return [header.simulation ? "RECORDED · SIMULATION" : "RECORDED", `${header.method} on ${models}`, header.device, header.dtype, (header.created ?? "").slice(0, 10), "Speculative Decoding Workbench"].filter(Boolean).join(" · ");
+  return [
+    header.simulation ? "RECORDED · SIMULATION" : "RECORDED",
+    `${header.method} on ${models}`,
+    header.device,
+    header.dtype,
+    (header.created ?? "").slice(0, 10),
+    "Speculative Decoding Workbench",
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** Text without the characters that XML cannot hold. Pure. */
@@ -79,22 +178,32 @@ export function views(stage) {
   const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter((el) => el.getClientRects().length > 0);
   return shown.map((el) => {
     const name = [...el.classList].find((c) => c.startsWith("wb-card-"))?.slice(8) ?? "figures";
-    const title = { figures: "Key figures", card: "Node" }[name] ?? el.querySelector("h3 > span").textContent.split(",")[0];
+    const title =
+      { figures: "Key figures", card: "Node" }[name] ?? el.querySelector("h3 > span").textContent.split(",")[0];
     return { name, title, el };
   });
 }
 
 /** A view as an SVG document that needs no stylesheet: title and legend on top, `note` below. */
 export function picture({ title, el }, note) {
-  const drawings = [...el.querySelectorAll("svg")].filter((svg) => svg.clientWidth > 60 && !svg.closest(".wb-overview"));
+  const drawings = [...el.querySelectorAll("svg")].filter(
+    (svg) => svg.clientWidth > 60 && !svg.closest(".wb-overview"),
+  );
   const alone = drawings.length === 1 && !el.querySelector(".wb-ribbon");
   const body = alone ? drawn(drawings[0]) : laidOut(el), head = alone ? 40 : 16;
   const root = getComputedStyle(el.closest(".wb")), width = body.width + 32, lines = wrap(note, width - 32);
   const height = head + body.height + 16 + 15 * lines.length;
-  const words = (text, x, y, size, weight = 400) => Object.assign(kit.s("text", { x, y, fill: root.color, "font-size": size, "font-weight": weight }), { textContent: printable(text) });
+  const words = (text, x, y, size, weight = 400) =>
+    Object.assign(kit.s("text", { x, y, fill: root.color, "font-size": size, "font-weight": weight }), {
+      textContent: printable(text),
+    });
   const outer = kit.s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": PLAIN_FONT });
   kit.set(body.node, { x: 16, y: head });
-  outer.append(kit.s("rect", { width, height, fill: root.backgroundColor }), body.node, ...lines.map((line, i) => words(line, 16, head + body.height + 19 + 15 * i, 11)));
+  outer.append(
+    kit.s("rect", { width, height, fill: root.backgroundColor }),
+    body.node,
+    ...lines.map((line, i) => words(line, 16, head + body.height + 19 + 15 * i, 11)),
+  );
   if (alone) outer.append(words(title, 16, 25, 14, 600), ...legend(el, 34 + 8 * title.length, words));
   return { text: new XMLSerializer().serializeToString(outer), width, height };
 }
@@ -112,13 +221,32 @@ export function wrap(text, width) {
 
 function legend(el, x, words) {
   return [...el.querySelectorAll(".wb-legend > span")].flatMap((entry) => {
-    const mark = getComputedStyle(entry.querySelector("i")), line = parseFloat(mark.borderBottomWidth), text = entry.textContent, at = x;
+    const mark = getComputedStyle(entry.querySelector("i")),
+      line = parseFloat(mark.borderBottomWidth),
+      text = entry.textContent,
+      at = x;
     const dashes = /rgba?\([^)]*\)/.exec(mark.backgroundImage)?.[0] ?? "none";
     x += 30 + 6.4 * text.length;
     return [
       kit.s("rect", { x: at, y: 15, width: 15, height: 10, fill: mark.backgroundColor }),
-      kit.s("line", { x1: at, x2: at + 15, y1: 25, y2: 25, stroke: mark.borderBottomColor, "stroke-width": line, "stroke-dasharray": mark.borderBottomStyle === "dashed" ? "4 3" : "none" }),
-      kit.s("line", { x1: at, x2: at + 15, y1: 20, y2: 20, stroke: dashes, "stroke-width": 2.5, "stroke-dasharray": "6 3" }),
+      kit.s("line", {
+        x1: at,
+        x2: at + 15,
+        y1: 25,
+        y2: 25,
+        stroke: mark.borderBottomColor,
+        "stroke-width": line,
+        "stroke-dasharray": mark.borderBottomStyle === "dashed" ? "4 3" : "none",
+      }),
+      kit.s("line", {
+        x1: at,
+        x2: at + 15,
+        y1: 20,
+        y2: 20,
+        stroke: dashes,
+        "stroke-width": 2.5,
+        "stroke-dasharray": "6 3",
+      }),
       words(text, at + 20, 25, 12),
     ];
   });
@@ -140,12 +268,19 @@ function drawn(svg) {
  *  out once more, beside the page: whole, where a scroller cuts them, and in the font that a picture will have. */
 function laidOut(el) {
   const copy = el.cloneNode(true), made = el.cloneNode(true), page = document.createElement("div");
-  const shelf = h("div", { style: `position: absolute; left: -99999px; top: 0; width: ${el.offsetWidth}px; --wb-ui: ${PLAIN_FONT}; --wb-mono: monospace` }, copy);
+  const shelf = h(
+    "div",
+    {
+      style: `position: absolute; left: -99999px; top: 0; width: ${el.offsetWidth}px; --wb-ui: ${PLAIN_FONT}; --wb-mono: monospace`,
+    },
+    copy,
+  );
   shelf.style.font = `14px/1.45 ${PLAIN_FONT}`;
   copy.querySelectorAll("[id]").forEach((part) => part.removeAttribute("id"));
   el.closest(".wb").append(shelf);
   for (const part of copy.querySelectorAll("*")) part.style.contentVisibility = "visible";
-  for (const part of copy.querySelectorAll(".wb-ribbon, .wb-nodecard, .wb-tree, .wb-table")) Object.assign(part.style, { height: "auto", maxHeight: "none", overflow: "visible" });
+  for (const part of copy.querySelectorAll(".wb-ribbon, .wb-nodecard, .wb-tree, .wb-table"))
+    Object.assign(part.style, { height: "auto", maxHeight: "none", overflow: "visible" });
   const width = copy.offsetWidth, height = copy.offsetHeight;
   dress([copy, ...copy.querySelectorAll("*")], [made, ...made.querySelectorAll("*")], LAID_OUT);
   shelf.remove();
@@ -163,7 +298,8 @@ function dress(originals, copies, properties) {
     const style = getComputedStyle(original), copy = copies[i];
     if (style.display === "none" || original.matches("button.wb-tool, input, label, select")) return gone.push(copy);
     copy.setAttribute("style", properties.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
-    if (original.tagName === "I") Object.assign(copy.style, { width: `${original.offsetWidth}px`, height: `${original.offsetHeight}px` });
+    if (original.tagName === "I")
+      Object.assign(copy.style, { width: `${original.offsetWidth}px`, height: `${original.offsetHeight}px` });
     for (const child of copy.childNodes) if (child.nodeType === Node.TEXT_NODE) child.data = printable(child.data);
     for (const { name, value } of [...copy.attributes]) copy.setAttribute(name, printable(value));
   });
@@ -176,19 +312,27 @@ export async function png({ text, width, height }) {
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const scale = Math.min(2, MAX_PIXELS / Math.max(width, height));
-  const canvas = Object.assign(document.createElement("canvas"), { width: Math.round(width * scale), height: Math.round(height * scale) });
+  const canvas = Object.assign(document.createElement("canvas"), {
+    width: Math.round(width * scale),
+    height: Math.round(height * scale),
+  });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise((done, fail) => canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture is too large."))), "image/png"));
+  return new Promise((done, fail) =>
+    canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture is too large."))), "image/png"),
+  );
 }
 
 // -- The menu ------------------------------------------------------------------------------------------------------
 
 /** Put the menu into `container`.
- *  @param {any} container  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null, stage: Element, host: any,
- *           definitions?: () => object, lexicon?: () => object|null,
- *           keeps?: boolean, kept?: (id: string) => void}} given  `keeps`: runs may be kept on the machine that serves the page;
- *  `kept` is told the id of one that was */
-export function mount(container, { trace, stage, host, definitions = () => ({}), lexicon = () => null, keeps = false, kept = () => {} }) {
+ *  @param {any} container  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null,
+ *    stage: Element, host: any, definitions?: () => object, lexicon?: () => object|null,
+ *           keeps?: boolean, kept?: (id: string) => void}} given  `keeps`: runs may be kept on the machine that serves
+ *           the page; `kept` is told the id of one that was */
+export function mount(
+  container,
+  { trace, stage, host, definitions = () => ({}), lexicon = () => null, keeps = false, kept = () => {} },
+) {
   const note = h("p", { className: "wb-exportnote" });
   note.setAttribute("role", "status");
   const act = (make) => async () => {
@@ -201,26 +345,74 @@ export function mount(container, { trace, stage, host, definitions = () => ({}),
       note.textContent = `Not saved: ${problem.message}`;
     }
   };
-  const file = (ending, type, make, part) => act(async (run) => `Saved ${save(fileName(run.header, ending, part), await make(run), type)}`);
+  const file = (ending, type, make, part) =>
+    act(async (run) => `Saved ${save(fileName(run.header, ending, part), await make(run), type)}`);
   const item = (text, about, does, off = "") => {
-    const button = h("button", { type: "button", className: "wb-export", disabled: Boolean(off), onclick: does }, h("b", {}, text), h("small", {}, off || about));
+    const button = h(
+      "button",
+      { type: "button", className: "wb-export", disabled: Boolean(off), onclick: does },
+      h("b", {}, text),
+      h("small", {}, off || about),
+    );
     return button;
   };
-  const data = h("div", { className: "wb-exportgroup" }, h("h4", {}, "The run"),
-    ...(host.call ? [item("Keep", "on this machine, for the Gallery and `workbench runs`", act((run) => keep(run, host, kept)), keeps ? "" : "a public app keeps nothing: save a file")] : []),
+  const data = h(
+    "div",
+    { className: "wb-exportgroup" },
+    h("h4", {}, "The run"),
+    ...(host.call
+      ? [
+          item(
+            "Keep",
+            "on this machine, for the Gallery and `workbench runs`",
+            act((run) => keep(run, host, kept)),
+            keeps ? "" : "a public app keeps nothing: save a file",
+          ),
+        ]
+      : []),
     item("JSON Lines", "every round; opens here again", file("jsonl", "application/jsonl", jsonLines)),
-    item("Parquet", "a row a round, for polars and pandas", file("parquet", "application/vnd.apache.parquet", (run) => parquet(run, host)), host.call ? "" : "needs the app: this is a file"),
-    item("Chrome trace", "the wall clock, for Perfetto", file("trace.json", "application/json", (run) => JSON.stringify(chromeTrace(run)))),
-    item("HTML replay", "one file that plays without network", file("html", "text/html", async (run) => html(await host.sources(), { trace: run, definitions: definitions(), lexicon: lexicon() }))));
+    item(
+      "Parquet",
+      "a row a round, for polars and pandas",
+      file("parquet", "application/vnd.apache.parquet", (run) => parquet(run, host)),
+      host.call ? "" : "needs the app: this is a file",
+    ),
+    item(
+      "Chrome trace",
+      "the wall clock, for Perfetto",
+      file("trace.json", "application/json", (run) => JSON.stringify(chromeTrace(run))),
+    ),
+    item(
+      "HTML replay",
+      "one file that plays without network",
+      file("html", "text/html", async (run) =>
+        html(await host.sources(), { trace: run, definitions: definitions(), lexicon: lexicon() }),
+      ),
+    ),
+  );
   const pictures = h("div", { className: "wb-exportgroup" }, h("h4", {}, "Pictures"));
   const list = () => {
     const rows = views(stage).map((view) => {
       const as = (ending, type, make) => {
-        const button = h("button", { type: "button", className: "wb-tool", onclick: file(ending, type, (run) => make(picture(view, caption(run))), view.name) }, ending.toUpperCase());
+        const button = h(
+          "button",
+          {
+            type: "button",
+            className: "wb-tool",
+            onclick: file(ending, type, (run) => make(picture(view, caption(run))), view.name),
+          },
+          ending.toUpperCase(),
+        );
         button.setAttribute("aria-label", `${view.title} as ${ending.toUpperCase()}`);
         return button;
       };
-      return h("div", { className: "wb-exportview" }, h("span", {}, view.title), as("svg", "image/svg+xml", (made) => made.text), as("png", "image/png", png));
+      return h(
+        "div",
+        { className: "wb-exportview" },
+        h("span", {}, view.title),
+        as("svg", "image/svg+xml", (made) => made.text),
+        as("png", "image/png", png),
+      );
     });
     pictures.replaceChildren(pictures.firstChild, ...rows);
   };
@@ -241,7 +433,14 @@ async function parquet(run, host) {
 async function keep(run, host, kept) {
   const { id } = await ask(host, "keep", { trace: run });
   kept(id);
-  return ["Kept: ", h("a", { href: address.run(host.base, id) }, `/r/${id}`), " is its address. ", pagehead.copyButton(address.run(host.base, id)), " ", h("a", { href: `${host.base}/gallery#kept` }, "see what is kept")];
+  return [
+    "Kept: ",
+    h("a", { href: address.run(host.base, id) }, `/r/${id}`),
+    " is its address. ",
+    pagehead.copyButton(address.run(host.base, id)),
+    " ",
+    h("a", { href: `${host.base}/gallery#kept` }, "see what is kept"),
+  ];
 }
 
 /** Hand a file to the visitor. @returns {string} its name */

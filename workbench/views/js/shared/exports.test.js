@@ -4,7 +4,16 @@ import { caption, chromeTrace, fileName, jsonLines, printable, wrap } from "./ex
 import { embed, html } from "./replay.js";
 
 const HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028\u2029&amp;${1}$&$`%STYLE%";
-const header = { method: "draft-tree", target: "a/b", drafter: null, device: "cpu", dtype: "float32", created: "2026-11-21T10:49:00+0000", prefill_s: 0.5, simulation: false };
+const header = {
+  method: "draft-tree",
+  target: "a/b",
+  drafter: null,
+  device: "cpu",
+  dtype: "float32",
+  created: "2026-11-21T10:49:00+0000",
+  prefill_s: 0.5,
+  simulation: false,
+};
 const trace = { header: { ...header, prompt: HOSTILE }, rounds: [], footer: { text: HOSTILE } };
 
 test("every event is one line that reads back", () => {
@@ -35,7 +44,10 @@ test("what XML cannot hold is replaced", () => {
 });
 
 test("a trace without rounds is still a Chrome trace", () => {
-  assert.deepEqual(chromeTrace(trace).traceEvents.map((e) => e.name), ["process_name", "thread_name", "thread_name", "prefill"]);
+  assert.deepEqual(
+    chromeTrace(trace).traceEvents.map((e) => e.name),
+    ["process_name", "thread_name", "thread_name", "prefill"],
+  );
 });
 
 test("nothing in a trace ends the script it stands in, and it reads back as it was", () => {

@@ -1,9 +1,19 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { acceptanceByDepth, acceptanceOverTime, changeMarks, histogram, speedOverTime, summary, voids, wilson } from "./figures.js";
+import {
+  acceptanceByDepth,
+  acceptanceOverTime,
+  changeMarks,
+  histogram,
+  speedOverTime,
+  summary,
+  voids,
+  wilson,
+} from "./figures.js";
 
-const fixture = (name) => JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
+const fixture = (name) =>
+  JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 
 test("nothing counted gives null, not zero and not NaN", () => {
   const f = summary([]);
@@ -46,7 +56,11 @@ test("a change is marked at the round from which it holds", () => {
 });
 
 test("a new method is named without the parameters that came with it", () => {
-  const changes = [{ name: "method", before: "a", after: "b" }, { name: "width", before: null, after: 3 }, { name: "depth", before: 2, after: 4 }];
+  const changes = [
+    { name: "method", before: "a", after: "b" },
+    { name: "width", before: null, after: 3 },
+    { name: "depth", before: 2, after: 4 },
+  ];
   assert.equal(changeMarks([{ index: 1, changes }])[0].text, "a → b, depth 2 → 4");
   const pictures = [{ name: "pictures", before: "as they were", after: "changed for the drafter only" }];
   assert.equal(changeMarks([{ index: 1, changes: pictures }])[0].text, "pictures changed for the drafter only");
@@ -62,12 +76,25 @@ test("the interval holds the quotient and stays inside 0 to 1", () => {
 test("tokens per second over time ends at the run's own figure", () => {
   const { rounds } = fixture("chain"), points = speedOverTime(rounds, 4), all = summary(rounds);
   assert.ok(Math.abs(points.at(-1).cumulative - all.tokens_per_second) < 1e-9);
-  const last = rounds.slice(-4), tokens = last.reduce((a, r) => a + r.emitted.length, 0), end = (r) => r.started_s + r.seconds;
+  const last = rounds.slice(-4),
+    tokens = last.reduce((a, r) => a + r.emitted.length, 0),
+    end = (r) => r.started_s + r.seconds;
   assert.ok(Math.abs(points.at(-1).windowed - tokens / (end(rounds.at(-1)) - end(rounds.at(-5)))) < 1e-6);
 });
 
 test("time between rounds counts, in tokens per second and as overhead", () => {
-  const round = (started_s) => ({ nodes: { status: [] }, path: [], emitted: [{}, {}], started_s, seconds: 0.5, draft_s: 0.1, verify_s: 0.2, waited_s: 0.1, overhead_s: 0.1, target_forwards: 1 });
+  const round = (started_s) => ({
+    nodes: { status: [] },
+    path: [],
+    emitted: [{}, {}],
+    started_s,
+    seconds: 0.5,
+    draft_s: 0.1,
+    verify_s: 0.2,
+    waited_s: 0.1,
+    overhead_s: 0.1,
+    target_forwards: 1,
+  });
   const f = summary([round(0.2), round(0.8)]); // the last one ends 1.3 s after the prefill
   assert.ok(Math.abs(f.tokens_per_second - 4 / 1.3) < 1e-9);
   assert.ok(Math.abs(f.overhead_seconds - 0.5) < 1e-9);
@@ -75,7 +102,11 @@ test("time between rounds counts, in tokens per second and as overhead", () => {
 });
 
 test("a change of sampling in mid-run voids the baseline, a change of depth does not", () => {
-  const rounds = [{ index: 0, changes: [] }, { index: 1, changes: [{ name: "depth", before: 2, after: 4 }] }, { index: 2, changes: [{ name: "temperature", before: 0, after: 0.5 }] }];
+  const rounds = [
+    { index: 0, changes: [] },
+    { index: 1, changes: [{ name: "depth", before: 2, after: 4 }] },
+    { index: 2, changes: [{ name: "temperature", before: 0, after: 0.5 }] },
+  ];
   assert.equal(voids(rounds.slice(0, 2), ["temperature"]), null);
   assert.deepEqual(voids(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
 });

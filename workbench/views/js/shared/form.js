@@ -1,14 +1,25 @@
 /** Controls made from parameter descriptions of the registry: sliders, switches and choices. */
 
 /** What control a parameter gets. Pure.
- *  @param {{name: string, kind: string, default: any, ge: number|null, le: number|null, choices: any[]|null, doc: string}} param */
+ *  @param {{name: string, kind: string, default: any, ge: number|null, le: number|null, choices: any[]|null, doc:
+ *    string}} param */
 export function field(param, value = param.default) {
   const { name, kind, choices, doc } = param;
   const title = name.replaceAll("_", " ").replace(/^./, (c) => c.toUpperCase());
   if (choices?.length) return { name, title, doc, control: "choice", choices, value };
   if (kind === "bool") return { name, title, doc, control: "switch", value: Boolean(value) };
   const min = param.ge ?? null, max = param.le ?? null;
-  return { name, title, doc, control: min !== null && max !== null ? "slider" : "number", kind, min, max, step: step(kind, min, max), value };
+  return {
+    name,
+    title,
+    doc,
+    control: min !== null && max !== null ? "slider" : "number",
+    kind,
+    min,
+    max,
+    step: step(kind, min, max),
+    value,
+  };
 }
 
 /** A step that divides the range into about a hundred, and at least into its integers. Pure. */
@@ -28,7 +39,10 @@ export function clamp(param, value) {
   if (param.kind === "int") kept = Math.round(kept);
   if (min !== null) kept = Math.max(min, kept);
   if (max !== null) kept = Math.min(max, kept);
-  return { value: kept, note: kept === value ? "" : `${param.name} set to ${kept}: allowed is ${min ?? "−∞"} to ${max ?? "∞"}` };
+  return {
+    value: kept,
+    note: kept === value ? "" : `${param.name} set to ${kept}: allowed is ${min ?? "−∞"} to ${max ?? "∞"}`,
+  };
 }
 
 /** Why a parameter does nothing under these values; empty when it does something. Pure.
@@ -37,7 +51,8 @@ export function clamp(param, value) {
 export function idle(when, values) {
   const [, name, sign, wanted] = /^(\w+) (=|>) (.+)$/.exec(when ?? "") ?? [];
   if (!name || values[name] === undefined) return "";
-  const holds = sign === ">" ? Number(values[name]) > Number(wanted) : wanted.split(" or ").includes(String(values[name]));
+  const holds =
+    sign === ">" ? Number(values[name]) > Number(wanted) : wanted.split(" or ").includes(String(values[name]));
   return holds ? "" : `acts only when ${name.replaceAll("_", " ")} ${sign === ">" ? "is above" : "is"} ${wanted}`;
 }
 
@@ -84,12 +99,21 @@ function shape(param) {
 function build(el, param) {
   const f = field(param), uid = `wbf-${f.name}-${Math.random().toString(36).slice(2, 7)}`;
   const make = (tag, attributes) => Object.assign(document.createElement(tag), attributes);
-  const element = make("div", { className: `wb-field is-${f.control}` }), label = make("label", { htmlFor: uid, textContent: f.title });
+  const element = make("div", { className: `wb-field is-${f.control}` }),
+    label = make("label", { htmlFor: uid, textContent: f.title });
   if (f.doc) label.title = f.doc;
   element.dataset.param = f.name;
-  const row = { element, param, shape: shape(param), show: (/** @type {any} */ _value) => {}, reason: "", why: make("small", { className: "wb-why" }) };
+  const row = {
+    element,
+    param,
+    shape: shape(param),
+    show: (/** @type {any} */ _value) => {},
+    reason: "",
+    why: make("small", { className: "wb-why" }),
+  };
   const tell = (raw) => {
-    const { value, note } = f.control === "slider" || f.control === "number" ? clamp(row.param, raw) : { value: raw, note: "" };
+    const { value, note } =
+      f.control === "slider" || f.control === "number" ? clamp(row.param, raw) : { value: raw, note: "" };
     row.show(value);
     el.dispatchEvent(new CustomEvent("wb:param", { bubbles: true, detail: { name: f.name, value, note } }));
   };
@@ -110,14 +134,19 @@ function build(el, param) {
 }
 
 function numeric(f, uid, label, row, tell, make) {
-  const limits = { step: String(f.step), ...(f.min !== null && { min: String(f.min) }), ...(f.max !== null && { max: String(f.max) }) };
+  const limits = {
+    step: String(f.step),
+    ...(f.min !== null && { min: String(f.min) }),
+    ...(f.max !== null && { max: String(f.max) }),
+  };
   const number = make("input", { type: "number", id: uid, ...limits, step: f.kind === "int" ? "1" : "any" });
   // What is being typed is left alone until it is given: a run redraws the form many times a second.
   let typing = false;
   const type = (value) => typing || number.value === String(value ?? "") || (number.value = value ?? "");
   number.addEventListener("input", (event) => {
     typing = true;
-    if (event.inputType?.startsWith("history") && number.value !== "") number.dispatchEvent(new Event("change")); // undone is given at once
+    // undone is given at once
+    if (event.inputType?.startsWith("history") && number.value !== "") number.dispatchEvent(new Event("change"));
   });
   number.addEventListener("blur", () => (typing = false));
   number.addEventListener("change", () => {

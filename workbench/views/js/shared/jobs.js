@@ -7,11 +7,13 @@ import { h } from "./kit.js";
 
 /** The backend gives a sign of life twice a second while it measures. */
 const SILENCE_MS = 5000;
-const LOST = { error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } };
+const LOST = {
+  error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." },
+};
 
-/** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is and
- *  from what the link asks for. @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices,
- *  `adopt(page, made)`: show a recorded example, unless something else is shown */
+/** Bring a view to life: wired, told of messages, redrawn with its size and theme, its panel made from what there is
+ *  and from what the link asks for. @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the
+ *  view, `fromQuery` of its choices, `adopt(page, made)`: show a recorded example, unless something else is shown */
 export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) {
   const { el, parts, host } = page;
   page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
@@ -26,21 +28,26 @@ export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) 
     Object.assign(page, { catalogue, plotly: catalogue.plotly });
     const { choice, problems } = fromQuery(host.address.read(), catalogue, form.clamp);
     page.choice = choice;
-    if (problems.length) page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
+    if (problems.length)
+      page.errors.push({ kind: "note", message: "Left out of the link:", remedy: problems.join(" · ") });
     if (choice.target !== catalogue.chosen.target) await look(page);
   }
-  addEventListener("wb:address", () => page.catalogue && host.isOpen?.() !== false && stepped(page, { look, fromQuery }));
+  addEventListener(
+    "wb:address",
+    () => page.catalogue && host.isOpen?.() !== false && stepped(page, { look, fromQuery }),
+  );
   page.draw();
   el.dataset.ready = "true";
   page.timer = setInterval(() => watch(page), 1000);
   return page;
 }
 
-/** The address changed under the page, by a step back or forth: the panel shows what it says; one that says nothing, or comes
- *  while something is measured, is told what the panel holds. */
+/** The address changed under the page, by a step back or forth: the panel shows what it says; one that says nothing, or
+ *  comes while something is measured, is told what the panel holds. */
 async function stepped(page, { look, fromQuery }) {
   const { el, host, catalogue } = page, query = host.address.read();
-  if (page.channel || new URLSearchParams(query).size < 2) return el.dispatchEvent(new CustomEvent("wb:choose", { detail: {} }));
+  if (page.channel || new URLSearchParams(query).size < 2)
+    return el.dispatchEvent(new CustomEvent("wb:choose", { detail: {} }));
   page.choice = fromQuery(query, catalogue, form.clamp).choice;
   if (page.choice.target !== catalogue.chosen.target) await look(page);
   page.draw();
@@ -57,13 +64,15 @@ async function example(page, adopt) {
 
 /** Notice when nothing comes any more: the app may have been stopped, and nobody else would say so. */
 function watch(page) {
-  const quiet = page.channel && page.job ? performance.now() - page.heard : 0, silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
+  const quiet = page.channel && page.job ? performance.now() - page.heard : 0,
+    silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
   if (silent === page.silent) return;
   page.silent = silent;
   page.draw();
 }
 
-/** Stop waiting for a backend that is silent. @param {string} what  is given up  @param {string} remedy  what to do then */
+/** Stop waiting for a backend that is silent. @param {string} what  is given up  @param {string} remedy  what to do
+ *  then */
 export function giveUp(page, what, remedy) {
   Object.assign(page, { channel: null, silent: 0 });
   page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was given up.`, remedy });
@@ -95,7 +104,11 @@ export function channel(kind) {
 
 /** Put a link to what the panel holds into the clipboard, or under the buttons where there is none. */
 export async function copyLink(page, query) {
-  const url = page.host.address.url(query), done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+  const url = page.host.address.url(query),
+    done = await navigator.clipboard?.writeText(url).then(
+      () => true,
+      () => false,
+    );
   page.note = done ? "The link is in the clipboard." : url;
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
   page.draw();
@@ -108,7 +121,12 @@ export function exportMenu(part, title, kinds) {
     button.dataset.kind = kind;
     return button;
   });
-  const made = h("div", { className: "wb-menu" }, part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"), part("exports", "div", { className: "wb-exports", hidden: true }, ...links));
+  const made = h(
+    "div",
+    { className: "wb-menu" },
+    part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"),
+    part("exports", "div", { className: "wb-exports", hidden: true }, ...links),
+  );
   kit.set(made.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
   return made;
 }
@@ -123,7 +141,10 @@ export function menu({ parts }, on) {
 export function wireMenu(page, save) {
   const { parts } = page;
   parts.export.addEventListener("click", () => menu(page, parts.exports.hidden));
-  document.addEventListener("click", (/** @type {any} */ event) => event.target.closest(".wb-menu") || menu(page, false));
+  document.addEventListener(
+    "click",
+    (/** @type {any} */ event) => event.target.closest(".wb-menu") || menu(page, false),
+  );
   parts.exports.parentElement.addEventListener("keydown", (event) => event.key === "Escape" && menu(page, false));
   parts.exports.addEventListener("click", (event) => {
     if (!event.target.dataset.kind) return;
@@ -146,7 +167,8 @@ export async function openRun(page, request) {
   page.host.go?.("live");
 }
 
-/** How far a measurement is. @param {any} page  @param {{text: string, note: string, done: number, total: number, label: string}} data */
+/** How far a measurement is. @param {any} page  @param {{text: string, note: string, done: number, total: number,
+ *  label: string}} data */
 export function progress({ parts }, { text, note, done, total, label }) {
   kit.write(parts.progressText, text.replace(/^./, (c) => c.toUpperCase()));
   kit.write(parts.progressNote, note);

@@ -51,7 +51,8 @@ const watcher = typeof ResizeObserver === "undefined" ? null : new ResizeObserve
   }
 });
 
-/** The inner size of `el`, kept by an observer: asking the browser anew would make it lay out the page at every drawing. */
+/** The inner size of `el`, kept by an observer: asking the browser anew would make it lay out the page at every
+ *  drawing. */
 export function size(el) {
   if (!sizes.has(el)) {
     sizes.set(el, { width: el.clientWidth, height: el.clientHeight });

@@ -2,8 +2,15 @@
 
 import { h } from "./kit.js";
 
-const VIEWS = [["Live", "", "live"], ["Compare", "?tab=compare", "compare"], ["Vision", "?tab=vision", "vision"], ["Sweep", "?tab=sweep", "sweep"],
-  ["Gallery", "gallery"], ["Learn", "learn"], ["Methods", "methods"]];
+const VIEWS = [
+  ["Live", "", "live"],
+  ["Compare", "?tab=compare", "compare"],
+  ["Vision", "?tab=vision", "vision"],
+  ["Sweep", "?tab=sweep", "sweep"],
+  ["Gallery", "gallery"],
+  ["Learn", "learn"],
+  ["Methods", "methods"],
+];
 
 /** Put links to all views into `nav`; a tab of this page is opened without leaving it. */
 export function fill(nav, host, current) {
@@ -34,11 +41,12 @@ function skip(nav) {
   return link;
 }
 
-/** An address of the Live page. @param {string} base  of the app  @param {Record<string, unknown>} state  what it shall show
- *  Pure: undefined and null are left out. */
+/** An address of the Live page. @param {string} base  of the app  @param {Record<string, unknown>} state  what it shall
+ *  show Pure: undefined and null are left out. */
 export function liveLink(base, state) {
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(state)) if (value !== undefined && value !== null) query.set(name, `${value}`);
+  for (const [name, value] of Object.entries(state))
+    if (value !== undefined && value !== null) query.set(name, `${value}`);
   return `${base}/?${query}`;
 }
 
@@ -56,7 +64,8 @@ export function settingsOf(entry) {
 
 /** A button that puts an address into the clipboard; where there is none, the address stands beside it to be copied. */
 export function copyButton(url, words = "copy link") {
-  const said = h("small", { className: "wb-copied" }), button = h("button", { type: "button", className: "wb-button" }, words);
+  const said = h("small", { className: "wb-copied" }),
+    button = h("button", { type: "button", className: "wb-button" }, words);
   said.setAttribute("role", "status");
   button.addEventListener("click", async () => {
     const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
@@ -71,22 +80,46 @@ export function build(el, { host, current, about }) {
   fill(nav, host, current);
   const theme = h("button", { type: "button", className: "wb-badge", title: "Light or dark" }, "◐ theme");
   theme.addEventListener("click", () => host.theme());
-  const main = h("div", { className: "wb-pagemain" }, h("div", { className: "wb-pagetitle" }, h("h1", {}, current), h("p", {}, about)));
-  el.append(h("header", { className: "wb-head" }, h("b", {}, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }), theme), main);
+  const main = h(
+    "div",
+    { className: "wb-pagemain" },
+    h("div", { className: "wb-pagetitle" }, h("h1", {}, current), h("p", {}, about)),
+  );
+  el.append(
+    h(
+      "header",
+      { className: "wb-head" },
+      h("b", {}, "Speculative Decoding Workbench"),
+      nav,
+      h("span", { className: "wb-space" }),
+      theme,
+    ),
+    main,
+  );
   if (!host.go) document.title = `${current} · Speculative Decoding Workbench`;
   return main;
 }
 
 /** Say on the page what went wrong, and what to do. */
 export function problem(main, error) {
-  const box = h("div", { className: "wb-alert is-error" }, h("b", {}, error.message), " ", h("span", {}, error.remedy ?? ""));
+  const box = h(
+    "div",
+    { className: "wb-alert is-error" },
+    h("b", {}, error.message),
+    " ",
+    h("span", {}, error.remedy ?? ""),
+  );
   box.setAttribute("role", "alert");
   main.append(box);
 }
 
 /** Ask the server; an error goes onto the page, and null comes back. */
 export async function ask(main, { host }, name, request = {}) {
-  const answer = await host.call(name, request).catch(() => ({ error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." } }));
+  const answer = await host
+    .call(name, request)
+    .catch(() => ({
+      error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." },
+    }));
   if (!answer?.error) return answer;
   problem(main, answer.error);
   return null;

@@ -6,7 +6,12 @@ import * as kit from "./kit.js";
 export function card(parts, name, title, extra, ...body) {
   parts[`${name}Title`] = kit.h("span", {}, title);
   parts[`${name}Note`] = kit.h("em");
-  const made = kit.h("section", { className: `wb-card wb-card-${name}` }, kit.h("h3", {}, parts[`${name}Title`], extra ?? "", parts[`${name}Note`]), ...body);
+  const made = kit.h(
+    "section",
+    { className: `wb-card wb-card-${name}` },
+    kit.h("h3", {}, parts[`${name}Title`], extra ?? "", parts[`${name}Note`]),
+    ...body,
+  );
   made.setAttribute("aria-label", title);
   return (parts[`${name}Card`] = made);
 }
@@ -14,7 +19,11 @@ export function card(parts, name, title, extra, ...body) {
 /** A card with a chart in `parts[name]`, its table in `parts[name + "Table"]` and the switch between them. */
 export function chart(parts, name, title, extra, className) {
   parts[name] = kit.h("div", { className });
-  parts[`${name}Table`] = kit.h("div", { className: "wb-table", tabIndex: 0, hidden: true }, kit.h("p", { className: "wb-summary" }));
+  parts[`${name}Table`] = kit.h(
+    "div",
+    { className: "wb-table", tabIndex: 0, hidden: true },
+    kit.h("p", { className: "wb-summary" }),
+  );
   parts[`${name}Table`].setAttribute("role", "region");
   parts[`${name}Table`].setAttribute("aria-label", `${title}: table`);
   const made = card(parts, name, title, extra, parts[name], parts[`${name}Table`]);
@@ -48,5 +57,9 @@ export function region(parts, name, className, attributes) {
 
 /** A legend: a swatch and a word each. @param {[string, string][]} entries  class of the swatch, word */
 export function legend(entries) {
-  return kit.h("span", { className: "wb-legend" }, ...entries.map(([name, word]) => kit.h("span", {}, kit.h("i", { className: name }), word)));
+  return kit.h(
+    "span",
+    { className: "wb-legend" },
+    ...entries.map(([name, word]) => kit.h("span", {}, kit.h("i", { className: name }), word)),
+  );
 }

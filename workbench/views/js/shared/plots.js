@@ -8,7 +8,11 @@ let library = null;
 function load(url) {
   library ??= new Promise((done, failed) => {
     if (window.Plotly) return done(window.Plotly);
-    const script = Object.assign(document.createElement("script"), { src: url, onload: () => done(window.Plotly), onerror: failed });
+    const script = Object.assign(document.createElement("script"), {
+      src: url,
+      onload: () => done(window.Plotly),
+      onerror: failed,
+    });
     document.head.append(script);
   });
   return library;
@@ -26,20 +30,37 @@ export function broken(name, letters) {
   return lines.join("<br>");
 }
 
-/** Names that fit beside their samples in a chart: a legend that is wider is moved over the axis by Plotly, and cut off. */
+/** Names that fit beside their samples in a chart: a legend that is wider is moved over the axis by Plotly, and cut
+ *  off. */
 function named(data, layout, wide) {
   const letters = Math.floor((wide - (layout.margin?.l ?? 0) - (layout.margin?.r ?? 0) - SAMPLE) / LETTER);
   return data.map((trace) => (trace.name ? { ...trace, name: broken(trace.name, letters) } : trace));
 }
 
-/** Draw or change a chart in `el`. @param {(css: (name: string) => string) => {data: object[], layout: object, label: string}} make */
+/** Draw or change a chart in `el`. @param {(css: (name: string) => string) => {data: object[], layout: object, label:
+ *  string}} make */
 export function plot(page, el, make) {
-  const style = getComputedStyle(page.el), css = (name) => style.getPropertyValue(name).trim(), wide = kit.size(el).width;
+  const style = getComputedStyle(page.el),
+    css = (name) => style.getPropertyValue(name).trim(),
+    wide = kit.size(el).width;
   const made = make(css), key = JSON.stringify([made, css("--wb-ink"), wide]);
   el.setAttribute("role", "img");
   el.setAttribute("aria-label", made.label);
   if (el.hidden || !wide || el._key === key) return;
   el._key = key;
-  const layout = { paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { family: style.fontFamily, size: 12.5, color: css("--wb-ink") }, hoverlabel: { bgcolor: css("--wb-ink"), font: { color: css("--wb-bg") } }, width: wide, uirevision: "kept", ...made.layout };
-  load(`${page.host.base}/workbench/${page.plotly}`).then((plotly) => el._key === key && plotly.react(el, named(made.data, layout, wide), layout, { displayModeBar: false, responsive: false }), () => kit.write(el, "The chart could not be loaded: see its table."));
+  const layout = {
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
+    font: { family: style.fontFamily, size: 12.5, color: css("--wb-ink") },
+    hoverlabel: { bgcolor: css("--wb-ink"), font: { color: css("--wb-bg") } },
+    width: wide,
+    uirevision: "kept",
+    ...made.layout,
+  };
+  load(`${page.host.base}/workbench/${page.plotly}`).then(
+    (plotly) =>
+      el._key === key &&
+      plotly.react(el, named(made.data, layout, wide), layout, { displayModeBar: false, responsive: false }),
+    () => kit.write(el, "The chart could not be loaded: see its table."),
+  );
 }

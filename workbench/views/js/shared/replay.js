@@ -10,7 +10,10 @@ export function html(sources, recording) {
 
 /** JSON that may stand in a script element: no tag, comment or line of JavaScript can begin or end in it. Pure. */
 export function embed(value) {
-  return JSON.stringify(value).replace(/[<>&\u2028\u2029]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return JSON.stringify(value).replace(
+    /[<>&\u2028\u2029]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 /** Wear the reader's theme, and have what a view needs of a host where there is no backend. */

@@ -39,17 +39,20 @@ export function ghosts(round) {
   return { shown, hidden: lost.length - shown.length };
 }
 
-/** The text of a committed token; one without text of its own (the end of the text) goes by its name in the vocabulary. */
+/** The text of a committed token; one without text of its own (the end of the text) goes by its name in the
+ *  vocabulary. */
 export function tokenText(round, emitted) {
   if (emitted.text !== "") return visibleText(emitted.text);
   for (const top of round.top_p ?? []) {
     const i = top.tokens.indexOf(emitted.token);
-    if (i >= 0 && top.text[i] !== "") return BYTES.test(top.text[i]) ? "·" : visibleText(top.text[i]); // its character comes with a later token
+    // its character comes with a later token
+    if (i >= 0 && top.text[i] !== "") return BYTES.test(top.text[i]) ? "·" : visibleText(top.text[i]);
   }
   return "·";
 }
 
-/** Bytes of one character that several tokens share, as the character; what is no character stays in hexadecimal. Pure. */
+/** Bytes of one character that several tokens share, as the character; what is no character stays in hexadecimal.
+ *  Pure. */
 export function readable(text) {
   return text.replace(/(?:‹[0-9A-F]{2}›)+/g, (run) => {
     const bytes = Uint8Array.from(run.match(/[0-9A-F]{2}/g), (hex) => parseInt(hex, 16));
@@ -61,15 +64,15 @@ export function readable(text) {
   });
 }
 
-/** The texts of drafted tokens as people read them: a token that holds some bytes of a character shows it where the drafts
- *  before it on its way hold the others, and a dot where they do not; a marker of a chat is a role. Pure.
+/** The texts of drafted tokens as people read them: a token that holds some bytes of a character shows it where the
+ *  drafts before it on its way hold the others, and a dot where they do not; a marker of a chat is a role. Pure.
  *  @param {{text: string[], parents: number[]}} nodes  @param {(text: string) => string} role  */
 export function words(nodes, role = (one) => one) {
   return joined(nodes).seen.map((text) => role(text.replace(HEX, "·")));
 }
 
-/** Texts of drafted tokens with the bytes that wait before them, and the bytes that wait after them for the rest of their
- *  character. */
+/** Texts of drafted tokens with the bytes that wait before them, and the bytes that wait after them for the rest of
+ *  their character. */
 function joined({ text, parents }) {
   const open = [];
   const seen = text.map((own, i) => {
@@ -80,14 +83,20 @@ function joined({ text, parents }) {
   return { seen, open };
 }
 
-/** A round as a view of single tokens shows it: drafts as `words` has them, and candidates for a place joined with the bytes
- *  before it; one that completes no character names its bytes, for dots would all look alike. Pure; the same object for the
- *  same round. */
+/** A round as a view of single tokens shows it: drafts as `words` has them, and candidates for a place joined with the
+ *  bytes before it; one that completes no character names its bytes, for dots would all look alike. Pure; the same
+ *  object for the same round. */
 export function legible(round) {
   if (!legibles.has(round)) {
     const { open } = joined(round.nodes);
-    const read = (top, place) => top && { ...top, text: top.text.map((text) => bytesNamed(readable((open[place - 1] ?? "") + text))) };
-    legibles.set(round, { ...round, nodes: { ...round.nodes, text: words(round.nodes) }, top_p: round.top_p?.map(read), top_q: round.top_q?.map(read) });
+    const read = (top, place) =>
+      top && { ...top, text: top.text.map((text) => bytesNamed(readable((open[place - 1] ?? "") + text))) };
+    legibles.set(round, {
+      ...round,
+      nodes: { ...round.nodes, text: words(round.nodes) },
+      top_p: round.top_p?.map(read),
+      top_q: round.top_q?.map(read),
+    });
   }
   return legibles.get(round);
 }
@@ -112,7 +121,8 @@ export function describe(round) {
   const tested = round.nodes.status.filter((s) => s !== "discarded").length;
   const last = round.emitted.at(-1);
   if (canvas.isOfPlaces(round)) return `Round ${round.index + 1}: ${canvas.words(round)}`;
-  if (round.bonus_kind === "plain") return `Round ${round.index + 1}: nothing drafted; the target wrote “${tokenText(round, last)}”`;
+  if (round.bonus_kind === "plain")
+    return `Round ${round.index + 1}: nothing drafted; the target wrote “${tokenText(round, last)}”`;
   const end = round.bonus_kind === "corrected" ? `target corrected to “${tokenText(round, last)}”`
     : round.bonus_kind === "bonus" ? `bonus “${tokenText(round, last)}”` : "the text ended";
   return `Round ${round.index + 1}: ${round.path.length} of ${tested} tested drafts accepted; ${end}`;
@@ -126,23 +136,37 @@ export function chunkEnds(size, broke) {
 
 /** Draw into `el`. Rounds are only ever appended, in chunks that the browser need not lay out while they are out of
  *  sight; a new `data.key` starts over.
- *  @param {{key: string, prompt: {role: string|null, text: string}[], rounds: object[], shown: {round: number, token: number|null, scroll: boolean}|null,
- *           ghosts: boolean, follow: boolean, arriving?: object|null}} data  `arriving`: the round that is being judged */
+ *  @param {{key: string, prompt: {role: string|null, text: string}[], rounds: object[], shown: {round: number, token:
+ *    number|null, scroll: boolean}|null, ghosts: boolean, follow: boolean, arriving?: object|null}} data  `arriving`:
+ *    the round that is being judged */
 export function render(el, data) {
   const state = (el._ribbon ??= begin(el));
   if (state.key !== data.key) {
     state.inner.replaceChildren();
-    Object.assign(state, { key: data.key, drawn: 0, groups: [], lit: [], prompt: null, chunk: null, size: 0, broke: false, held: false });
+    Object.assign(state, {
+      key: data.key,
+      drawn: 0,
+      groups: [],
+      lit: [],
+      prompt: null,
+      chunk: null,
+      size: 0,
+      broke: false,
+      held: false,
+    });
   }
   const text = JSON.stringify(data.prompt);
   if (state.prompt !== text) {
-    const first = state.inner.querySelector(".wb-prompt") ?? state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
+    const first =
+      state.inner.querySelector(".wb-prompt") ??
+      state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
     first.replaceChildren(...data.prompt.flatMap((turn) => said(turn)));
     state.prompt = text;
   }
   el.classList.toggle("no-ghosts", !data.ghosts);
   state.follow = data.follow;
-  el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto"; // the browser keeps a reader's place, not a follower's
+  // the browser keeps a reader's place, not a follower's
+  el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto";
   if (state.drawn < data.rounds.length || !data.arriving) state.coming?.remove();
   if (state.drawn < data.rounds.length) {
     state.places?.remove();
@@ -173,12 +197,20 @@ export function catchUp(el) {
   scrollTo(el, el._ribbon, el.scrollHeight);
 }
 
-/** Follow the newest text: its height changes when rounds are added, and again when chunks that were only estimated come
- *  into sight and are laid out. So the end is gone to whenever the height has changed, after layout, once a frame. */
+/** Follow the newest text: its height changes when rounds are added, and again when chunks that were only estimated
+ *  come into sight and are laid out. So the end is gone to whenever the height has changed, after layout, once a
+ *  frame. */
 function begin(el) {
   const inner = el.appendChild(kit.h("div"));
   inner.setAttribute("role", "presentation");
-  const state = { inner, key: null, uid: `wb${Math.random().toString(36).slice(2, 8)}`, held: false, follow: false, top: 0 };
+  const state = {
+    inner,
+    key: null,
+    uid: `wb${Math.random().toString(36).slice(2, 8)}`,
+    held: false,
+    follow: false,
+    top: 0,
+  };
   el.addEventListener("scroll", () => {
     const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30, held = state.held;
     if (!far || el.scrollTop < state.top - 2) state.held = far; // only a reader scrolls back
@@ -199,11 +231,15 @@ function scrollTo(el, state, top) {
 /** What was drafted last, with the verdicts that are out, where its tokens will stand. Pure. */
 export function draftWords({ round, judged, line }) {
   const { status } = round.nodes, text = words(round.nodes);
-  return line.map(({ node, test }) => ({ text: visibleText(text[node]), kind: test < judged ? status[node] : "pending" }));
+  return line.map(({ node, test }) => ({
+    text: visibleText(text[node]),
+    kind: test < judged ? status[node] : "pending",
+  }));
 }
 
 function come(state, arriving) {
-  const words = draftWords(arriving), box = (state.coming ??= kit.h("span", { className: "wb-round is-coming" }, kit.h("span", { className: "wb-row" })));
+  const words = draftWords(arriving),
+    box = (state.coming ??= kit.h("span", { className: "wb-round is-coming" }, kit.h("span", { className: "wb-row" })));
   kit.set(box, { "aria-hidden": "true" });
   const row = box.firstChild, chunk = room(state);
   while (row.childElementCount > words.length) row.lastChild.remove();
@@ -268,7 +304,8 @@ function group(round, uid) {
 }
 
 function light(el, state, shown, follow) {
-  const token = shown && shown.token !== null ? document.getElementById(`${state.uid}-${shown.round}-${shown.token}`) : null;
+  const token =
+    shown && shown.token !== null ? document.getElementById(`${state.uid}-${shown.round}-${shown.token}`) : null;
   const key = shown ? `${shown.round}/${shown.token}/${(state.groups[shown.round] ?? []).length}` : "";
   if (state.litKey !== key || token !== state.token) {
     for (const old of state.lit) old.classList.remove("is-shown");
@@ -285,6 +322,7 @@ function light(el, state, shown, follow) {
   const first = state.lit[0];
   if (first && !follow && shown.scroll) {
     const box = el.getBoundingClientRect(), at = first.getBoundingClientRect();
-    if (at.top < box.top || at.bottom > box.bottom - 20) scrollTo(el, state, el.scrollTop + at.top - box.top - el.clientHeight / 3);
+    if (at.top < box.top || at.bottom > box.bottom - 20)
+      scrollTo(el, state, el.scrollTop + at.top - box.top - el.clientHeight / 3);
   }
 }

@@ -4,7 +4,13 @@ import { test } from "node:test";
 import { describe, ghosts, segments, visibleText, readable, words } from "./ribbon.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)));
-const made = (texts) => ({ index: 0, path: [], bonus_kind: "bonus", nodes: { status: [], text: [] }, emitted: texts.map((text) => ({ text, kind: "bonus", node: null })) });
+const made = (texts) => ({
+  index: 0,
+  path: [],
+  bonus_kind: "bonus",
+  nodes: { status: [], text: [] },
+  emitted: texts.map((text) => ({ text, kind: "bonus", node: null })),
+});
 
 test("no token is lost or doubled by the cut into lines", () => {
   for (const round of rounds) {

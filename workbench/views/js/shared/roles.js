@@ -1,13 +1,17 @@
 /** Messages of a chat: who speaks is shown as a role, not as the marker that says so to the model. No DOM.
  *
- *  A prompt is one text, as the tokenizer reads it: runs, links and kept runs hold it with its markers. Here that text is
- *  taken apart for a person, and put together again, so that nothing of it is lost on the way. */
+ *  A prompt is one text, as the tokenizer reads it: runs, links and kept runs hold it with its markers. Here that text
+ *  is taken apart for a person, and put together again, so that nothing of it is lost on the way. */
 
 const OPEN = "<|user|>", CLOSE = "<|assistant|>";
 const MARKER = /^<\|(system|user|assistant)\|>$/;
 const NAME = /^(system|user|assistant|model|tool)$/;
 /** Formats that write a role's name between markers: opening token, then the name, then what closes it. */
-const NAMED = { "<|im_start|>": ["\n"], "<start_of_turn>": ["\n"], "<|start_header_id|>": ["<|end_header_id|>", "\n\n"] };
+const NAMED = {
+  "<|im_start|>": ["\n"],
+  "<start_of_turn>": ["\n"],
+  "<|start_header_id|>": ["<|end_header_id|>", "\n\n"],
+};
 
 /** A prompt as a person writes it: the words, and whether they are a message to be answered. Pure.
  *  @param {string} prompt  @returns {{words: string, chat: boolean}} */
@@ -26,12 +30,14 @@ export function word(text) {
   return MARKER.exec(text)?.[1] ?? text;
 }
 
-/** The tokens of a prompt as roles and what each says. A marker counts where it is a token of its own: what somebody only
- *  typed is text. Pure. @param {string[]} tokens  texts of tokens  @returns {{role: string|null, text: string}[]} */
+/** The tokens of a prompt as roles and what each says. A marker counts where it is a token of its own: what somebody
+ *  only typed is text. Pure. @param {string[]} tokens  texts of tokens  @returns {{role: string|null, text:
+ *  string}[]} */
 export function turns(tokens) {
   const found = [{ role: null, text: "" }];
   for (let i = 0; i < tokens.length; i += 1) {
-    const closing = NAMED[tokens[i]], named = closing && NAME.test(tokens[i + 1] ?? "") && closing.every((text, k) => tokens[i + 2 + k] === text);
+    const closing = NAMED[tokens[i]],
+      named = closing && NAME.test(tokens[i + 1] ?? "") && closing.every((text, k) => tokens[i + 2 + k] === text);
     if (named) found.push({ role: tokens[i + 1], text: "" });
     else if (MARKER.test(tokens[i])) found.push({ role: word(tokens[i]), text: "" });
     else found.at(-1).text += tokens[i];

@@ -5,15 +5,32 @@ import { join, split, turns, word } from "./roles.js";
 test("a message is its words; put together again it is the same prompt", () => {
   assert.deepEqual(split("<|user|>What is 2 + 3?<|assistant|>"), { words: "What is 2 + 3?", chat: true });
   assert.deepEqual(split("Once upon"), { words: "Once upon", chat: false });
-  for (const prompt of ["", "Once", "<|user|>", "<|assistant|>", "<|user|><|assistant|>", "<|user|>a", "<|user|>a<|user|>b<|assistant|>", " <|user|>a<|assistant|>", "<|user|>a<|assistant|> 5"]) {
+  for (const prompt of [
+    "",
+    "Once",
+    "<|user|>",
+    "<|assistant|>",
+    "<|user|><|assistant|>",
+    "<|user|>a",
+    "<|user|>a<|user|>b<|assistant|>",
+    " <|user|>a<|assistant|>",
+    "<|user|>a<|assistant|> 5",
+  ]) {
     const { words, chat } = split(prompt);
     assert.equal(join(words, chat), prompt);
   }
-  assert.deepEqual(split(join("<|user|>a<|assistant|>", true)), { words: "<|user|>a<|assistant|>", chat: true }, "markers that somebody types stay what they typed");
+  assert.deepEqual(
+    split(join("<|user|>a<|assistant|>", true)),
+    { words: "<|user|>a<|assistant|>", chat: true },
+    "markers that somebody types stay what they typed",
+  );
 });
 
 test("tokens that are markers are roles, text that looks like one is text", () => {
-  assert.deepEqual(turns(["<|user|>", "Hi", " you", "<|assistant|>"]), [{ role: "user", text: "Hi you" }, { role: "assistant", text: "" }]);
+  assert.deepEqual(turns(["<|user|>", "Hi", " you", "<|assistant|>"]), [
+    { role: "user", text: "Hi you" },
+    { role: "assistant", text: "" },
+  ]);
   assert.deepEqual(turns(["<|", "user", "|>", "Hi"]), [{ role: null, text: "<|user|>Hi" }]);
   assert.deepEqual(turns(["Once", " upon"]), [{ role: null, text: "Once upon" }]);
   assert.deepEqual(turns([]), []);
@@ -21,7 +38,9 @@ test("tokens that are markers are roles, text that looks like one is text", () =
 
 test("formats that write the name between markers are read too, whole or not at all", () => {
   assert.deepEqual(turns(["<|im_start|>", "user", "\n", "Hi"]), [{ role: "user", text: "Hi" }]);
-  assert.deepEqual(turns(["<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"]), [{ role: "assistant", text: "" }]);
+  assert.deepEqual(turns(["<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"]), [
+    { role: "assistant", text: "" },
+  ]);
   assert.deepEqual(turns(["<|im_start|>", "banana", "\n"]), [{ role: null, text: "<|im_start|>banana\n" }]);
 });
 

@@ -1,5 +1,5 @@
-/** Speed-up: the estimator, its interval and its words, as `workbench/trace/speedup.py` has them; a test holds both to the
- *  same numbers. Geometric mean over the repeats of a prompt, then over prompts; the interval is Student's t on the
+/** Speed-up: the estimator, its interval and its words, as `workbench/trace/speedup.py` has them; a test holds both to
+ *  the same numbers. Geometric mean over the repeats of a prompt, then over prompts; the interval is Student's t on the
  *  logarithms, over prompts from three on, else over repeats. */
 
 const FEWEST_PROMPTS = 3, CONFIDENCE = 0.95;
@@ -14,19 +14,29 @@ const runs = (n) => (n === 1 ? "one run" : `${n} runs`);
  *  @param {number[][]} values  by prompt, one for each repeat, all above 0
  *  @returns {{value: number, low: number|null, high: number|null, n: number, prompts: number}|null} */
 export function estimate(values, confidence = CONFIDENCE) {
-  const logs = values.filter((own) => own.length).map((own) => own.map(Math.log)), prompts = logs.length, n = sum(logs.map((own) => own.length));
+  const logs = values.filter((own) => own.length).map((own) => own.map(Math.log)),
+    prompts = logs.length,
+    n = sum(logs.map((own) => own.length));
   if (!prompts) return null;
-  const means = logs.map((own) => sum(own) / own.length), centre = sum(means) / prompts, over = prompts >= FEWEST_PROMPTS;
-  const freedom = over ? prompts - 1 : n - prompts, found = { value: Math.exp(centre), low: null, high: null, n, prompts };
+  const means = logs.map((own) => sum(own) / own.length),
+    centre = sum(means) / prompts,
+    over = prompts >= FEWEST_PROMPTS;
+  const freedom = over ? prompts - 1 : n - prompts,
+    found = { value: Math.exp(centre), low: null, high: null, n, prompts };
   if (freedom < 2) return found;
-  const apart = over ? sum(means.map((mean) => (mean - centre) ** 2)) : sum(logs.map((own, i) => sum(own.map((x) => (x - means[i]) ** 2))));
-  const error = over ? Math.sqrt(apart / freedom / prompts) : Math.sqrt((apart / freedom) * sum(logs.map((own) => 1 / own.length))) / prompts;
+  const apart = over
+    ? sum(means.map((mean) => (mean - centre) ** 2))
+    : sum(logs.map((own, i) => sum(own.map((x) => (x - means[i]) ** 2))));
+  const error = over
+    ? Math.sqrt(apart / freedom / prompts)
+    : Math.sqrt((apart / freedom) * sum(logs.map((own) => 1 / own.length))) / prompts;
   const half = tQuantile(freedom, confidence) * error;
   return { ...found, low: Math.exp(centre - half), high: Math.exp(centre + half) };
 }
 
 /** Speed-up of runs over plain runs, paired by prompt and repeat. Pure.
- *  @param {{prompt: number, repeat: number, rate: number}[]} mine  @param {object[]} plain  rates in tokens per second */
+ *  @param {{prompt: number, repeat: number, rate: number}[]} mine  @param {object[]} plain  rates in tokens per
+ *    second */
 export function speedup(mine, plain) {
   const theirs = new Map(plain.map((run) => [`${run.prompt},${run.repeat}`, run.rate])), byPrompt = new Map();
   for (const { prompt, repeat, rate } of mine) {
@@ -37,28 +47,52 @@ export function speedup(mine, plain) {
 }
 
 /** Speed-up of a lane from its runs as a saved comparison holds them. Pure.
- *  @param {{prompt: number, repeat: number, token_ids: number[], seconds: number, decode_seconds: number|null}[]} mine  @param {object[]} plain */
+ *  @param {{prompt: number, repeat: number, token_ids: number[], seconds: number, decode_seconds: number|null}[]} mine
+ *    @param {object[]} plain */
 export function ofRuns(mine, plain) {
-  const rates = (side) => side.map((run) => ({ prompt: run.prompt, repeat: run.repeat, rate: run.token_ids.length / (run.decode_seconds || run.seconds) }));
+  const rates = (side) =>
+    side.map((run) => ({
+      prompt: run.prompt,
+      repeat: run.repeat,
+      rate: run.token_ids.length / (run.decode_seconds || run.seconds),
+    }));
   return speedup(rates(mine), rates(plain));
 }
 
 /** The key figure "speed-up" of a run on a page. Pure: one run decides nothing, however far from 1× it is.
- *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: number}} known  `mine`, `plain`: tokens per
- *    second of the two runs on the page; `none`: why there is no plain one; `measured`: an estimate from several pairs of runs like
- *    these; `stalled`: rounds of the two that stalled
+ *  @param {{mine: number|null, plain: number|null, none: string, measured?: any, stalled?: number}} known  `mine`,
+ *    `plain`: tokens per second of the two runs on the page; `none`: why there is no plain one; `measured`: an estimate
+ *    from several pairs of runs like these; `stalled`: rounds of the two that stalled
  *  @returns {{value: string, unit: string, label: string, worked: string}} */
 export function figure({ mine, plain, none, measured = null, stalled = 0 }) {
-  const own = mine && plain ? mine / plain : null, hit = stalled ? `${stalled} round${stalled > 1 ? "s" : ""} stalled` : "";
+  const own = mine && plain ? mine / plain : null,
+    hit = stalled ? `${stalled} round${stalled > 1 ? "s" : ""} stalled` : "";
   if (measured && measured.n > 1) {
     const of = own === null ? "" : `; the run on the page ${own.toFixed(2)}×${hit && `, in which ${hit}`}`;
-    return { value: `${measured.value.toFixed(2)}×`, unit: range(measured), label: measured.low === null ? verdict(measured) : `${verdict(measured)}, n = ${measured.n}`, worked: `${sentence(measured)}${of}` };
+    return {
+      value: `${measured.value.toFixed(2)}×`,
+      unit: range(measured),
+      label: measured.low === null ? verdict(measured) : `${verdict(measured)}, n = ${measured.n}`,
+      worked: `${sentence(measured)}${of}`,
+    };
   }
-  if (own === null) return { value: "—", unit: "", label: none.startsWith("baseline void") ? "speed-up: baseline void" : "speed-up: no baseline", worked: none };
-  return { value: `${own.toFixed(2)}×`, unit: "", label: ["one run", hit].filter(Boolean).join(", "), worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; one run cannot tell faster from slower` };
+  if (own === null)
+    return {
+      value: "—",
+      unit: "",
+      label: none.startsWith("baseline void") ? "speed-up: baseline void" : "speed-up: no baseline",
+      worked: none,
+    };
+  return {
+    value: `${own.toFixed(2)}×`,
+    unit: "",
+    label: ["one run", hit].filter(Boolean).join(", "),
+    worked: `${mine.toFixed(1)} / ${plain.toFixed(1)} tokens per second; one run cannot tell faster from slower`,
+  };
 }
 
-/** Half-width in standard errors of Student's interval: the sums of Abramowitz & Stegun 26.7.3 and 26.7.4, inverted. Pure. */
+/** Half-width in standard errors of Student's interval: the sums of Abramowitz & Stegun 26.7.3 and 26.7.4, inverted.
+ *  Pure. */
 export function tQuantile(freedom, confidence = CONFIDENCE) {
   const inside = (t) => {
     const angle = Math.atan(t / Math.sqrt(freedom)), cosine = Math.cos(angle), even = freedom % 2 === 0;
@@ -68,11 +102,13 @@ export function tQuantile(freedom, confidence = CONFIDENCE) {
   };
   let low = 0, high = 1;
   while (inside(high) < confidence) high *= 2;
-  for (let i = 0; i < 60; i++) [low, high] = inside((low + high) / 2) < confidence ? [(low + high) / 2, high] : [low, (low + high) / 2];
+  for (let i = 0; i < 60; i++)
+    [low, high] = inside((low + high) / 2) < confidence ? [(low + high) / 2, high] : [low, (low + high) / 2];
   return (low + high) / 2;
 }
 
-/** "faster" or "slower" where the whole interval lies on one side of 1×; else that it cannot be told, or how few runs there are. Pure. */
+/** "faster" or "slower" where the whole interval lies on one side of 1×; else that it cannot be told, or how few runs
+ *  there are. Pure. */
 export function verdict(found) {
   if (found.low === null) return runs(found.n);
   return found.low > 1 ? FASTER : found.high < 1 ? SLOWER : OPEN;
@@ -81,7 +117,8 @@ export function verdict(found) {
 /** What the interval rests on. Pure. */
 export function basis(found) {
   if (found.low === null) return runs(found.n);
-  if (found.prompts >= FEWEST_PROMPTS) return `n = ${found.n}${found.n > found.prompts ? `: ${found.prompts} prompts` : " prompts"}`;
+  if (found.prompts >= FEWEST_PROMPTS)
+    return `n = ${found.n}${found.n > found.prompts ? `: ${found.prompts} prompts` : " prompts"}`;
   return `n = ${found.n}, ${found.prompts === 1 ? "this prompt" : `these ${found.prompts} prompts`} only`;
 }
 

@@ -5,12 +5,26 @@ import { estimate, figure, ofRuns, sentence, speedup, tQuantile, verdict } from 
 const near = (a, b, tolerance = 1e-9) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 
 test("Student's quantiles are those of the tables", () => {
-  for (const [freedom, t] of [[1, 12.7062], [2, 4.3027], [3, 3.1824], [9, 2.2622], [30, 2.0423], [120, 1.9799]]) near(tQuantile(freedom), t, 5e-5);
+  for (const [freedom, t] of [
+    [1, 12.7062],
+    [2, 4.3027],
+    [3, 3.1824],
+    [9, 2.2622],
+    [30, 2.0423],
+    [120, 1.9799],
+  ])
+    near(tQuantile(freedom), t, 5e-5);
   near(tQuantile(5, 0.99), 4.0321, 5e-5);
 });
 
 test("A over B is one over B over A, interval and all", () => {
-  const ratios = [[1.2, 1.4], [0.8, 0.9], [2, 1.9]], there = estimate(ratios), back = estimate(ratios.map((own) => own.map((r) => 1 / r)));
+  const ratios = [
+      [1.2, 1.4],
+      [0.8, 0.9],
+      [2, 1.9],
+    ],
+    there = estimate(ratios),
+    back = estimate(ratios.map((own) => own.map((r) => 1 / r)));
   near(there.value * back.value, 1);
   near(there.low * back.high, 1);
 });
@@ -18,7 +32,10 @@ test("A over B is one over B over A, interval and all", () => {
 test("nothing is concluded from one run, two runs, or an interval that holds 1×", () => {
   assert.equal(sentence(estimate([[1.5]])), "1.50×: one run");
   assert.equal(sentence(estimate([[1.5, 1.6]])), "1.55×: 2 runs");
-  assert.match(sentence(estimate([[0.7, 1.5, 1.1, 1.0]])), /^1\.04×: cannot be told yet \(0\.\d\d–1\.\d\d×, n = 4, this prompt only\)$/);
+  assert.match(
+    sentence(estimate([[0.7, 1.5, 1.1, 1.0]])),
+    /^1\.04×: cannot be told yet \(0\.\d\d–1\.\d\d×, n = 4, this prompt only\)$/,
+  );
   assert.equal(verdict(estimate([[1.5, 1.52, 1.51]])), "faster");
   assert.equal(verdict(estimate([[0.5], [0.52], [0.51]])), "slower");
   assert.equal(estimate([]), null);
@@ -33,17 +50,26 @@ test("runs are paired by prompt and repeat; what one side lacks is left out", ()
 
 test("the key figure calls one run one run, and says what the machine did to it", () => {
   const known = { mine: 300, plain: 600, none: "" };
-  assert.deepEqual(figure(known), { value: "0.50×", unit: "", label: "one run", worked: "300.0 / 600.0 tokens per second; one run cannot tell faster from slower" });
+  assert.deepEqual(figure(known), {
+    value: "0.50×",
+    unit: "",
+    label: "one run",
+    worked: "300.0 / 600.0 tokens per second; one run cannot tell faster from slower",
+  });
   assert.equal(figure({ ...known, stalled: 3 }).label, "one run, 3 rounds stalled");
   assert.equal(figure({ ...known, plain: null, none: "no baseline yet" }).label, "speed-up: no baseline");
   assert.equal(figure({ ...known, plain: null, none: "baseline void: x" }).label, "speed-up: baseline void");
 });
 
 test("pairs of runs take the place of the one run; the verdict comes when the interval leaves 1×", () => {
-  const known = { mine: 300, plain: 600, none: "" }, of = (ratios) => figure({ ...known, measured: estimate([ratios]) });
+  const known = { mine: 300, plain: 600, none: "" },
+    of = (ratios) => figure({ ...known, measured: estimate([ratios]) });
   assert.equal(of([1.2]).label, "one run");
   assert.equal(of([1.2, 1.3]).label, "2 runs");
-  assert.deepEqual([of([0.8, 1.2, 1.1]).label, of([1.5, 1.52, 1.51]).label], ["cannot be told yet, n = 3", "faster, n = 3"]);
+  assert.deepEqual(
+    [of([0.8, 1.2, 1.1]).label, of([1.5, 1.52, 1.51]).label],
+    ["cannot be told yet, n = 3", "faster, n = 3"],
+  );
   assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
   assert.match(of([1.5, 1.52, 1.51]).worked, /this prompt only\); the run on the page 0\.50×$/);
 });

@@ -9,15 +9,29 @@ const STOPPED = new Set(["cancelled", "lease", "limit", "memory"]);
  *  says where its numbers come from ("live", "recorded", "imported"), `origin` what it branched off. */
 export function newRun(channel) {
   return {
-    channel, id: null, state: "starting", message: "", header: null, rounds: [], seq: 0, footer: null, warnings: [], error: null,
-    queue: null, loading: null, pace: 0, origin: null, from: "live",
+    channel,
+    id: null,
+    state: "starting",
+    message: "",
+    header: null,
+    rounds: [],
+    seq: 0,
+    footer: null,
+    warnings: [],
+    error: null,
+    queue: null,
+    loading: null,
+    pace: 0,
+    origin: null,
+    from: "live",
   };
 }
 
 /** Put a message into the record.
  *  @param {object} run record from `newRun`, changed in place
  *  @param {{run?: string, state?: string, message?: string, seq?: number, header?: object, rounds?: object[],
- *           footer?: object, warnings?: string[], error?: {message: string, remedy: string}}} message  what `Run.since` returned
+ *           footer?: object, warnings?: string[], error?: {message: string, remedy: string}}} message  what `Run.since`
+ *           returned
  *  @returns {number|null} index of the first round that is missing, or null when none is */
 export function apply(run, message) {
   if (message.run) run.id = message.run;
@@ -45,20 +59,36 @@ export function apply(run, message) {
 /** Without a draft there is no bonus: traces of earlier versions called plain decoding that. */
 function named(round) {
   if (round.bonus_kind !== "bonus" || round.nodes.status.length) return round;
-  return { ...round, bonus_kind: "plain", emitted: round.emitted.map((e) => (e.kind === "bonus" ? { ...e, kind: "plain" } : e)) };
+  return {
+    ...round,
+    bonus_kind: "plain",
+    emitted: round.emitted.map((e) => (e.kind === "bonus" ? { ...e, kind: "plain" } : e)),
+  };
 }
 
 /** A record of a finished trace. `notes` are said with its warnings. */
 export function fromTrace(channel, { header, rounds, footer, attribution = null }, from, notes = []) {
   const run = { ...newRun(channel), from, attribution };
   const ended = footer?.reason === "error" ? "error" : STOPPED.has(footer?.reason) ? "cancelled" : "finished";
-  apply(run, { header, rounds, footer, state: ended, warnings: [...(footer?.warnings ?? []), ...notes], seq: rounds.length });
+  apply(run, {
+    header,
+    rounds,
+    footer,
+    state: ended,
+    warnings: [...(footer?.warnings ?? []), ...notes],
+    seq: rounds.length,
+  });
   return run;
 }
 
 /** The trace of a record, as exports write it. */
 export function toTrace(run) {
-  return { header: run.header, rounds: visible(run), footer: run.footer ?? { reason: "", text: "", seconds: 0, error: "", warnings: run.warnings }, ...(run.attribution && { attribution: run.attribution }) };
+  return {
+    header: run.header,
+    rounds: visible(run),
+    footer: run.footer ?? { reason: "", text: "", seconds: 0, error: "", warnings: run.warnings },
+    ...(run.attribution && { attribution: run.attribution }),
+  };
 }
 
 /** Number of rounds from 0 on without a hole. */

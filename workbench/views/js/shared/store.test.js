@@ -37,13 +37,34 @@ test("an error ends the run and keeps message and remedy", () => {
 });
 
 test("plain decoding is not a bonus, whatever the trace that is read called it", () => {
-  const token = { kind: "bonus", text: "a" }, plain = { index: 0, nodes: { status: [] }, bonus_kind: "bonus", emitted: [token] };
-  const drafted = { index: 1, nodes: { status: ["accepted"] }, bonus_kind: "bonus", emitted: [{ kind: "accepted" }, token] }, run = newRun("c");
+  const token = { kind: "bonus", text: "a" },
+    plain = { index: 0, nodes: { status: [] }, bonus_kind: "bonus", emitted: [token] };
+  const drafted = {
+      index: 1,
+      nodes: { status: ["accepted"] },
+      bonus_kind: "bonus",
+      emitted: [{ kind: "accepted" }, token],
+    },
+    run = newRun("c");
   apply(run, { rounds: [plain, drafted] });
-  assert.deepEqual(run.rounds.map((r) => [r.bonus_kind, r.emitted.map((e) => e.kind)]), [["plain", ["plain"]], ["bonus", ["accepted", "bonus"]]]);
+  assert.deepEqual(
+    run.rounds.map((r) => [r.bonus_kind, r.emitted.map((e) => e.kind)]),
+    [
+      ["plain", ["plain"]],
+      ["bonus", ["accepted", "bonus"]],
+    ],
+  );
 });
 
 test("a trace that was stopped, by whomever, is not one that finished", () => {
   const state = (reason) => fromTrace("a", { header: {}, rounds: [], footer: { reason } }, "recorded").state;
-  assert.deepEqual(["cancelled", "lease", "limit", "memory", "error", "eos", "length"].map(state), ["cancelled", "cancelled", "cancelled", "cancelled", "error", "finished", "finished"]);
+  assert.deepEqual(["cancelled", "lease", "limit", "memory", "error", "eos", "length"].map(state), [
+    "cancelled",
+    "cancelled",
+    "cancelled",
+    "cancelled",
+    "error",
+    "finished",
+    "finished",
+  ]);
 });

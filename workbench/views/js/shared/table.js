@@ -8,23 +8,46 @@ export const TABLES = {
   lane: (rounds) => {
     const waits = rounds.some((r) => r.waited_s);
     return {
-      head: ["round", "tokens", "draft ms", "verify ms", "overhead ms", ...(waits ? ["waiting for other runs, ms"] : [])],
-      rows: rounds.map((r) => [r.index + 1, r.emitted.length, ms(r.draft_s), ms(r.verify_s), ms(r.overhead_s), ...(waits ? [ms(r.waited_s ?? 0)] : [])]),
+      head: [
+        "round",
+        "tokens",
+        "draft ms",
+        "verify ms",
+        "overhead ms",
+        ...(waits ? ["waiting for other runs, ms"] : []),
+      ],
+      rows: rounds.map((r) => [
+        r.index + 1,
+        r.emitted.length,
+        ms(r.draft_s),
+        ms(r.verify_s),
+        ms(r.overhead_s),
+        ...(waits ? [ms(r.waited_s ?? 0)] : []),
+      ]),
     };
   },
   curve: (rounds, figures) => ({
     head: ["round", "last 8", "cumulative", "change"],
-    rows: figures.acceptanceOverTime(rounds, 8).map((p) => [
-      p.index + 1, percent(p.windowed), percent(p.cumulative), figures.changeMarks([rounds[p.index]])[0]?.text ?? "",
-    ]),
+    rows: figures
+      .acceptanceOverTime(rounds, 8)
+      .map((p) => [
+        p.index + 1,
+        percent(p.windowed),
+        percent(p.cumulative),
+        figures.changeMarks([rounds[p.index]])[0]?.text ?? "",
+      ]),
   }),
   rate: (rounds, figures) => ({
     head: ["round", "last 8, tok/s", "cumulative, tok/s"],
-    rows: figures.speedOverTime(rounds, 8).map((p) => [p.index + 1, p.windowed?.toFixed(1) ?? "–", p.cumulative?.toFixed(1) ?? "–"]),
+    rows: figures
+      .speedOverTime(rounds, 8)
+      .map((p) => [p.index + 1, p.windowed?.toFixed(1) ?? "–", p.cumulative?.toFixed(1) ?? "–"]),
   }),
   position: (rounds, figures) => ({
     head: ["depth", "tested", "accepted", "quotient", "95 % interval"],
-    rows: figures.acceptanceByDepth(rounds).map((d) => [d.depth, d.tested, d.accepted, percent(d.rate), `${percent(d.low)} – ${percent(d.high)}`]),
+    rows: figures
+      .acceptanceByDepth(rounds)
+      .map((d) => [d.depth, d.tested, d.accepted, percent(d.rate), `${percent(d.low)} – ${percent(d.high)}`]),
   }),
   histogram: (rounds, figures) => ({
     head: ["accepted", "rounds", "ended by a bonus"],
@@ -32,7 +55,8 @@ export const TABLES = {
   }),
 };
 
-/** Draw into `el`; rows are kept and rewritten. @param {any} el  @param {{head: string[], rows: (string|number)[][]}} data */
+/** Draw into `el`; rows are kept and rewritten. @param {any} el  @param {{head: string[], rows: (string|number)[][]}}
+ *  data */
 export function render(el, { head, rows }) {
   const table = el.querySelector("table") ?? el.appendChild(document.createElement("table"));
   const top = table.tHead ?? table.createTHead(), body = table.tBodies[0] ?? table.createTBody();

@@ -5,23 +5,53 @@ const LISTS = ["method", "drafter", "prompts", "target"];
 
 /** The first choice a visitor sees. */
 export function first(catalogue) {
-  const method = catalogue.chosen.method, numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
-  const axes = [{ name: "depth", text: "1, 2, 4, 6" }, { name: "temperature", text: "0, 0.7" }].filter(({ name }) => spec(name, method, catalogue));
-  return { axes, method, params: {}, target: catalogue.chosen.target, drafter: null, groups: catalogue.groups.slice(0, 1), ...numbers };
+  const method = catalogue.chosen.method,
+    numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
+  const axes = [
+    { name: "depth", text: "1, 2, 4, 6" },
+    { name: "temperature", text: "0, 0.7" },
+  ].filter(({ name }) => spec(name, method, catalogue));
+  return {
+    axes,
+    method,
+    params: {},
+    target: catalogue.chosen.target,
+    drafter: null,
+    groups: catalogue.groups.slice(0, 1),
+    ...numbers,
+  };
 }
 
 /** What can be varied, in the order of the list: names with their words. */
 export function axes(choice, catalogue) {
-  const own = catalogue.methods.find((m) => m.name === choice.method)?.params ?? [], words = (name) => name.replaceAll("_", " ");
-  return [...LISTS.map((name) => ({ value: name, text: name === "prompts" ? "prompts (kinds)" : name })), ...own.map((p) => ({ value: p.name, text: words(p.name) })), ...catalogue.sampling.map((p) => ({ value: p.name, text: words(p.name) })), ...catalogue.options.filter((p) => p.name !== "seed").map((p) => ({ value: p.name, text: words(p.name) })), { value: "seed", text: "seed" }];
+  const own = catalogue.methods.find((m) => m.name === choice.method)?.params ?? [],
+    words = (name) => name.replaceAll("_", " ");
+  return [
+    ...LISTS.map((name) => ({ value: name, text: name === "prompts" ? "prompts (kinds)" : name })),
+    ...own.map((p) => ({ value: p.name, text: words(p.name) })),
+    ...catalogue.sampling.map((p) => ({ value: p.name, text: words(p.name) })),
+    ...catalogue.options.filter((p) => p.name !== "seed").map((p) => ({ value: p.name, text: words(p.name) })),
+    { value: "seed", text: "seed" },
+  ];
 }
 
 /** What is known about an axis: a parameter, or a list of names. */
 export function spec(name, method, catalogue) {
   const usable = (entries) => entries.filter((e) => e.available !== false).map((e) => e.name);
-  const lists = { method: () => usable(catalogue.methods), drafter: () => usable(catalogue.drafters), target: () => usable(catalogue.targets), prompts: () => catalogue.groups };
+  const lists = {
+    method: () => usable(catalogue.methods),
+    drafter: () => usable(catalogue.drafters),
+    target: () => usable(catalogue.targets),
+    prompts: () => catalogue.groups,
+  };
   if (lists[name]) return { name, kind: "names", names: lists[name]() };
-  return [...(catalogue.methods.find((m) => m.name === method)?.params ?? []), ...catalogue.sampling, ...catalogue.options].find((p) => p.name === name) ?? null;
+  return (
+    [
+      ...(catalogue.methods.find((m) => m.name === method)?.params ?? []),
+      ...catalogue.sampling,
+      ...catalogue.options,
+    ].find((p) => p.name === name) ?? null
+  );
 }
 
 /** Values to begin with, as text. Pure. */
@@ -30,9 +60,16 @@ export function suggestion(known) {
   if (known.kind === "names") return known.names.slice(0, 3).join(", ");
   if (known.choices?.length) return known.choices.join(", ");
   if (known.kind === "bool") return "false, true";
-  const low = known.ge ?? 0, high = Math.min(known.le ?? 4 * (known.default || 1), Math.max(2 * known.default, low + 4));
-  if (known.kind === "int") return [...new Set([low, Math.round((low + high) / 4), known.default, high])].filter((v) => v >= low).sort((a, b) => a - b).join(", ");
-  return [...new Set([low, known.default, Number((low + 0.5 * (high - low)).toPrecision(2)), high])].sort((a, b) => a - b).join(", ");
+  const low = known.ge ?? 0,
+    high = Math.min(known.le ?? 4 * (known.default || 1), Math.max(2 * known.default, low + 4));
+  if (known.kind === "int")
+    return [...new Set([low, Math.round((low + high) / 4), known.default, high])]
+      .filter((v) => v >= low)
+      .sort((a, b) => a - b)
+      .join(", ");
+  return [...new Set([low, known.default, Number((low + 0.5 * (high - low)).toPrecision(2)), high])]
+    .sort((a, b) => a - b)
+    .join(", ");
 }
 
 /** The values of an axis from its text; `problem` says what is wrong with it. Pure.
@@ -41,7 +78,12 @@ export function values({ name, text }, known) {
   if (!known) return { values: [], problem: `this method has no ${name.replaceAll("_", " ")}` };
   const parts = text.split(text.includes(";") ? ";" : ",").flatMap((part) => {
     const range = /^\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*$/.exec(part);
-    return range ? Array.from({ length: Math.max(0, Math.min(200, Number(range[2]) - Number(range[1]) + 1)) }, (_, i) => `${Number(range[1]) + i}`) : [part.trim()];
+    return range
+      ? Array.from(
+          { length: Math.max(0, Math.min(200, Number(range[2]) - Number(range[1]) + 1)) },
+          (_, i) => `${Number(range[1]) + i}`,
+        )
+      : [part.trim()];
   }).filter(Boolean);
   const read = parts.map((part) => one(part, known)), wrong = read.findIndex((value) => value === undefined);
   if (wrong >= 0) return { values: [], problem: `${parts[wrong]}: ${allowed(known)}` };
@@ -55,30 +97,63 @@ function one(text, known) {
   if (known.choices?.length) return known.choices.includes(text) ? text : undefined;
   if (known.kind === "bool") return { true: true, false: false }[text];
   const value = Number(text);
-  return !Number.isFinite(value) || (known.kind === "int" && !Number.isInteger(value)) || value < (known.ge ?? -Infinity) || value > (known.le ?? Infinity) ? undefined : value;
+  return !Number.isFinite(value) ||
+    (known.kind === "int" && !Number.isInteger(value)) ||
+    value < (known.ge ?? -Infinity) ||
+    value > (known.le ?? Infinity)
+    ? undefined
+    : value;
 }
 
 function allowed(known) {
-  if (known.kind === "names") return `one of ${known.names.slice(0, 8).join(", ")}${known.names.length > 8 ? ", …" : ""}`;
+  if (known.kind === "names")
+    return `one of ${known.names.slice(0, 8).join(", ")}${known.names.length > 8 ? ", …" : ""}`;
   if (known.choices?.length) return `one of ${known.choices.join(", ")}`;
-  return known.kind === "bool" ? "true or false" : `a ${known.kind === "int" ? "whole " : ""}number from ${known.ge ?? "−∞"} to ${known.le ?? "∞"}`;
+  return known.kind === "bool"
+    ? "true or false"
+    : `a ${known.kind === "int" ? "whole " : ""}number from ${known.ge ?? "−∞"} to ${known.le ?? "∞"}`;
 }
 
 /** All axes read: their values, how many cells, and what is wrong. */
 export function plan(choice, catalogue) {
-  const read = choice.axes.map((axis) => ({ name: axis.name, ...values(axis, spec(axis.name, choice.method, catalogue)) })), names = read.map((axis) => axis.name);
+  const read = choice.axes.map((axis) => ({
+      name: axis.name,
+      ...values(axis, spec(axis.name, choice.method, catalogue)),
+    })),
+    names = read.map((axis) => axis.name);
   const cells = read.reduce((n, axis) => n * axis.values.length, 1);
-  const problem = !read.length ? "There is no axis." : new Set(names).size < names.length ? "Both axes are the same." : read.find((axis) => axis.problem) ? `${read.find((axis) => axis.problem).name}: ${read.find((axis) => axis.problem).problem}` : cells > catalogue.most ? `${cells} cells; ${catalogue.most} is the limit here.` : "";
+  const problem = !read.length
+    ? "There is no axis."
+    : new Set(names).size < names.length
+      ? "Both axes are the same."
+      : read.find((axis) => axis.problem)
+        ? `${read.find((axis) => axis.problem).name}: ${read.find((axis) => axis.problem).problem}`
+        : cells > catalogue.most
+          ? `${cells} cells; ${catalogue.most} is the limit here.`
+          : "";
   return { axes: read, cells, problem };
 }
 
 /** The request of a sweep. */
 export function request(choice, catalogue, clamp) {
-  const varied = choice.axes.map((axis) => axis.name), known = [...(catalogue.methods.find((m) => m.name === choice.method)?.params ?? []), ...catalogue.sampling];
-  const params = Object.fromEntries(known.filter((p) => !varied.includes(p.name) && choice.params[p.name] !== undefined).map((p) => [p.name, typeof choice.params[p.name] === "number" ? clamp(p, choice.params[p.name]).value : choice.params[p.name]]));
+  const varied = choice.axes.map((axis) => axis.name),
+    known = [...(catalogue.methods.find((m) => m.name === choice.method)?.params ?? []), ...catalogue.sampling];
+  const params = Object.fromEntries(
+    known
+      .filter((p) => !varied.includes(p.name) && choice.params[p.name] !== undefined)
+      .map((p) => [
+        p.name,
+        typeof choice.params[p.name] === "number" ? clamp(p, choice.params[p.name]).value : choice.params[p.name],
+      ]),
+  );
   return {
-    axes: plan(choice, catalogue).axes.map(({ name, values: list }) => ({ name, values: list })), method: choice.method, params, target: choice.target, drafter: choice.drafter,
-    group: varied.includes("prompts") ? [] : choice.groups, ...Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, choice[name]])),
+    axes: plan(choice, catalogue).axes.map(({ name, values: list }) => ({ name, values: list })),
+    method: choice.method,
+    params,
+    target: choice.target,
+    drafter: choice.drafter,
+    group: varied.includes("prompts") ? [] : choice.groups,
+    ...Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, choice[name]])),
   };
 }
 
@@ -92,7 +167,8 @@ export function whole(name, value) {
 export function toQuery(choice, catalogue) {
   const query = new URLSearchParams(), usual = first(catalogue);
   for (const { name, text } of choice.axes) query.append("axis", `${name}=${text.replaceAll(/\s/g, "")}`);
-  for (const name of ["method", "target", "drafter"]) if (choice[name] && choice[name] !== usual[name]) query.set(name, choice[name]);
+  for (const name of ["method", "target", "drafter"])
+    if (choice[name] && choice[name] !== usual[name]) query.set(name, choice[name]);
   query.set("group", choice.groups.join(","));
   for (const [name, [, , value]] of Object.entries(NUMBERS)) if (choice[name] !== value) query.set(name, choice[name]);
   for (const [name, value] of Object.entries(choice.params)) query.set(name, value);
@@ -103,15 +179,24 @@ export function toQuery(choice, catalogue) {
 export function fromQuery(search, catalogue, clamp) {
   const query = new URLSearchParams(search), choice = first(catalogue), problems = [];
   if (query.get("tab") !== "sweep") return { choice, problems };
-  const bad = (name, text, why) => problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`), found = [];
+  const bad = (name, text, why) =>
+      problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`),
+    found = [];
   if (query.has("method")) {
     if (catalogue.methods.some((m) => m.name === query.get("method"))) choice.method = query.get("method");
     else bad("method", query.get("method"), "no such method");
   }
-  const known = new Map([...(catalogue.methods.find((m) => m.name === choice.method)?.params ?? []), ...catalogue.sampling].map((p) => [p.name, p]));
+  const known = new Map(
+    [...(catalogue.methods.find((m) => m.name === choice.method)?.params ?? []), ...catalogue.sampling].map((p) => [
+      p.name,
+      p,
+    ]),
+  );
   for (const [name, text] of query) {
     if (name === "axis") {
-      const at = text.indexOf("="), axis = { name: text.slice(0, at), text: text.slice(at + 1).replaceAll(",", ", ") }, problem = values(axis, spec(axis.name, choice.method, catalogue)).problem;
+      const at = text.indexOf("="),
+        axis = { name: text.slice(0, at), text: text.slice(at + 1).replaceAll(",", ", ") },
+        problem = values(axis, spec(axis.name, choice.method, catalogue)).problem;
       if (at < 1 || problem) bad(name, text, problem || "not NAME=VALUES");
       else if (found.length < 2) found.push(axis);
     } else if (name === "group") choice.groups = text.split(",").filter((g) => catalogue.groups.includes(g));
@@ -121,7 +206,12 @@ export function fromQuery(search, catalogue, clamp) {
       else bad(name, text, "not a whole number in range");
     } else if (known.has(name)) {
       const p = known.get(name), value = p.choices?.length ? text : p.kind === "bool" ? text === "true" : Number(text);
-      if (p.choices?.length ? p.choices.includes(value) : p.kind === "bool" || (text.trim() !== "" && clamp(p, value).value === value)) choice.params[name] = value;
+      if (
+        p.choices?.length
+          ? p.choices.includes(value)
+          : p.kind === "bool" || (text.trim() !== "" && clamp(p, value).value === value)
+      )
+        choice.params[name] = value;
       else bad(name, text, "out of range");
     } else if (!["tab", "method", "metric"].includes(name) && !name.startsWith("__")) bad(name, text, "unknown");
   }

@@ -4,11 +4,23 @@ import { clamp } from "../shared/form.js";
 import { axes, first, fromQuery, plan, request, spec, suggestion, toQuery, values } from "./choice.js";
 import { interval, label, scale, shade, words } from "./grid.js";
 
-const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12, doc: "drafted tokens" }, policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
+const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12, doc: "drafted tokens" },
+  policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
 const catalogue = {
-  targets: [{ name: "text-target" }], drafters: [{ name: "small" }, { name: "other", available: false }], groups: ["stories", "code"], most: 20,
-  methods: [{ name: "autoregressive", params: [] }, { name: "draft-model", params: [policy, depth] }], options: [{ name: "max_new_tokens", kind: "int", default: 64, ge: 1, le: 4096 }, { name: "seed", kind: "int", default: 0, ge: 0, le: 99 }],
-  sampling: [{ name: "temperature", kind: "float", default: 1, ge: 0, le: 2 }], chosen: { target: "text-target", method: "draft-model" },
+  targets: [{ name: "text-target" }],
+  drafters: [{ name: "small" }, { name: "other", available: false }],
+  groups: ["stories", "code"],
+  most: 20,
+  methods: [
+    { name: "autoregressive", params: [] },
+    { name: "draft-model", params: [policy, depth] },
+  ],
+  options: [
+    { name: "max_new_tokens", kind: "int", default: 64, ge: 1, le: 4096 },
+    { name: "seed", kind: "int", default: 0, ge: 0, le: 99 },
+  ],
+  sampling: [{ name: "temperature", kind: "float", default: 1, ge: 0, le: 2 }],
+  chosen: { target: "text-target", method: "draft-model" },
 };
 
 test("the text of an axis is read in the type of its parameter", () => {
@@ -17,8 +29,20 @@ test("the text of an axis is read in the type of its parameter", () => {
   assert.deepEqual(read("depth", "1..3, 6").values, [1, 2, 3, 6]);
   assert.deepEqual(read("temperature", "0, 0.7").values, [0, 0.7]);
   assert.deepEqual(read("policy", "fixed, confidence").values, ["fixed", "confidence"]);
-  assert.deepEqual(read("method", "draft-model:depth=2,policy=fixed; autoregressive").values, ["draft-model:depth=2,policy=fixed", "autoregressive"]);
-  for (const [name, text] of [["depth", "1, 13"], ["depth", "1.5"], ["policy", "wild"], ["drafter", "other"], ["depth", "2, 2"], ["depth", " "], ["width", "1"]]) assert.ok(read(name, text).problem, `${name}=${text}`);
+  assert.deepEqual(read("method", "draft-model:depth=2,policy=fixed; autoregressive").values, [
+    "draft-model:depth=2,policy=fixed",
+    "autoregressive",
+  ]);
+  for (const [name, text] of [
+    ["depth", "1, 13"],
+    ["depth", "1.5"],
+    ["policy", "wild"],
+    ["drafter", "other"],
+    ["depth", "2, 2"],
+    ["depth", " "],
+    ["width", "1"],
+  ])
+    assert.ok(read(name, text).problem, `${name}=${text}`);
 });
 
 test("a sweep that cannot be is said with the reason", () => {
@@ -30,15 +54,27 @@ test("a sweep that cannot be is said with the reason", () => {
 });
 
 test("an address restores the axes and settings", () => {
-  const choice = { ...first(catalogue), axes: [{ name: "depth", text: "1, 2" }], params: { policy: "confidence" }, groups: ["code"], repeats: 3 };
+  const choice = {
+    ...first(catalogue),
+    axes: [{ name: "depth", text: "1, 2" }],
+    params: { policy: "confidence" },
+    groups: ["code"],
+    repeats: 3,
+  };
   assert.deepEqual(fromQuery(`?tab=sweep&${toQuery(choice, catalogue)}`, catalogue, clamp), { choice, problems: [] });
-  assert.equal(fromQuery("?tab=sweep&axis=depth=99&axis=nonsense&group=x&repeats=0&other=1", catalogue, clamp).problems.length, 4);
+  assert.equal(
+    fromQuery("?tab=sweep&axis=depth=99&axis=nonsense&group=x&repeats=0&other=1", catalogue, clamp).problems.length,
+    4,
+  );
 });
 
 test("the request leaves out what an axis varies", () => {
   const choice = { ...first(catalogue), params: { depth: 3, policy: "confidence" } };
   assert.deepEqual(request(choice, catalogue, clamp).params, { policy: "confidence" });
-  assert.deepEqual(request({ ...choice, axes: [{ name: "prompts", text: "stories, code" }] }, catalogue, clamp).group, []);
+  assert.deepEqual(
+    request({ ...choice, axes: [{ name: "prompts", text: "stories, code" }] }, catalogue, clamp).group,
+    [],
+  );
   assert.ok(axes(choice, catalogue).some((axis) => axis.value === "policy"));
 });
 
@@ -50,12 +86,19 @@ test("suggested values are values", () => {
 });
 
 test("a cell says its figure, its interval and n, in words too", () => {
-  const found = { value: 1.924, low: 1.5, high: 2.3, n: 4 }, cell = { at: [1], state: "done", figures: { speedup: found } };
+  const found = { value: 1.924, low: 1.5, high: 2.3, n: 4 },
+    cell = { at: [1], state: "done", figures: { speedup: found } };
   assert.equal(words("speedup", found.value), "1.92×");
   assert.equal(interval("speedup", found), "1.50–2.30×, n 4");
   assert.equal(interval("tau", { value: 2, low: null, high: null, n: 1 }), "n 1");
-  assert.equal(label(cell, { depth: [1, 2] }, "speedup", "speed-up"), "depth 2: speed-up 1.92×, 95 % interval 1.50× to 2.30×, n 4");
-  assert.equal(label({ at: [0], state: "failed", error: "no heads" }, { depth: [1] }, "speedup", "speed-up"), "depth 1: failed: no heads");
+  assert.equal(
+    label(cell, { depth: [1, 2] }, "speedup", "speed-up"),
+    "depth 2: speed-up 1.92×, 95 % interval 1.50× to 2.30×, n 4",
+  );
+  assert.equal(
+    label({ at: [0], state: "failed", error: "no heads" }, { depth: [1] }, "speedup", "speed-up"),
+    "depth 1: failed: no heads",
+  );
   assert.deepEqual([shade(1, 1, 3), shade(3, 1, 3), shade(2, 2, 2), shade(null, 1, 2)], [0, 1, 0.5, 0]);
 });
 

@@ -7,13 +7,18 @@ import { h } from "../shared/kit.js";
 export function words(metric, value) {
   if (value === null || value === undefined) return "–";
   if (metric === "acceptance_rate") return `${Math.round(100 * value)} %`;
-  return metric === "tokens_per_second" ? value.toFixed(0) : `${value.toFixed(2)}${metric.startsWith("speedup") ? "×" : ""}`;
+  return metric === "tokens_per_second"
+    ? value.toFixed(0)
+    : `${value.toFixed(2)}${metric.startsWith("speedup") ? "×" : ""}`;
 }
 
 /** The interval and n of an estimate. Pure. */
 export function interval(metric, found) {
   if (!found) return "";
-  const range = found.low === null || found.low === undefined ? "" : `${words(metric, found.low).replace(/ ?[×%]$/, "")}–${words(metric, found.high)}, `;
+  const range =
+    found.low === null || found.low === undefined
+      ? ""
+      : `${words(metric, found.low).replace(/ ?[×%]$/, "")}–${words(metric, found.high)}, `;
   return `${range}n ${found.n}`;
 }
 
@@ -25,41 +30,115 @@ export function shade(value, low, high) {
 
 /** What a cell says to a screen reader. Pure. */
 export function label(cell, axes, metric, title) {
-  const at = Object.entries(axes).map(([name, values], i) => `${name.replaceAll("_", " ")} ${values[cell.at[i]]}`).join(", ");
+  const at = Object.entries(axes)
+    .map(([name, values], i) => `${name.replaceAll("_", " ")} ${values[cell.at[i]]}`)
+    .join(", ");
   const found = cell.figures?.[metric];
-  const said = cell.state === "failed" ? `failed: ${cell.error}` : cell.state === "running" ? `is being measured${found ? `, ${words(metric, found.value)} so far` : ""}` : cell.state === "waiting" ? "waits" : found ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}` : `no ${title}`;
+  const said =
+    cell.state === "failed"
+      ? `failed: ${cell.error}`
+      : cell.state === "running"
+        ? `is being measured${found ? `, ${words(metric, found.value)} so far` : ""}`
+        : cell.state === "waiting"
+          ? "waits"
+          : found
+            ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n ${found.n}`
+            : `no ${title}`;
   return `${at}: ${said}`;
 }
 
 /** Draw into `el`; emits `wb:cell` {id}. Arrow keys go from cell to cell. */
 export function render(el, { sweep, cells, metric, title, chosen }) {
-  const axes = sweep.sweep.axes, [rows, columns = { name: "", values: [""] }] = Object.entries(axes).map(([name, values]) => ({ name, values }));
-  const key = JSON.stringify(axes), values = [...cells.values()].map((cell) => cell.figures?.[metric]?.value).filter((v) => v !== null && v !== undefined);
+  const axes = sweep.sweep.axes,
+    [rows, columns = { name: "", values: [""] }] = Object.entries(axes).map(([name, values]) => ({ name, values }));
+  const key = JSON.stringify(axes),
+    values = [...cells.values()]
+      .map((cell) => cell.figures?.[metric]?.value)
+      .filter((v) => v !== null && v !== undefined);
   const state = el._grid?.key === key ? el._grid : (el._grid = build(el, key, rows, columns));
-  const low = Math.min(...values), high = Math.max(...values), byPlace = new Map([...cells.values()].map((cell) => [cell.place, cell]));
+  const low = Math.min(...values),
+    high = Math.max(...values),
+    byPlace = new Map([...cells.values()].map((cell) => [cell.place, cell]));
   state.cells.forEach(({ button, value, detail, place }) => {
     const cell = byPlace.get(place);
     if (!cell) return;
     const found = cell.figures?.[metric], failed = cell.state === "failed";
     button.dataset.id = cell.id;
-    kit.set(button, { "data-state": cell.state, "aria-label": label(cell, axes, metric, title), "aria-pressed": String(cell.id === chosen) });
+    kit.set(button, {
+      "data-state": cell.state,
+      "aria-label": label(cell, axes, metric, title),
+      "aria-pressed": String(cell.id === chosen),
+    });
     button.title = failed ? cell.error : cell.state === "running" ? cell.text : cell.setting;
     button.style.setProperty("--shade", `${(8 + 50 * shade(found?.value, low, high)).toFixed(0)}%`);
-    kit.write(value, failed ? "✕" : cell.state === "done" ? words(metric, found?.value) : cell.state === "running" ? (found ? words(metric, found.value) : "…") : "·");
-    kit.write(detail, failed ? "failed" : cell.state === "done" ? interval(metric, found) : cell.state === "running" ? (/^\d+ of \d+ runs/.exec(cell.text)?.[0] ?? "begins").replace("runs", found ? "runs so far" : "runs") : "");
-    button.classList.toggle("is-slower", metric === "speedup" && found !== undefined && found !== null && found.value < 1);
+    kit.write(
+      value,
+      failed
+        ? "✕"
+        : cell.state === "done"
+          ? words(metric, found?.value)
+          : cell.state === "running"
+            ? found
+              ? words(metric, found.value)
+              : "…"
+            : "·",
+    );
+    kit.write(
+      detail,
+      failed
+        ? "failed"
+        : cell.state === "done"
+          ? interval(metric, found)
+          : cell.state === "running"
+            ? (/^\d+ of \d+ runs/.exec(cell.text)?.[0] ?? "begins").replace("runs", found ? "runs so far" : "runs")
+            : "",
+    );
+    button.classList.toggle(
+      "is-slower",
+      metric === "speedup" && found !== undefined && found !== null && found.value < 1,
+    );
   });
   return { low, high };
 }
 
 function build(el, key, rows, columns) {
-  const state = { key, cells: [] }, table = h("table", {}), word = (text) => `${text}`.replaceAll("_", " "), whole = (text) => text.replaceAll(" ", "\u00a0"); // on a narrow screen the corner breaks between its axes
-  const head = h("tr", {}, h("th", { scope: "col" }, whole(`${word(rows.name)} ↓`) + (columns.name ? ` ${whole(`${word(columns.name)} →`)}` : "")), ...columns.values.map((value) => h("th", { scope: "col" }, `${value}`)));
-  const body = h("tbody", {}, ...rows.values.map((row, i) => h("tr", {}, h("th", { scope: "row" }, `${row}`), ...columns.values.map((_, j) => {
-    const value = h("b"), detail = h("small"), button = h("button", { type: "button", className: "wb-cell", tabIndex: state.cells.length ? -1 : 0 }, value, detail);
-    state.cells.push({ button, value, detail, place: columns.name ? `${i},${j}` : `${i}` });
-    return h("td", {}, button);
-  }))));
+  const state = { key, cells: [] },
+    table = h("table", {}),
+    word = (text) => `${text}`.replaceAll("_", " "),
+    whole = (text) => text.replaceAll(" ", "\u00a0"); // on a narrow screen the corner breaks between its axes
+  const head = h(
+    "tr",
+    {},
+    h(
+      "th",
+      { scope: "col" },
+      whole(`${word(rows.name)} ↓`) + (columns.name ? ` ${whole(`${word(columns.name)} →`)}` : ""),
+    ),
+    ...columns.values.map((value) => h("th", { scope: "col" }, `${value}`)),
+  );
+  const body = h(
+    "tbody",
+    {},
+    ...rows.values.map((row, i) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, `${row}`),
+        ...columns.values.map((_, j) => {
+          const value = h("b"),
+            detail = h("small"),
+            button = h(
+              "button",
+              { type: "button", className: "wb-cell", tabIndex: state.cells.length ? -1 : 0 },
+              value,
+              detail,
+            );
+          state.cells.push({ button, value, detail, place: columns.name ? `${i},${j}` : `${i}` });
+          return h("td", {}, button);
+        }),
+      ),
+    ),
+  );
   table.append(h("thead", {}, head), body);
   table.addEventListener("click", (event) => {
     const button = event.target.closest(".wb-cell");
@@ -68,8 +147,16 @@ function build(el, key, rows, columns) {
     kit.tell(el, "wb:cell", { id: button.dataset.id });
   });
   table.addEventListener("keydown", (event) => {
-    const at = state.cells.findIndex(({ button }) => button === event.target), wide = columns.values.length;
-    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, ArrowUp: at - wide, ArrowDown: at + wide, Home: 0, End: state.cells.length - 1 }[event.key];
+    const at = state.cells.findIndex(({ button }) => button === event.target),
+      wide = columns.values.length;
+    const to = {
+      ArrowLeft: at - 1,
+      ArrowRight: at + 1,
+      ArrowUp: at - wide,
+      ArrowDown: at + wide,
+      Home: 0,
+      End: state.cells.length - 1,
+    }[event.key];
     if (at < 0 || to === undefined || !state.cells[to]) return;
     event.preventDefault();
     focus(state, state.cells[to].button);
@@ -86,10 +173,16 @@ function focus(state, button) {
 /** A word as charts may show it: they read some of HTML. */
 export const plain = (text) => `${text}`.replace(/[<>&]/g, " ");
 
-/** The scale along an axis of the sweep: numbers have a tick each; words have half a place on either side, so that the first and the last are written in full.
+/** The scale along an axis of the sweep: numbers have a tick each; words have half a place on either side, so that the
+ *  first and the last are written in full.
  *  @param {(number|string)[]} values  of the axis, in order
  *  @returns {object}  for a chart's axis */
 export function scale(values) {
   if (values.every((value) => typeof value === "number")) return { type: "linear", tickvals: values };
-  return { type: "category", categoryorder: "array", categoryarray: values.map(plain), range: [-0.5, values.length - 0.5] };
+  return {
+    type: "category",
+    categoryorder: "array",
+    categoryarray: values.map(plain),
+    range: [-0.5, values.length - 0.5],
+  };
 }

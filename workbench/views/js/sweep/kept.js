@@ -5,15 +5,24 @@ import { h } from "../shared/kit.js";
 
 /** What a line says. Pure. */
 export function words({ done, total, date, on, writing, method, target }) {
-  return [method, target, `${done} of ${total} cells${writing ? ", being measured" : ""}`, date, on].filter(Boolean).join(" · ");
+  return [method, target, `${done} of ${total} cells${writing ? ", being measured" : ""}`, date, on]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 /** The panel's choice that a kept sweep was made with; numbers that it lacks stay as they are. Pure. */
 export function choiceOf(sweep, choice) {
-  const { axes, params, group, ...rest } = sweep, known = ["method", "target", "drafter", "limit", "max_new_tokens", "seed", "repeats"];
+  const { axes, params, group, ...rest } = sweep,
+    known = ["method", "target", "drafter", "limit", "max_new_tokens", "seed", "repeats"];
   const text = (values) => values.join(values.some((value) => `${value}`.includes(",")) ? "; " : ", ");
   const made = Object.entries(axes).map(([name, values]) => ({ name, text: text(values) }));
-  return { ...choice, ...Object.fromEntries(known.filter((name) => rest[name] !== undefined).map((name) => [name, rest[name]])), axes: made, params: { ...params }, groups: group?.length ? [...group] : choice.groups };
+  return {
+    ...choice,
+    ...Object.fromEntries(known.filter((name) => rest[name] !== undefined).map((name) => [name, rest[name]])),
+    axes: made,
+    params: { ...params },
+    groups: group?.length ? [...group] : choice.groups,
+  };
 }
 
 /** What is said above a recorded example. Pure. */
@@ -25,9 +34,12 @@ const NUMBERS = { repeats: "repeats", limit: "prompts a kind", max_new_tokens: "
 
 /** In what the panel asks for something else than a sweep was measured with, in words; [] where in nothing. Pure. */
 export function differences(request, sweep) {
-  const axes = Object.fromEntries(request.axes.map(({ name, values }) => [name, values])), found = JSON.stringify(axes) === JSON.stringify(sweep.axes) ? [] : ["axes"];
+  const axes = Object.fromEntries(request.axes.map(({ name, values }) => [name, values])),
+    found = JSON.stringify(axes) === JSON.stringify(sweep.axes) ? [] : ["axes"];
   for (const name of ["method", "target"]) if (request[name] !== sweep[name]) found.push(name);
-  for (const [name, words] of Object.entries(NUMBERS)) if (sweep[name] !== undefined && request[name] !== sweep[name]) found.push(`${words} ${request[name]}, not ${sweep[name]}`);
+  for (const [name, words] of Object.entries(NUMBERS))
+    if (sweep[name] !== undefined && request[name] !== sweep[name])
+      found.push(`${words} ${request[name]}, not ${sweep[name]}`);
   return found;
 }
 
@@ -35,7 +47,11 @@ export function differences(request, sweep) {
 export function render(el, list, open) {
   while (el.childElementCount > list.length) el.lastChild.remove();
   while (el.childElementCount < list.length) {
-    const button = h("button", { type: "button", className: "wb-tool", onclick: () => kit.tell(el, "wb:kept", { id: button.dataset.id }) }, "open");
+    const button = h(
+      "button",
+      { type: "button", className: "wb-tool", onclick: () => kit.tell(el, "wb:kept", { id: button.dataset.id }) },
+      "open",
+    );
     el.append(h("li", {}, h("b"), h("small"), button));
   }
   list.forEach((line, i) => {

@@ -2,27 +2,82 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { banner, choiceOf, differences, words } from "./kept.js";
 
-const sweep = { axes: { method: ["draft-model:depth=2,policy=fixed", "prompt-lookup"], temperature: [0, 0.7] }, method: "draft-model", params: { top_k: 5 }, target: "text-target", drafter: null, prompts: [], group: ["copy"], limit: 3, max_new_tokens: 48, seed: 1, repeats: 4 };
-const usual = { axes: [], method: "draft-model", params: {}, target: "text-target", drafter: null, groups: ["stories"], limit: 2, max_new_tokens: 48, seed: 0, repeats: 2 };
+const sweep = {
+  axes: { method: ["draft-model:depth=2,policy=fixed", "prompt-lookup"], temperature: [0, 0.7] },
+  method: "draft-model",
+  params: { top_k: 5 },
+  target: "text-target",
+  drafter: null,
+  prompts: [],
+  group: ["copy"],
+  limit: 3,
+  max_new_tokens: 48,
+  seed: 1,
+  repeats: 4,
+};
+const usual = {
+  axes: [],
+  method: "draft-model",
+  params: {},
+  target: "text-target",
+  drafter: null,
+  groups: ["stories"],
+  limit: 2,
+  max_new_tokens: 48,
+  seed: 0,
+  repeats: 2,
+};
 
 test("a kept sweep is opened with its settings", () => {
   const choice = choiceOf(sweep, usual);
-  assert.deepEqual(choice.axes, [{ name: "method", text: "draft-model:depth=2,policy=fixed; prompt-lookup" }, { name: "temperature", text: "0, 0.7" }]);
-  assert.deepEqual([choice.repeats, choice.limit, choice.seed, choice.groups, choice.params], [4, 3, 1, ["copy"], { top_k: 5 }]);
+  assert.deepEqual(choice.axes, [
+    { name: "method", text: "draft-model:depth=2,policy=fixed; prompt-lookup" },
+    { name: "temperature", text: "0, 0.7" },
+  ]);
+  assert.deepEqual(
+    [choice.repeats, choice.limit, choice.seed, choice.groups, choice.params],
+    [4, 3, 1, ["copy"], { top_k: 5 }],
+  );
 });
 
 test("a line of the list says what, how far, when and on what, and whether somebody measures it now", () => {
-  const line = { title: "depth", method: "draft-model", target: "text-target", done: 3, total: 4, date: "2026-11-22 18:00 UTC", on: "CPU · float32 · X", writing: true };
-  assert.equal(words(line), "draft-model · text-target · 3 of 4 cells, being measured · 2026-11-22 18:00 UTC · CPU · float32 · X");
+  const line = {
+    title: "depth",
+    method: "draft-model",
+    target: "text-target",
+    done: 3,
+    total: 4,
+    date: "2026-11-22 18:00 UTC",
+    on: "CPU · float32 · X",
+    writing: true,
+  };
+  assert.equal(
+    words(line),
+    "draft-model · text-target · 3 of 4 cells, being measured · 2026-11-22 18:00 UTC · CPU · float32 · X",
+  );
 });
 
 test("an example is called one, and told apart from what the panel asks for", () => {
-  const made = { axes: { depth: [1, 2] }, method: "draft-model", target: "t", repeats: 5, limit: 2, max_new_tokens: 48, seed: 0 };
+  const made = {
+    axes: { depth: [1, 2] },
+    method: "draft-model",
+    target: "t",
+    repeats: 5,
+    limit: 2,
+    max_new_tokens: 48,
+    seed: 0,
+  };
   const asked = { ...made, axes: [{ name: "depth", values: [1, 2] }] };
   assert.deepEqual(differences(asked, made), []);
-  assert.deepEqual(differences({ ...asked, axes: [{ name: "depth", values: [1, 3] }], method: "draft-tree" }, made), ["axes", "method"]);
+  assert.deepEqual(differences({ ...asked, axes: [{ name: "depth", values: [1, 3] }], method: "draft-tree" }, made), [
+    "axes",
+    "method",
+  ]);
   assert.deepEqual(differences({ ...asked, target: "u" }, made), ["target"]);
   assert.deepEqual(differences({ ...asked, repeats: 2, seed: 7 }, made), ["repeats 2, not 5", "seed 7, not 0"]);
-  assert.equal(banner({ on: "CPU · X", date: "2026-11-22" }, ["repeats 2, not 5"]), "RECORDED example, measured on CPU · X; 2026-11-22. The panel asks for something else: repeats 2, not 5. Measure puts figures of this machine in its place.");
+  assert.equal(
+    banner({ on: "CPU · X", date: "2026-11-22" }, ["repeats 2, not 5"]),
+    "RECORDED example, measured on CPU · X; 2026-11-22. The panel asks for something else: repeats 2, not 5. Measure puts figures of this machine in its place.",
+  );
   assert.doesNotMatch(banner({ on: "CPU", date: "" }, []), /something else/);
 });

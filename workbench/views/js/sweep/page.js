@@ -13,7 +13,26 @@ import * as sweepstage from "./stage.js";
 /** Put the view into `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
   const parts = sweepstage.build(el, host);
-  const page = { el, parts, host, catalogue: null, choice: null, sweep: null, cells: new Map(), job: null, from: "live", kept: [], opened: null, channel: null, errors: [], note: "", metric: "speedup", chosen: null, heard: 0, silent: 0 };
+  const page = {
+    el,
+    parts,
+    host,
+    catalogue: null,
+    choice: null,
+    sweep: null,
+    cells: new Map(),
+    job: null,
+    from: "live",
+    kept: [],
+    opened: null,
+    channel: null,
+    errors: [],
+    note: "",
+    metric: "speedup",
+    chosen: null,
+    heard: 0,
+    silent: 0,
+  };
   await jobs.begin(page, { wire, hear, draw, look: jobs.look, fromQuery: sweepchoice.fromQuery, adopt });
   list(page);
   return page;
@@ -57,7 +76,9 @@ async function open(page, id) {
 }
 
 function wire(page) {
-  const { el, parts, host } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail, event)), click = (part, act) => parts[part].addEventListener("click", act);
+  const { el, parts, host } = page,
+    on = (name, act) => el.addEventListener(name, (event) => act(event.detail, event)),
+    click = (part, act) => parts[part].addEventListener("click", act);
   const choose = (change) => {
     Object.assign(page.choice, change);
     host.address.write(sweepchoice.toQuery(page.choice, page.catalogue));
@@ -99,7 +120,12 @@ function wire(page) {
 }
 
 function press(page, button) {
-  if (button === "stop" && page.silent) jobs.giveUp(page, "sweep", "Check that it is still running; finished cells are kept, and Measure goes on from them.");
+  if (button === "stop" && page.silent)
+    jobs.giveUp(
+      page,
+      "sweep",
+      "Check that it is still running; finished cells are kept, and Measure goes on from them.",
+    );
   else if (button === "stop" && page.job && page.channel) jobs.ask(page, "stop", { job: page.job });
   else if ((button === "measure" || button === "anew") && !page.channel) measure(page, button === "anew");
   page.draw();
@@ -131,18 +157,28 @@ function hear(page, message) {
       page.channel = null;
       list(page);
     }
-    if (rest.last || rest.done !== before) page.parts.live.textContent = `${rest.done} of ${rest.total} cells${rest.last ? (rest.complete ? ": the sweep is complete" : ": stopped, finished cells are kept") : ""}`;
+    if (rest.last || rest.done !== before)
+      page.parts.live.textContent = `${rest.done} of ${rest.total} cells${rest.last ? (rest.complete ? ": the sweep is complete" : ": stopped, finished cells are kept") : ""}`;
   }
   page.draw();
 }
 
 function save(page, kind) {
   const { sweep, cells, job } = page, name = `sweep_${Object.keys(sweep.sweep.axes).join("-")}.${kind}`;
-  if (kind === "json") exports.save(name, JSON.stringify({ ...sweep, cells: [...cells.values()] }, null, 1), "application/json");
+  if (kind === "json")
+    exports.save(name, JSON.stringify({ ...sweep, cells: [...cells.values()] }, null, 1), "application/json");
   else jobs.saveTable(page, { job, kind }, name);
 }
 
 function draw(page) {
-  if (page.catalogue && page.choice) sweeppanel.render(page.parts.side, { catalogue: page.catalogue, choice: page.choice, measuring: page.channel !== null, kept: page.from === "example" ? 0 : page.sweep?.done ?? 0, note: page.note, draw: form.render });
+  if (page.catalogue && page.choice)
+    sweeppanel.render(page.parts.side, {
+      catalogue: page.catalogue,
+      choice: page.choice,
+      measuring: page.channel !== null,
+      kept: page.from === "example" ? 0 : (page.sweep?.done ?? 0),
+      note: page.note,
+      draw: form.render,
+    });
   sweepstage.draw(page);
 }

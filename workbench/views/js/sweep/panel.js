@@ -16,20 +16,44 @@ export function render(el, data) {
   const plan = sweepchoice.plan(choice, catalogue), all = sweepchoice.axes(choice, catalogue);
   controls.select(ui.target, controls.options(catalogue.targets), choice.target);
   controls.select(ui.method, controls.options(catalogue.methods), choice.method);
-  controls.select(ui.drafter, [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)], choice.drafter ?? "");
-  for (const [name, row] of [["target", ui.targetRow], ["method", ui.methodRow], ["drafter", ui.drafterRow]]) row.hidden = varied.includes(name);
+  controls.select(
+    ui.drafter,
+    [{ value: "", text: "the target's own", disabled: false }, ...controls.options(catalogue.drafters)],
+    choice.drafter ?? "",
+  );
+  for (const [name, row] of [
+    ["target", ui.targetRow],
+    ["method", ui.methodRow],
+    ["drafter", ui.drafterRow],
+  ])
+    row.hidden = varied.includes(name);
   ui.axes.forEach((row, i) => {
-    const axis = choice.axes[i], offered = [...(i ? [{ value: NONE, text: "none" }] : []), ...all].map((o) => ({ ...o, disabled: varied.includes(o.value) && o.value !== axis?.name }));
+    const axis = choice.axes[i],
+      offered = [...(i ? [{ value: NONE, text: "none" }] : []), ...all].map((o) => ({
+        ...o,
+        disabled: varied.includes(o.value) && o.value !== axis?.name,
+      }));
     controls.select(row.name, offered, axis?.name ?? NONE);
     row.values.hidden = !axis;
     if (axis && document.activeElement !== row.values && row.values.value !== axis.text) row.values.value = axis.text;
-    const problem = axis ? plan.axes[i].problem : "", known = axis && sweepchoice.spec(axis.name, choice.method, catalogue);
-    kit.write(row.note, problem || (axis ? `${plan.axes[i].values.length} value${plan.axes[i].values.length === 1 ? "" : "s"}${known?.doc ? ` · ${known.doc}` : ""}` : ""));
+    const problem = axis ? plan.axes[i].problem : "",
+      known = axis && sweepchoice.spec(axis.name, choice.method, catalogue);
+    kit.write(
+      row.note,
+      problem ||
+        (axis
+          ? `${plan.axes[i].values.length} value${plan.axes[i].values.length === 1 ? "" : "s"}${known?.doc ? ` · ${known.doc}` : ""}`
+          : ""),
+    );
     row.note.classList.toggle("is-wrong", Boolean(problem));
     row.values.setAttribute("aria-invalid", String(Boolean(problem)));
   });
-  const params = (catalogue.methods.find((each) => each.name === choice.method)?.params ?? []).filter((p) => !varied.includes(p.name)), sampling = catalogue.sampling.filter((p) => !varied.includes(p.name));
-  const values = { temperature: 0, ...choice.params }, inForce = { ...Object.fromEntries([...params, ...sampling].map((p) => [p.name, p.default])), ...values };
+  const params = (catalogue.methods.find((each) => each.name === choice.method)?.params ?? []).filter(
+      (p) => !varied.includes(p.name),
+    ),
+    sampling = catalogue.sampling.filter((p) => !varied.includes(p.name));
+  const values = { temperature: 0, ...choice.params },
+    inForce = { ...Object.fromEntries([...params, ...sampling].map((p) => [p.name, p.default])), ...values };
   data.draw(ui.params, { params: varied.includes("method") ? [] : params, values, inForce });
   data.draw(ui.sampling, { params: sampling, values, inForce });
   ui.paramsRow.hidden = varied.includes("method") || !params.length;
@@ -63,32 +87,95 @@ function build(el) {
     return [h("label", { htmlFor: control.id }, words), (ui[name] = control)];
   };
   const choose = (name, empty = "") => (event) => tell(el, "wb:choose", { [name]: event.target.value || empty });
-  const row = (name, words) => (ui[`${name}Row`] = h("div", { className: "wb-pick" }, ...labelled(name, words, h("select", { onchange: choose(name, null) }))));
-  const number = (name, words, min, max) => h("div", {}, ...labelled(name, words, h("input", { type: "number", min, max, step: 1, onchange: (event) => tell(el, "wb:choose", { [name]: sweepchoice.whole(name, event.target.value) }) })));
-  const press = (button, className, words) => (ui[button] = h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words));
+  const row = (name, words) =>
+    (ui[`${name}Row`] = h(
+      "div",
+      { className: "wb-pick" },
+      ...labelled(name, words, h("select", { onchange: choose(name, null) })),
+    ));
+  const number = (name, words, min, max) =>
+    h(
+      "div",
+      {},
+      ...labelled(
+        name,
+        words,
+        h("input", {
+          type: "number",
+          min,
+          max,
+          step: 1,
+          onchange: (event) => tell(el, "wb:choose", { [name]: sweepchoice.whole(name, event.target.value) }),
+        }),
+      ),
+    );
+  const press = (button, className, words) =>
+    (ui[button] = h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words));
   ui.axes = [0, 1].map((i) => axis(ui, el, i, uid));
   ui.groups = h("div", { className: "wb-chips", onclick: (event) => {
     const name = event.target.dataset.group, { groups } = ui.data.choice;
-    if (name) tell(el, "wb:choose", { groups: groups.includes(name) && groups.length > 1 ? groups.filter((g) => g !== name) : [...new Set([...groups, name])] });
+    if (name)
+      tell(el, "wb:choose", {
+        groups:
+          groups.includes(name) && groups.length > 1
+            ? groups.filter((g) => g !== name)
+            : [...new Set([...groups, name])],
+      });
   } });
   ui.groups.setAttribute("role", "group");
   ui.groups.setAttribute("aria-label", "Kinds of prompts");
-  ui.groupsRow = h("div", { className: "wb-pick" }, h("span", { className: "wb-side-label" }, "Prompts of these kinds"), ui.groups);
+  ui.groupsRow = h(
+    "div",
+    { className: "wb-pick" },
+    h("span", { className: "wb-side-label" }, "Prompts of these kinds"),
+    ui.groups,
+  );
   ui.params = h("div", { className: "wb-form" });
-  ui.paramsRow = h("details", { className: "wb-moresampling" }, h("summary", {}, "Parameters in every cell"), ui.params);
+  ui.paramsRow = h(
+    "details",
+    { className: "wb-moresampling" },
+    h("summary", {}, "Parameters in every cell"),
+    ui.params,
+  );
   ui.sampling = h("div", { className: "wb-form" });
   ui.note = h("p", { className: "wb-note" });
   ui.note.setAttribute("role", "status");
   const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
   press("measure", "wb-go", "Measure ").append((ui.cells = h("small")), h("kbd", {}, mac ? "⌘ ↵" : "Ctrl ↵"));
   el.append(
-    h("details", { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches }, h("summary", {}, "Axes and settings"),
-      ...ui.axes.map((each) => each.el), row("method", "Method"), row("target", "Target"), row("drafter", "Drafter"), ui.groupsRow,
+    h(
+      "details",
+      { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
+      h("summary", {}, "Axes and settings"),
+      ...ui.axes.map((each) => each.el),
+      row("method", "Method"),
+      row("target", "Target"),
+      row("drafter", "Drafter"),
+      ui.groupsRow,
       h("div", { className: "wb-pair" }, number("limit", "Prompts a kind", 1, 12), number("repeats", "Repeats", 1, 21)),
-      h("div", { className: "wb-pair" }, number("max_new_tokens", "Max tokens", 1, 4096), number("seed", "Seed", 0, 2147483647)),
-      ui.paramsRow, h("details", { className: "wb-moresampling" }, h("summary", {}, "Sampling in every cell"), ui.sampling)),
-    h("div", { className: "wb-buttons" }, ui.measure, press("anew", "", "Measure anew"), press("stop", "", "Stop"), ui.note,
-      h("p", { className: "wb-estimate" }, "Each cell is compared with plain decoding, alone on the device, run by run. Finished cells are kept: the same sweep goes on where it was.")));
+      h(
+        "div",
+        { className: "wb-pair" },
+        number("max_new_tokens", "Max tokens", 1, 4096),
+        number("seed", "Seed", 0, 2147483647),
+      ),
+      ui.paramsRow,
+      h("details", { className: "wb-moresampling" }, h("summary", {}, "Sampling in every cell"), ui.sampling),
+    ),
+    h(
+      "div",
+      { className: "wb-buttons" },
+      ui.measure,
+      press("anew", "", "Measure anew"),
+      press("stop", "", "Stop"),
+      ui.note,
+      h(
+        "p",
+        { className: "wb-estimate" },
+        "Each cell is compared with plain decoding, alone on the device, run by run. Finished cells are kept: the same sweep goes on where it was.",
+      ),
+    ),
+  );
   return ui;
 }
 
@@ -101,9 +188,22 @@ function axis(ui, el, i, uid) {
     const fresh = { name, text: sweepchoice.suggestion(sweepchoice.spec(name, choice.method, catalogue)) };
     change(i === 0 ? [fresh, ...choice.axes.slice(1)] : [choice.axes[0], fresh]);
   } });
-  made.values = h("input", { type: "text", spellcheck: false, autocomplete: "off", oninput: () => change(ui.data.choice.axes.map((each, k) => (k === i ? { ...each, text: made.values.value } : each))) });
+  made.values = h("input", {
+    type: "text",
+    spellcheck: false,
+    autocomplete: "off",
+    oninput: () =>
+      change(ui.data.choice.axes.map((each, k) => (k === i ? { ...each, text: made.values.value } : each))),
+  });
   made.values.setAttribute("aria-label", `${title}: values, commas between them; 1..6 is a range`);
   made.note = h("small", { className: "wb-detail" });
-  made.el = h("div", { className: "wb-pick wb-axis" }, h("label", { htmlFor: made.name.id }, title), made.name, made.values, made.note);
+  made.el = h(
+    "div",
+    { className: "wb-pick wb-axis" },
+    h("label", { htmlFor: made.name.id }, title),
+    made.name,
+    made.values,
+    made.note,
+  );
   return made;
 }

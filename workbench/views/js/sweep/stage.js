@@ -14,7 +14,8 @@ import * as sweepgrid from "./grid.js";
 import * as sweepkept from "./kept.js";
 import * as tables from "../shared/table.js";
 
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"], MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
+  MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
 /** What will be there, for those who have measured nothing yet. */
 const INTRO = [
@@ -31,19 +32,60 @@ export function build(el, host) {
   const card = (...given) => panel.card(parts, ...given);
   const metric = part("metric", "select");
   metric.setAttribute("aria-label", "What the cells show");
-  const stage = part("stage", "div", { className: "wb-stage" },
+  const stage = part(
+    "stage",
+    "div",
+    { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
-    part("intro", "div", { className: "wb-intro" }, part("empty", "p", { className: "wb-empty" }), h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)]))),
-    part("progress", "div", { className: "wb-measuring", hidden: true }, part("progressText", "span"), part("progressBar", "progress"), part("progressNote", "small")),
-    part("banner", "p", { className: "wb-banner", hidden: true }), part("otherwise", "p", { className: "wb-banner is-note", hidden: true }),
-    card("heat", "Cells", h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
-      part("grid", "div", { className: "wb-scroll wb-heat" }), part("failed", "ul", { className: "wb-failures" })),
-    h("div", { className: "wb-two" },
+    part(
+      "intro",
+      "div",
+      { className: "wb-intro" },
+      part("empty", "p", { className: "wb-empty" }),
+      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
+    ),
+    part(
+      "progress",
+      "div",
+      { className: "wb-measuring", hidden: true },
+      part("progressText", "span"),
+      part("progressBar", "progress"),
+      part("progressNote", "small"),
+    ),
+    part("banner", "p", { className: "wb-banner", hidden: true }),
+    part("otherwise", "p", { className: "wb-banner is-note", hidden: true }),
+    card(
+      "heat",
+      "Cells",
+      h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
+      part("grid", "div", { className: "wb-scroll wb-heat" }),
+      part("failed", "ul", { className: "wb-failures" }),
+    ),
+    h(
+      "div",
+      { className: "wb-two" },
       panel.chart(parts, "lines", "Along the rows", null, "wb-plot is-tall"),
-      card("cell", "Cell", part("openRun", "button", { type: "button", className: "wb-tool" }, "open its run in Live ↗"), part("cell", "dl", { className: "wb-facts" }))),
+      card(
+        "cell",
+        "Cell",
+        part("openRun", "button", { type: "button", className: "wb-tool" }, "open its run in Live ↗"),
+        part("cell", "dl", { className: "wb-facts" }),
+      ),
+    ),
     card("kept", "Kept here", null, part("kept", "ul", { className: "wb-keptsweeps" })),
-    card("code", "The same elsewhere", part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"), part("code", "pre", { className: "wb-codebox", tabIndex: 0 }), part("command", "pre", { className: "wb-codebox", tabIndex: 0 })));
-  el.append(header(part, host), h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage), part("live", "div", { className: "wb-unseen" }));
+    card(
+      "code",
+      "The same elsewhere",
+      part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"),
+      part("code", "pre", { className: "wb-codebox", tabIndex: 0 }),
+      part("command", "pre", { className: "wb-codebox", tabIndex: 0 }),
+    ),
+  );
+  el.append(
+    header(part, host),
+    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), stage),
+    part("live", "div", { className: "wb-unseen" }),
+  );
   kit.set(parts.live, { "aria-live": "polite" });
   kit.set(parts.alerts, { role: "alert" });
   kit.set(parts.side, { "aria-label": "What is measured" });
@@ -56,11 +98,23 @@ export function build(el, host) {
 function header(part, host) {
   const nav = part("nav", "nav", { className: "wb-nav" });
   const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
-  const exports = jobs.exportMenu(part, "Save this sweep", [["csv", "CSV: a row a cell"], ["parquet", "Parquet: a row a cell"], ["json", "JSON: everything"]]);
+  const exports = jobs.exportMenu(part, "Save this sweep", [
+    ["csv", "CSV: a row a cell"],
+    ["parquet", "Parquet: a row a cell"],
+    ["json", "JSON: everything"],
+  ]);
   pagehead.fill(nav, host, "Sweep");
-  const made = h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), nav, h("span", { className: "wb-space" }),
+  const made = h(
+    "header",
+    { className: "wb-head" },
+    h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+    nav,
+    h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these axes and settings"), exports, badge("theme", "◐ theme", "Light or dark"));
+    badge("copy", "copy link", "Copy a link to these axes and settings"),
+    exports,
+    badge("theme", "◐ theme", "Light or dark"),
+  );
   return made;
 }
 
@@ -68,32 +122,84 @@ function header(part, host) {
 export function draw(page) {
   const { parts, sweep, catalogue, cells } = page, measuring = page.channel !== null;
   stage.alerts(parts.alerts, page.errors);
-  kit.write(parts.badgeText, [page.silent ? "NO ANSWER" : measuring ? "LIVE" : sweep ? { example: "RECORDED" }[page.from] ?? "MEASURED" : "", measuring || !sweep?.on ? catalogue?.device : sweep.on].filter(Boolean).join(" · "));
-  kit.set(parts.badge, { "data-state": page.silent ? "lost" : measuring ? "running" : sweep ? "recorded" : "idle", "data-from": sweep && !measuring ? "recorded" : "live" });
+  kit.write(
+    parts.badgeText,
+    [
+      page.silent ? "NO ANSWER" : measuring ? "LIVE" : sweep ? ({ example: "RECORDED" }[page.from] ?? "MEASURED") : "",
+      measuring || !sweep?.on ? catalogue?.device : sweep.on,
+    ]
+      .filter(Boolean)
+      .join(" · "),
+  );
+  kit.set(parts.badge, {
+    "data-state": page.silent ? "lost" : measuring ? "running" : sweep ? "recorded" : "idle",
+    "data-from": sweep && !measuring ? "recorded" : "live",
+  });
   parts.progress.hidden = !measuring && !(sweep && !sweep.complete);
   parts.banner.hidden = page.from !== "example" || measuring || !sweep;
-  if (!parts.banner.hidden) kit.write(parts.banner, sweepkept.banner(sweep, page.choice && catalogue ? sweepkept.differences(sweepchoice.request(page.choice, catalogue, form.clamp), sweep.sweep) : []));
+  if (!parts.banner.hidden)
+    kit.write(
+      parts.banner,
+      sweepkept.banner(
+        sweep,
+        page.choice && catalogue
+          ? sweepkept.differences(sweepchoice.request(page.choice, catalogue, form.clamp), sweep.sweep)
+          : [],
+      ),
+    );
   parts.otherwise.hidden = !sweep?.note;
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
   kit.write(parts.keptNote, "measured by this app before, with their settings; other conditions are other lines");
   sweepkept.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
-    const text = page.silent ? `no answer for ${page.silent} s: is the app still running? Stop gives up; finished cells are kept` : !sweep ? "asking the backend …" : measuring ? sweep.text : "stopped; finished cells are kept: Measure goes on from here";
-    jobs.progress(page, { text, note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? jobs.left(sweep.left_s) : ""}` : "", done: sweep?.done, total: sweep?.total, label: "Cells measured" });
+    const text = page.silent
+      ? `no answer for ${page.silent} s: is the app still running? Stop gives up; finished cells are kept`
+      : !sweep
+        ? "asking the backend …"
+        : measuring
+          ? sweep.text
+          : "stopped; finished cells are kept: Measure goes on from here";
+    jobs.progress(page, {
+      text,
+      note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? jobs.left(sweep.left_s) : ""}` : "",
+      done: sweep?.done,
+      total: sweep?.total,
+      label: "Cells measured",
+    });
   }
   for (const name of ["heatCard", "codeCard"]) parts[name].hidden = !sweep;
-  const some = Boolean(sweep?.done || [...cells.values()].some((cell) => cell.figures?.tau)), metrics = catalogue?.metrics ?? page.metrics;
+  const some = Boolean(sweep?.done || [...cells.values()].some((cell) => cell.figures?.tau)),
+    metrics = catalogue?.metrics ?? page.metrics;
   parts.stage.querySelector(".wb-two").hidden = !some;
   parts.intro.hidden = Boolean(sweep) || measuring;
   parts.empty.nextSibling.hidden = !catalogue;
-  kit.write(parts.empty, catalogue ? "Press Measure: the grid fills cell by cell, each beside plain decoding; a click on a cell says more." : "The backend is starting …");
+  kit.write(
+    parts.empty,
+    catalogue
+      ? "Press Measure: the grid fills cell by cell, each beside plain decoding; a click on a cell says more."
+      : "The backend is starting …",
+  );
   for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : some);
-  if (metrics) controls.select(parts.metric, Object.entries(metrics).map(([value, text]) => ({ value, text })), page.metric);
+  if (metrics)
+    controls.select(
+      parts.metric,
+      Object.entries(metrics).map(([value, text]) => ({ value, text })),
+      page.metric,
+    );
   if (!sweep?.sweep) return;
-  const title = metrics[page.metric], range = sweepgrid.render(parts.grid, { sweep, cells, metric: page.metric, title, chosen: page.chosen });
-  kit.write(parts.scale, some && Number.isFinite(range.low) ? `${sweepgrid.words(page.metric, range.low)} to ${sweepgrid.words(page.metric, range.high)}` : "");
-  kit.write(parts.heatNote, `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean (of speeds: geometric), 95 % interval, n`);
+  const title = metrics[page.metric],
+    range = sweepgrid.render(parts.grid, { sweep, cells, metric: page.metric, title, chosen: page.chosen });
+  kit.write(
+    parts.scale,
+    some && Number.isFinite(range.low)
+      ? `${sweepgrid.words(page.metric, range.low)} to ${sweepgrid.words(page.metric, range.high)}`
+      : "",
+  );
+  kit.write(
+    parts.heatNote,
+    `${sweep.done} of ${sweep.total} cells${sweep.kept ? `, ${sweep.kept} kept from before` : ""} · mean (of speeds: geometric), 95 % interval, n`,
+  );
   failures(parts.failed, [...cells.values()]);
   kit.write(parts.code, sweep.code ?? "");
   kit.write(parts.command, sweep.command ?? "");
@@ -113,14 +219,35 @@ function failures(el, cells) {
 function details(page, metrics, theory) {
   const { parts } = page, cell = page.cells.get(page.chosen);
   parts.openRun.disabled = !cell?.run || !page.job;
-  parts.openRun.title = cell ? (cell.run && page.job ? "" : page.from === "example" ? "the example keeps figures only: Measure, and each cell has its run" : "this cell has no run yet") : "choose a cell first";
+  parts.openRun.title = cell
+    ? cell.run && page.job
+      ? ""
+      : page.from === "example"
+        ? "the example keeps figures only: Measure, and each cell has its run"
+        : "this cell has no run yet"
+    : "choose a cell first";
   kit.write(parts.cellNote, cell ? cell.state : "");
-  const rows = !cell ? [["", "Choose a cell: its figures, and the run behind it."]] : [
-    ["setting", cell.setting],
-    ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [name.replaceAll("_", " "), `${values[cell.at[i]]}`]),
-    ...(cell.error ? [["failed", cell.error]] : [...Object.entries(metrics), ...Object.values(theory).flatMap(Object.entries)].map(([name, title]) => [title, cell.figures?.[name] ? `${sweepgrid.words(name, cell.figures[name].value)} (${sweepgrid.interval(name, cell.figures[name])})` : "–"])),
-    ...(cell.seconds ? [["took", `${cell.seconds.toFixed(1)} s on ${cell.worker || "this backend"}`]] : []), ...(cell.machine?.date ? [["measured", `${cell.machine.date}, load before it ${cell.machine.load ?? "unknown"}`]] : []),
-  ];
+  const rows = !cell
+    ? [["", "Choose a cell: its figures, and the run behind it."]]
+    : [
+        ["setting", cell.setting],
+        ...Object.entries(page.sweep.sweep.axes).map(([name, values], i) => [
+          name.replaceAll("_", " "),
+          `${values[cell.at[i]]}`,
+        ]),
+        ...(cell.error
+          ? [["failed", cell.error]]
+          : [...Object.entries(metrics), ...Object.values(theory).flatMap(Object.entries)].map(([name, title]) => [
+              title,
+              cell.figures?.[name]
+                ? `${sweepgrid.words(name, cell.figures[name].value)} (${sweepgrid.interval(name, cell.figures[name])})`
+                : "–",
+            ])),
+        ...(cell.seconds ? [["took", `${cell.seconds.toFixed(1)} s on ${cell.worker || "this backend"}`]] : []),
+        ...(cell.machine?.date
+          ? [["measured", `${cell.machine.date}, load before it ${cell.machine.load ?? "unknown"}`]]
+          : []),
+      ];
   while (parts.cell.childElementCount > 2 * rows.length) parts.cell.lastChild.remove();
   while (parts.cell.childElementCount < 2 * rows.length) parts.cell.append(h("dt"), h("dd"));
   rows.forEach(([name, value], i) => {
@@ -131,29 +258,115 @@ function details(page, metrics, theory) {
 
 /** The chart: the metric along the first axis, a line for each value of the second, with intervals. */
 function lines(page, title, predicted) {
-  const { parts, sweep, metric } = page, theory = Object.entries(predicted[metric] ?? {}), axes = Object.entries(sweep.sweep.axes), [rowName, rowValues] = axes[0], [columnName = "", columnValues = [""]] = axes[1] ?? [];
+  const { parts, sweep, metric } = page,
+    theory = Object.entries(predicted[metric] ?? {}),
+    axes = Object.entries(sweep.sweep.axes),
+    [rowName, rowValues] = axes[0],
+    [columnName = "", columnValues = [""]] = axes[1] ?? [];
   const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = sweepgrid.plain;
   const figures = (i, j) => byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures;
-  const series = columnValues.map((value, j) => ({ name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title, value: columnName ? `${value}` : "–", points: rowValues.map((row, i) => ({ row, found: figures(i, j)?.[metric], said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null) })).filter((p) => p.found) })).filter((s) => s.points.length);
-  const best = series.flatMap((s) => s.points.map((p) => ({ ...p, name: s.name }))).reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
-  const said = best ? `${title} along ${rowName.replaceAll("_", " ")}: the most is ${sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}` : "nothing measured yet";
+  const series = columnValues
+    .map((value, j) => ({
+      name: columnName ? `${columnName.replaceAll("_", " ")} ${value}` : title,
+      value: columnName ? `${value}` : "–",
+      points: rowValues
+        .map((row, i) => ({
+          row,
+          found: figures(i, j)?.[metric],
+          said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null),
+        }))
+        .filter((p) => p.found),
+    }))
+    .filter((s) => s.points.length);
+  const best = series
+    .flatMap((s) => s.points.map((p) => ({ ...p, name: s.name })))
+    .reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
+  const said = best
+    ? `${title} along ${rowName.replaceAll("_", " ")}: the most is ${sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}`
+    : "nothing measured yet";
   kit.write(parts.linesNote, title);
   const table = parts.linesTable;
   kit.write(table.firstChild, `${said}.`);
-  if (!table.hidden) tables.render(table, { head: [rowName.replaceAll("_", " "), columnName.replaceAll("_", " ") || "series", title, "low", "high", "n", ...theory.map(([, words]) => words)], rows: series.flatMap((s) => s.points.map(({ row, found, said: expected }) => [`${row}`, s.value, sweepgrid.words(metric, found.value), sweepgrid.words(metric, found.low), sweepgrid.words(metric, found.high), found.n, ...expected.map((value) => sweepgrid.words(metric, value))])) });
+  if (!table.hidden)
+    tables.render(table, {
+      head: [
+        rowName.replaceAll("_", " "),
+        columnName.replaceAll("_", " ") || "series",
+        title,
+        "low",
+        "high",
+        "n",
+        ...theory.map(([, words]) => words),
+      ],
+      rows: series.flatMap((s) =>
+        s.points.map(({ row, found, said: expected }) => [
+          `${row}`,
+          s.value,
+          sweepgrid.words(metric, found.value),
+          sweepgrid.words(metric, found.low),
+          sweepgrid.words(metric, found.high),
+          found.n,
+          ...expected.map((value) => sweepgrid.words(metric, value)),
+        ]),
+      ),
+    });
   const numeric = rowValues.every((v) => typeof v === "number");
   plots.plot(page, parts.lines, (css) => ({
-    data: [...series.map((s, i) => ({ type: "scatter", mode: "lines+markers", name: clean(s.name), x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.found.value),
-      error_y: { type: "data", symmetric: false, array: s.points.map((p) => (p.found.high ?? p.found.value) - p.found.value), arrayminus: s.points.map((p) => p.found.value - (p.found.low ?? p.found.value)), color: css(`--wb-lane-${(i % 4) + 1}`), thickness: 1.4 },
-      line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] }, marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] } })),
-    // Theory is thin and without marks; one entry of the legend stands for its lines of all series.
-    ...theory.flatMap(([, words], k) => series.map((s, i) => ({ type: "scatter", mode: "lines", name: words, legendgroup: words, showlegend: i === 0, hovertemplate: `${clean(s.name)}, ${words}: %{y:.2f}<extra></extra>`,
-      x: s.points.map((p) => (numeric ? p.row : clean(p.row))), y: s.points.map((p) => p.said[k]), line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" } })))],
+    data: [
+      ...series.map((s, i) => ({
+        type: "scatter",
+        mode: "lines+markers",
+        name: clean(s.name),
+        x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
+        y: s.points.map((p) => p.found.value),
+        error_y: {
+          type: "data",
+          symmetric: false,
+          array: s.points.map((p) => (p.found.high ?? p.found.value) - p.found.value),
+          arrayminus: s.points.map((p) => p.found.value - (p.found.low ?? p.found.value)),
+          color: css(`--wb-lane-${(i % 4) + 1}`),
+          thickness: 1.4,
+        },
+        line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] },
+        marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] },
+      })),
+      // Theory is thin and without marks; one entry of the legend stands for its lines of all series.
+      ...theory.flatMap(([, words], k) =>
+        series.map((s, i) => ({
+          type: "scatter",
+          mode: "lines",
+          name: words,
+          legendgroup: words,
+          showlegend: i === 0,
+          hovertemplate: `${clean(s.name)}, ${words}: %{y:.2f}<extra></extra>`,
+          x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
+          y: s.points.map((p) => p.said[k]),
+          line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" },
+        })),
+      ),
+    ],
     layout: {
-      height: theory.length ? 340 : 290, margin: { l: 48, r: 12, t: theory.length > 1 ? 52 : 34, b: 40 }, showlegend: series.length > 1 || theory.length > 0, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: { title: { text: rowName.replaceAll("_", " "), font: { size: 12 } }, ...sweepgrid.scale(rowValues), fixedrange: true, gridcolor: css("--wb-hair") },
-      yaxis: { rangemode: "tozero", fixedrange: true, gridcolor: css("--wb-line"), zeroline: false, tickformat: metric === "acceptance_rate" ? ".0%" : "" },
-      shapes: metric === "speedup" ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }] : [],
+      height: theory.length ? 340 : 290,
+      margin: { l: 48, r: 12, t: theory.length > 1 ? 52 : 34, b: 40 },
+      showlegend: series.length > 1 || theory.length > 0,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      xaxis: {
+        title: { text: rowName.replaceAll("_", " "), font: { size: 12 } },
+        ...sweepgrid.scale(rowValues),
+        fixedrange: true,
+        gridcolor: css("--wb-hair"),
+      },
+      yaxis: {
+        rangemode: "tozero",
+        fixedrange: true,
+        gridcolor: css("--wb-line"),
+        zeroline: false,
+        tickformat: metric === "acceptance_rate" ? ".0%" : "",
+      },
+      shapes:
+        metric === "speedup"
+          ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }]
+          : [],
     },
     label: said,
   }));

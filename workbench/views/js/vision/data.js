@@ -8,17 +8,23 @@ export const OTHER = "other";
 const LEANS = 0.5;
 const MOST_WORDS = 8;
 
-/** Every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string, p: number}[]} */
+/** Every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string, p:
+ *  number}[]} */
 export function tokens(rounds) {
   const out = [];
-  for (const r of rounds) r.emitted.forEach((e, k) => out.push({ index: out.length, round: r.index, k, text: e.text, kind: e.kind, p: e.p }));
+  for (const r of rounds)
+    r.emitted.forEach((e, k) => out.push({ index: out.length, round: r.index, k, text: e.text, kind: e.kind, p: e.p }));
   return out;
 }
 
 /** For each emitted token whether it is grounded in the picture; null before somebody asked. */
 export function grounded(trace) {
   const blind = trace.attribution?.p_blind;
-  return Array.isArray(blind) ? tokens(trace.rounds).slice(0, blind.length).map((t, i) => t.p - blind[i] >= GROUNDED) : null;
+  return Array.isArray(blind)
+    ? tokens(trace.rounds)
+        .slice(0, blind.length)
+        .map((t, i) => t.p - blind[i] >= GROUNDED)
+    : null;
 }
 
 /** For each emitted token the kind of the word it belongs to. @param {Record<string, string>} lexicon  word → kind */
@@ -26,7 +32,8 @@ export function wordKinds(rounds, lexicon) {
   return words(rounds).kinds.map((word) => (word === null ? OTHER : (lexicon[word.toLowerCase()] ?? OTHER)));
 }
 
-/** The words of the text: for each token the first word it holds a part of, or null, and whether the word goes on there. */
+/** The words of the text: for each token the first word it holds a part of, or null, and whether the word goes on
+ *  there. */
 function words(rounds) {
   const list = tokens(rounds), text = list.map((t) => t.text).join(""), found = [...text.matchAll(/[\p{L}\p{N}]+/gu)];
   let at = 0, first = 0;
@@ -59,13 +66,29 @@ export function acceptanceWhere(rounds, chosen) {
 /** [tested, accepted] of grounded and of other tokens; null before somebody asked what the words rest on. */
 export function split(trace) {
   const of = grounded(trace);
-  return of === null ? null : { grounded: acceptanceWhere(trace.rounds, of), language: acceptanceWhere(trace.rounds, of.map((g) => !g)) };
+  return of === null
+    ? null
+    : {
+        grounded: acceptanceWhere(trace.rounds, of),
+        language: acceptanceWhere(
+          trace.rounds,
+          of.map((g) => !g),
+        ),
+      };
 }
 
 /** Kind of word → [tested, accepted], kinds that do not occur left out. */
 export function byKind(rounds, lexicon) {
   const kinds = wordKinds(rounds, lexicon);
-  return Object.fromEntries([...new Set(kinds)].sort().map((kind) => [kind, acceptanceWhere(rounds, kinds.map((k) => k === kind))]));
+  return Object.fromEntries(
+    [...new Set(kinds)].sort().map((kind) => [
+      kind,
+      acceptanceWhere(
+        rounds,
+        kinds.map((k) => k === kind),
+      ),
+    ]),
+  );
 }
 
 // -- What is seen ----------------------------------------------------------------------------------------------------
@@ -81,14 +104,20 @@ export function sight(header, rounds, upTo) {
     if (!pictures?.length) continue;
     seen.shown = pictures;
     if (sees !== "drafter") seen.pictures = pictures;
-    else if (forTarget?.length) seen.pictures = forTarget; // both were shown another picture, and then the drafter its own
+    // both were shown another picture, and then the drafter its own
+    else if (forTarget?.length) seen.pictures = forTarget;
   }
   return seen;
 }
 
 /** The rounds before which a picture was changed: {index, text}. */
 export function pictureMarks(rounds) {
-  return rounds.filter((r) => r.vision?.pictures?.length).map((r) => ({ index: r.index, text: r.vision.sees === "drafter" && !r.vision.target_pictures?.length ? "drafter's picture" : "picture changed" }));
+  return rounds
+    .filter((r) => r.vision?.pictures?.length)
+    .map((r) => ({
+      index: r.index,
+      text: r.vision.sees === "drafter" && !r.vision.target_pictures?.length ? "drafter's picture" : "picture changed",
+    }));
 }
 
 /** The vision tokens of one picture among all: [start, end) in the order of the prompt. */
@@ -111,15 +140,22 @@ export function mode(seen) {
 export function sees(seen) {
   const n = seen.n_drafter, of = seen.n_target, s = (k, word) => `${k} ${word}${k === 1 ? "" : "s"}`;
   const said = {
-    unknown: () => "not recorded", none: () => "no vision tokens", all: () => `all ${n}`, kept: () => `${seen.kept.length} kept, ${of - seen.kept.length} dropped`,
-    pooled: () => `${s(n, "block")} of ${of} patches`, queries: () => `${s(n, "query").replace("querys", "queries")} over ${of} patches`,
+    unknown: () => "not recorded",
+    none: () => "no vision tokens",
+    all: () => `all ${n}`,
+    kept: () => `${seen.kept.length} kept, ${of - seen.kept.length} dropped`,
+    pooled: () => `${s(n, "block")} of ${of} patches`,
+    queries: () => `${s(n, "query").replace("querys", "queries")} over ${of} patches`,
   };
   return said[mode(seen)]();
 }
 
 const WAYS = {
-  prune: "pruned: a random share of the patches is kept, whatever they show", pool: "pooled: each block is the mean of its patches",
-  conv: "convolved: each block is a learned mix of its patches", resample: "resampled: learned queries gather from all patches", latents: "latents: learned queries gather from all patches",
+  prune: "pruned: a random share of the patches is kept, whatever they show",
+  pool: "pooled: each block is the mean of its patches",
+  conv: "convolved: each block is a learned mix of its patches",
+  resample: "resampled: learned queries gather from all patches",
+  latents: "latents: learned queries gather from all patches",
 };
 
 /** How the drafter's compressor made fewer tokens of the patches, in words; empty where it has none. Pure. */
@@ -130,10 +166,12 @@ export function way(compressor) {
 /** The chosen entry of a gate and its weight, or null. @returns {{name: string, weight: number}|null} */
 export function gated(seen) {
   const all = Object.entries(seen.gate ?? {});
-  return all.length ? all.map(([name, weight]) => ({ name, weight })).reduce((a, b) => (b.weight > a.weight ? b : a)) : null;
+  return all.length
+    ? all.map(([name, weight]) => ({ name, weight })).reduce((a, b) => (b.weight > a.weight ? b : a))
+    : null;
 }
 
-// -- What words lean on ------------------------------------------------------------------------------------------------
+// -- What words lean on -----------------------------------------------------------------------------------------------
 
 /** The maps of target or drafter, as [token][vision token] of 0–255, or null. */
 export function maps(attribution, who, how) {
@@ -159,7 +197,8 @@ export function leaning(rounds, all, patch) {
   of.forEach((word, index) => {
     if (word === null || !(weights[index] >= LEANS)) return;
     const known = found.get(word);
-    if (!known || known.weight < weights[index]) found.set(word, { index: known?.index ?? index, text: word[0], weight: weights[index] });
+    if (!known || known.weight < weights[index])
+      found.set(word, { index: known?.index ?? index, text: word[0], weight: weights[index] });
   });
   return [...found.values()].sort((a, b) => b.weight - a.weight).slice(0, MOST_WORDS);
 }
@@ -169,11 +208,17 @@ export function place(patch, cols) {
   return `row ${Math.floor(patch / cols) + 1}, column ${(patch % cols) + 1}`;
 }
 
-// -- Figures -----------------------------------------------------------------------------------------------------------
+// -- Figures ----------------------------------------------------------------------------------------------------------
 
 /** Bytes as people read them. */
 export function bytes(n) {
-  return n === null || n === undefined ? "–" : n >= 1e6 ? `${(n / 1e6).toFixed(1)} MB` : n >= 1e3 ? `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)} kB` : `${n} B`;
+  return n === null || n === undefined
+    ? "–"
+    : n >= 1e6
+      ? `${(n / 1e6).toFixed(1)} MB`
+      : n >= 1e3
+        ? `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)} kB`
+        : `${n} B`;
 }
 
 /** Seconds as milliseconds. */
@@ -185,28 +230,69 @@ export function ms(s) {
  *  @param {{trace: object, figures: object, seen: object, name: string}} run  @param {object|null} beside  the same
  *  @param {object} speed  the speed-up, of `speedup.figure`  @param {Record<string, [string, string]>} definitions */
 export function items(run, beside, speed, definitions) {
-  const formula = (name) => definitions[name]?.[1] ?? "", dash = "—", percent = ([tested, accepted]) => (tested ? `${Math.round((100 * accepted) / tested)} %` : dash);
+  const formula = (name) => definitions[name]?.[1] ?? "",
+    dash = "—",
+    percent = ([tested, accepted]) => (tested ? `${Math.round((100 * accepted) / tested)} %` : dash);
   const other = beside ? `vs ${beside.name}` : "";
-  const { figures, seen } = run, parts = split(run.trace), theirs = beside ? split(beside.trace) : null, versus = (of) => (theirs ? `vs ${percent(of(theirs))}` : "");
-  const counted = (of, whose) => (whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "the run has not been explained: that is done when it ends");
-  const both = (of) => [counted(of, parts), theirs ? `beside it: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
-  const share = (id, label, of, name) => ({ id, value: parts ? percent(of(parts)) : dash, unit: versus(of), label, formula: formula(name), worked: both(of) });
+  const { figures, seen } = run,
+    parts = split(run.trace),
+    theirs = beside ? split(beside.trace) : null,
+    versus = (of) => (theirs ? `vs ${percent(of(theirs))}` : "");
+  const counted = (of, whose) =>
+    whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "the run has not been explained: that is done when it ends";
+  const both = (of) =>
+    [counted(of, parts), theirs ? `beside it: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
+  const share = (id, label, of, name) => ({
+    id,
+    value: parts ? percent(of(parts)) : dash,
+    unit: versus(of),
+    label,
+    formula: formula(name),
+    worked: both(of),
+  });
   return [
     { id: "speedup", ...speed, formula: formula("speedup_vs_autoregressive") },
-    { id: "tau", value: figures.tau === null ? dash : figures.tau.toFixed(2), unit: beside && beside.figures.tau !== null ? `vs ${beside.figures.tau.toFixed(2)}` : "", label: "τ tokens a pass", formula: formula("tau"),
-      worked: [figures.rounds ? `${figures.tokens} tokens / ${figures.rounds} passes` : "", other].filter(Boolean).join("; ") },
+    {
+      id: "tau",
+      value: figures.tau === null ? dash : figures.tau.toFixed(2),
+      unit: beside && beside.figures.tau !== null ? `vs ${beside.figures.tau.toFixed(2)}` : "",
+      label: "τ tokens a pass",
+      formula: formula("tau"),
+      worked: [figures.rounds ? `${figures.tokens} tokens / ${figures.rounds} passes` : "", other]
+        .filter(Boolean)
+        .join("; "),
+    },
     share("grounded", "accepted, words of the picture", (x) => x.grounded, "grounded_acceptance"),
     share("language", "accepted, other words", (x) => x.language, "language_acceptance"),
-    { id: "tokens", value: seen.since < 0 ? dash : `${seen.n_drafter}`, unit: seen.since < 0 ? "" : `of ${seen.n_target}`, label: "vision tokens in the drafter", formula: "vision tokens in the drafter's cache, of those in the target's",
-      worked: seen.since < 0 ? "" : `key–value entries: ${bytes(seen.drafter_bytes)} drafter, ${bytes(seen.target_bytes)} target` },
-    { id: "prefill", value: seen.since < 0 || seen.drafter_prefill_s === null ? dash : ms(seen.drafter_prefill_s).replace(" ms", ""), unit: seen.since < 0 ? "" : `ms, target ${ms(seen.target_prefill_s).replace(" ms", "")}`, label: "drafter prefill",
-      formula: "wall time in which the drafter takes in the prompt and its vision tokens; beside it that of the target", worked: "" },
+    {
+      id: "tokens",
+      value: seen.since < 0 ? dash : `${seen.n_drafter}`,
+      unit: seen.since < 0 ? "" : `of ${seen.n_target}`,
+      label: "vision tokens in the drafter",
+      formula: "vision tokens in the drafter's cache, of those in the target's",
+      worked:
+        seen.since < 0
+          ? ""
+          : `key–value entries: ${bytes(seen.drafter_bytes)} drafter, ${bytes(seen.target_bytes)} target`,
+    },
+    {
+      id: "prefill",
+      value: seen.since < 0 || seen.drafter_prefill_s === null ? dash : ms(seen.drafter_prefill_s).replace(" ms", ""),
+      unit: seen.since < 0 ? "" : `ms, target ${ms(seen.target_prefill_s).replace(" ms", "")}`,
+      label: "drafter prefill",
+      formula: "wall time in which the drafter takes in the prompt and its vision tokens; beside it that of the target",
+      worked: "",
+    },
   ];
 }
 
 /** Rows of the chart "acceptance by kind of word": counts of both runs for each kind of the lexicon that occurs. */
 export function kindRows(run, beside, lexicon) {
   const mine = byKind(run.rounds, lexicon), theirs = beside ? byKind(beside.rounds, lexicon) : {};
-  const kinds = [...new Set([...Object.keys(mine), ...Object.keys(theirs)])].filter((k) => (mine[k]?.[0] ?? 0) + (theirs[k]?.[0] ?? 0) > 0);
-  return kinds.sort((a, b) => Number(a === OTHER) - Number(b === OTHER) || a.localeCompare(b)).map((kind) => ({ kind, mine: mine[kind] ?? [0, 0], theirs: beside ? (theirs[kind] ?? [0, 0]) : null }));
+  const kinds = [...new Set([...Object.keys(mine), ...Object.keys(theirs)])].filter(
+    (k) => (mine[k]?.[0] ?? 0) + (theirs[k]?.[0] ?? 0) > 0,
+  );
+  return kinds
+    .sort((a, b) => Number(a === OTHER) - Number(b === OTHER) || a.localeCompare(b))
+    .map((kind) => ({ kind, mine: mine[kind] ?? [0, 0], theirs: beside ? (theirs[kind] ?? [0, 0]) : null }));
 }

@@ -1,13 +1,52 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { figure } from "../shared/speedup.js";
-import { acceptanceWhere, byKind, gated, grounded, items, kindRows, leanOf, leaning, mode, pictureMarks, place, sees, sight, span, split, wordKinds, wordOf } from "./data.js";
+import {
+  acceptanceWhere,
+  byKind,
+  gated,
+  grounded,
+  items,
+  kindRows,
+  leanOf,
+  leaning,
+  mode,
+  pictureMarks,
+  place,
+  sees,
+  sight,
+  span,
+  split,
+  wordKinds,
+  wordOf,
+} from "./data.js";
 
-const round = (index, emitted, vision = {}) => ({ index, vision, emitted: emitted.map(([text, kind, p]) => ({ text, kind, p })) });
+const round = (index, emitted, vision = {}) => ({
+  index,
+  vision,
+  emitted: emitted.map(([text, kind, p]) => ({ text, kind, p })),
+});
 const rounds = [
-  round(0, [["A", "accepted", 0.9], [" re", "corrected", 0.9]], { drafter: "head", n_target: 4, n_drafter: 2, kept: [0, 3] }),
-  round(1, [["d", "accepted", 1], [" cir", "corrected", 0.7]]),
-  round(2, [["cle.", "bonus", 0.9], [" Two", "accepted", 0.5]], { pictures: [{ url: "data:image/png;base64,b" }], sees: "drafter" }),
+  round(
+    0,
+    [
+      ["A", "accepted", 0.9],
+      [" re", "corrected", 0.9],
+    ],
+    { drafter: "head", n_target: 4, n_drafter: 2, kept: [0, 3] },
+  ),
+  round(1, [
+    ["d", "accepted", 1],
+    [" cir", "corrected", 0.7],
+  ]),
+  round(
+    2,
+    [
+      ["cle.", "bonus", 0.9],
+      [" Two", "accepted", 0.5],
+    ],
+    { pictures: [{ url: "data:image/png;base64,b" }], sees: "drafter" },
+  ),
 ];
 const picture = { url: "data:image/png;base64,a", start: 3, end: 7, rows: 2, cols: 2 };
 const header = { pictures: [picture] };
@@ -17,7 +56,11 @@ test("a word counts whole, a place once, and the target's bonus not at all", () 
   assert.deepEqual(wordKinds(rounds, lexicon), ["other", "colour", "colour", "shape", "shape", "number"]);
   assert.deepEqual(byKind(rounds, lexicon), { colour: [2, 1], number: [1, 1], other: [1, 1], shape: [1, 0] });
   assert.deepEqual(acceptanceWhere(rounds, [true]), [1, 1], "tokens behind the end are left out");
-  assert.deepEqual(acceptanceWhere([round(0, [["A", "plain", 0.9]])], [true]), [0, 0], "where nothing was drafted, nothing was tested");
+  assert.deepEqual(
+    acceptanceWhere([round(0, [["A", "plain", 0.9]])], [true]),
+    [0, 0],
+    "where nothing was drafted, nothing was tested",
+  );
   assert.equal(wordOf(rounds, 1), "red");
 });
 
@@ -40,8 +83,16 @@ test("what is seen holds until something else is said", () => {
   assert.equal(late.pictures, header.pictures, "only the drafter's changed");
   assert.notEqual(late.shown, header.pictures);
   assert.deepEqual(pictureMarks(rounds), [{ index: 2, text: "drafter's picture" }]);
-  const twice = sight(header, [...rounds, { index: 3, vision: { pictures: [{ url: "d" }], sees: "drafter", target_pictures: [{ url: "t" }] } }], 9);
-  assert.deepEqual([twice.shown[0].url, twice.pictures[0].url], ["d", "t"], "both were shown another picture, then the drafter its own");
+  const twice = sight(
+    header,
+    [...rounds, { index: 3, vision: { pictures: [{ url: "d" }], sees: "drafter", target_pictures: [{ url: "t" }] } }],
+    9,
+  );
+  assert.deepEqual(
+    [twice.shown[0].url, twice.pictures[0].url],
+    ["d", "t"],
+    "both were shown another picture, then the drafter its own",
+  );
 });
 
 test("every way of seeing has its words", () => {
@@ -70,12 +121,19 @@ test("the strip names both runs, and dashes what is not known", () => {
   const figures = { tau: 2, tokens: 6, rounds: 3, tokens_per_second: 100 };
   const run = { trace: { rounds, attribution: null }, figures, seen: sight(header, rounds, 2), name: "head" };
   const by = (list, id) => list.find((x) => x.id === id);
-  const alone = items(run, null, figure({ mine: 100, plain: null, none: "no baseline yet" }), { tau: ["τ", "emitted / passes"] });
+  const alone = items(run, null, figure({ mine: 100, plain: null, none: "no baseline yet" }), {
+    tau: ["τ", "emitted / passes"],
+  });
   assert.equal(by(alone, "grounded").value, "—");
   assert.equal(by(alone, "speedup").worked, "no baseline yet");
   assert.equal(by(alone, "tokens").unit, "of 4");
   const told = { ...run, trace: { rounds, attribution: { p_blind: [0.9, 0.2, 0.9, 0.4, 0, 0.5] } } };
-  const both = items(told, { ...told, figures: { ...figures, tau: 1.5 } }, figure({ mine: 100, plain: 50, none: "" }), {});
+  const both = items(
+    told,
+    { ...told, figures: { ...figures, tau: 1.5 } },
+    figure({ mine: 100, plain: 50, none: "" }),
+    {},
+  );
   assert.equal(by(both, "speedup").value, "2.00×");
   assert.equal(by(both, "tau").unit, "vs 1.50");
   assert.equal(by(both, "grounded").value, "0 %");

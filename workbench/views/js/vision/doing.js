@@ -14,7 +14,8 @@ import * as visionsource from "./source.js";
 
 export function actions(page) {
   const { parts } = page, seat = () => (page.on === "beside" && page.beside.run ? page.beside : page);
-  const rounds = () => (seat().run ? store.visible(seat().run) : []), to = (pick) => pick && pin(page, { ...pick, on: page.on });
+  const rounds = () => (seat().run ? store.visible(seat().run) : []),
+    to = (pick) => pick && pin(page, { ...pick, on: page.on });
   const presses = {
     run: () => start(page, false), stop: () => control(page, "cancel"), baseline: () => plain(page),
     pause: () => control(page, page.run?.state === "paused" ? "resume" : "pause"),
@@ -24,7 +25,14 @@ export function actions(page) {
       control(page, "step");
     },
   };
-  const views = () => [parts.figures.firstChild, parts.picture.firstChild, parts.ribbon, parts.card, parts.curveCard, parts.slider];
+  const views = () => [
+    parts.figures.firstChild,
+    parts.picture.firstChild,
+    parts.ribbon,
+    parts.card,
+    parts.curveCard,
+    parts.slider,
+  ];
   const playPause = () => (running(page) ? page.actions.press("pause") : liveActions.playPause(page)), none = () => {};
   return { ...liveActions.of(page, { rounds, to, presses, views }), playPause, sum: none, mode: none };
 }
@@ -43,7 +51,9 @@ function choose(page, what, value) {
 }
 
 export function wire(page, el) {
-  const { parts, vision } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail ?? {}, event)), click = (part, act) => parts[part].addEventListener("click", act);
+  const { parts, vision } = page,
+    on = (name, act) => el.addEventListener(name, (event) => act(event.detail ?? {}, event)),
+    click = (part, act) => parts[part].addEventListener("click", act);
   const set = (change) => {
     Object.assign(page, change, { scroll: false });
     page.draw();
@@ -61,7 +71,12 @@ export function wire(page, el) {
   on("wb:picture", (scene) => take(page, scene));
   on("wb:sketch", (sketch) => take(page, sketch));
   on("wb:file", ({ file }) => takeFile(page, file));
-  on("wb:paste", () => visionsource.pasted().then((file) => takeFile(page, file), (problem) => backend.fail(page, problem)));
+  on("wb:paste", () =>
+    visionsource.pasted().then(
+      (file) => takeFile(page, file),
+      (problem) => backend.fail(page, problem),
+    ),
+  );
   on("wb:alt", ({ alt }) => see({ alt }));
   on("wb:query", ({ query }) => see({ query }));
   on("wb:paint", (stroke) => paint(page, stroke));
@@ -74,11 +89,22 @@ export function wire(page, el) {
     if (what === "beside") see({ besideMethod: value });
     else see({ [what]: value });
     page.touched = true;
-    if (what === "besideDrafter" || what === "beside") page.note = running(page) ? "This takes effect with the next run." : "";
+    if (what === "besideDrafter" || what === "beside")
+      page.note = running(page) ? "This takes effect with the next run." : "";
   });
-  for (const name of ["picture", "target", "drafter"]) parts[name].addEventListener("wb:patch", ({ detail: { patch } }) => see({ patch, over: name === "drafter" ? "drafter" : "target" }));
-  for (const name of ["target", "drafter"]) parts[`${name}Mode`].addEventListener("click", (event) => event.target.dataset.value && see({ mode: { ...vision.mode, [name]: event.target.dataset.value } }));
-  parts.how.addEventListener("click", (event) => event.target.dataset.value && see({ how: event.target.dataset.value }));
+  for (const name of ["picture", "target", "drafter"])
+    parts[name].addEventListener("wb:patch", ({ detail: { patch } }) =>
+      see({ patch, over: name === "drafter" ? "drafter" : "target" }),
+    );
+  for (const name of ["target", "drafter"])
+    parts[`${name}Mode`].addEventListener(
+      "click",
+      (event) => event.target.dataset.value && see({ mode: { ...vision.mode, [name]: event.target.dataset.value } }),
+    );
+  parts.how.addEventListener(
+    "click",
+    (event) => event.target.dataset.value && see({ how: event.target.dataset.value }),
+  );
   parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
   parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1 }));
   click("back", () => page.actions.round(-1));
@@ -92,7 +118,11 @@ export function wire(page, el) {
   parts.file.addEventListener("change", () => open(page, parts.file.files[0]).finally(() => (parts.file.value = "")));
   captions(page, set);
   el.addEventListener("paste", (event) => dropped(page, event, event.clipboardData));
-  document.addEventListener("paste", (event) => el.contains(event.target) || (page.host.isOpen?.() !== false && dropped(page, event, event.clipboardData)));
+  document.addEventListener(
+    "paste",
+    (event) =>
+      el.contains(event.target) || (page.host.isOpen?.() !== false && dropped(page, event, event.clipboardData)),
+  );
   el.addEventListener("dragover", (event) => event.preventDefault());
   el.addEventListener("drop", (event) => dropped(page, event, event.dataTransfer));
 }
@@ -105,13 +135,21 @@ function captions(page, set) {
       const hit = event.target.closest("[data-node],[data-token],[data-round]");
       if (!hit) return null;
       const { round, node, token } = hit.dataset;
-      return { on, round: Number(round ?? hit.closest("[data-round]").dataset.round), token: token === undefined ? null : Number(token), node: node === undefined ? null : Number(node) };
+      return {
+        on,
+        round: Number(round ?? hit.closest("[data-round]").dataset.round),
+        token: token === undefined ? null : Number(token),
+        node: node === undefined ? null : Number(node),
+      };
     };
     const hover = (pick) => {
       page.selection.hover = pick;
       set({ on: pick ? on : (page.selection.pin?.on ?? "run") });
     };
-    parts[name].addEventListener("pointerover", (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)));
+    parts[name].addEventListener(
+      "pointerover",
+      (event) => event.pointerType !== "touch" && !page.playing && hover(under(event)),
+    );
     parts[name].addEventListener("pointerleave", () => page.selection.hover && hover(null));
     parts[name].addEventListener("click", (event) => under(event) && pin(page, under(event)));
     parts[name].addEventListener("focus", () => page.beside.run && set({ on }));
@@ -120,19 +158,29 @@ function captions(page, set) {
 
 async function open(page, file) {
   const before = page.run;
-  if (running(page)) return backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+  if (running(page))
+    return backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
   await opening.open(page, file);
   if (page.run === before || !page.run) return;
   Object.assign(page.run, { question: question(page.run.header) });
   page.beside.run = null;
   page.vision.history.push(page.run);
   if (page.run.header.pictures?.length) adopt(page, page.run.header);
-  else page.notices.push({ kind: "note", message: "This trace has no picture.", remedy: "Open it in the Live tab to see all of it." });
+  else
+    page.notices.push({
+      kind: "note",
+      message: "This trace has no picture.",
+      remedy: "Open it in the Live tab to see all of it.",
+    });
   page.draw();
 }
 
 async function copy(page) {
-  const url = page.host.address.url(query(page)), done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+  const url = page.host.address.url(query(page)),
+    done = await navigator.clipboard?.writeText(url).then(
+      () => true,
+      () => false,
+    );
   const lost = page.vision.source && !page.vision.scene && !page.recorded ? " A picture of your own is not in it." : "";
   page.note = (done ? "The link is in the clipboard." : url) + lost;
   page.parts.live.textContent = done ? "Link copied" : "The link is under the buttons";
@@ -141,9 +189,23 @@ async function copy(page) {
 
 /** What is shown, as the query of an address. */
 export function query(page) {
-  const { choice, catalogue, vision } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish), params = choices.parameters(choice, catalogue, choice.method, form.clamp);
-  const made = new URLSearchParams(link.toQuery(choice, catalogue, params, { pin, embed: page.embed, recorded: page.recorded, settings: !page.recorded || page.formed }));
+  const { choice, catalogue, vision } = page,
+    pin = page.playing ? null : (page.selection.pin ?? page.wish),
+    params = choices.parameters(choice, catalogue, choice.method, form.clamp);
+  const made = new URLSearchParams(
+    link.toQuery(choice, catalogue, params, {
+      pin,
+      embed: page.embed,
+      recorded: page.recorded,
+      settings: !page.recorded || page.formed,
+    }),
+  );
   if (page.recorded && !page.formed) return made.toString();
-  for (const [name, value] of [["scene", vision.scene], ["beside", vision.besideMethod || "none"], ["beside_drafter", vision.besideDrafter]]) if (value) made.set(name, value);
+  for (const [name, value] of [
+    ["scene", vision.scene],
+    ["beside", vision.besideMethod || "none"],
+    ["beside_drafter", vision.besideDrafter],
+  ])
+    if (value) made.set(name, value);
   return made.toString();
 }

@@ -5,21 +5,56 @@ import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
 /** Colours and shapes that the bundled vision model knows; the hex values lie inside the shades it was taught. */
-export const COLOURS = { red: "#e02020", orange: "#f58a0a", yellow: "#f7d417", green: "#1f9d3f", blue: "#2158d8", purple: "#7a28b8", pink: "#f58ac0", black: "#161616" };
+export const COLOURS = {
+  red: "#e02020",
+  orange: "#f58a0a",
+  yellow: "#f7d417",
+  green: "#1f9d3f",
+  blue: "#2158d8",
+  purple: "#7a28b8",
+  pink: "#f58ac0",
+  black: "#161616",
+};
 export const SHAPES = ["circle", "square", "triangle", "star", "heart", "cross"];
 export const SIZES = { small: 0.19, large: 0.37 };
 const PENS = { thin: 0.024, thick: 0.05 };
 const PIXELS = 384;
-const PLACES = [["top left", "top", "top right"], ["left", "middle", "right"], ["bottom left", "bottom", "bottom right"]];
+const PLACES = [
+  ["top left", "top", "top right"],
+  ["left", "middle", "right"],
+  ["bottom left", "bottom", "bottom right"],
+];
 
 /** Corners of a shape about the origin, −1 to 1. Pure. @returns {[number, number][]} */
 export function corners(shape) {
   const ring = (n, at) => Array.from({ length: n }, (_, i) => at((2 * Math.PI * i) / n, i));
   if (shape === "square") return [[-1, -1], [1, -1], [1, 1], [-1, 1]];
   if (shape === "triangle") return [[0, -1], [1, 0.9], [-1, 0.9]];
-  if (shape === "star") return ring(10, (t, i) => [(i % 2 ? 0.42 : 1) * Math.cos(t - Math.PI / 2), (i % 2 ? 0.42 : 1) * Math.sin(t - Math.PI / 2)]);
-  if (shape === "cross") return [[-0.34, -1], [0.34, -1], [0.34, -0.34], [1, -0.34], [1, 0.34], [0.34, 0.34], [0.34, 1], [-0.34, 1], [-0.34, 0.34], [-1, 0.34], [-1, -0.34], [-0.34, -0.34]];
-  if (shape === "heart") return ring(40, (t) => [Math.sin(t) ** 3, -(13 * Math.cos(t) - 5 * Math.cos(2 * t) - 2 * Math.cos(3 * t) - Math.cos(4 * t) + 2.5) / 14.5]);
+  if (shape === "star")
+    return ring(10, (t, i) => [
+      (i % 2 ? 0.42 : 1) * Math.cos(t - Math.PI / 2),
+      (i % 2 ? 0.42 : 1) * Math.sin(t - Math.PI / 2),
+    ]);
+  if (shape === "cross")
+    return [
+      [-0.34, -1],
+      [0.34, -1],
+      [0.34, -0.34],
+      [1, -0.34],
+      [1, 0.34],
+      [0.34, 0.34],
+      [0.34, 1],
+      [-0.34, 1],
+      [-0.34, 0.34],
+      [-1, 0.34],
+      [-1, -0.34],
+      [-0.34, -0.34],
+    ];
+  if (shape === "heart")
+    return ring(40, (t) => [
+      Math.sin(t) ** 3,
+      -(13 * Math.cos(t) - 5 * Math.cos(2 * t) - 2 * Math.cos(3 * t) - Math.cos(4 * t) + 2.5) / 14.5,
+    ]);
   return ring(40, (t) => [Math.cos(t), Math.sin(t)]);
 }
 
@@ -31,7 +66,8 @@ export function where(x, y) {
 
 /** The sketch in words: its alternative text. Pure. */
 export function describe(items) {
-  const stamps = items.filter((i) => i.shape).map((i) => `${i.size} ${i.colour} ${i.shape} at the ${where(i.x, i.y)}`), strokes = items.length - stamps.length;
+  const stamps = items.filter((i) => i.shape).map((i) => `${i.size} ${i.colour} ${i.shape} at the ${where(i.x, i.y)}`),
+    strokes = items.length - stamps.length;
   const drawn = [...stamps, ...(strokes ? [`${strokes} line${strokes === 1 ? "" : "s"} of the pen`] : [])];
   return drawn.length ? `A sketch: ${drawn.join(", ")}.` : "An empty sheet.";
 }
@@ -47,7 +83,9 @@ export function paint(canvas, items) {
     pen.beginPath();
     if (item.shape) {
       const radius = (SIZES[item.size] / 2) * side;
-      corners(item.shape).forEach(([x, y], i) => pen[i ? "lineTo" : "moveTo"](item.x * side + x * radius, item.y * side + y * radius));
+      corners(item.shape).forEach(([x, y], i) =>
+        pen[i ? "lineTo" : "moveTo"](item.x * side + x * radius, item.y * side + y * radius),
+      );
       pen.fill();
     } else {
       pen.lineWidth = PENS[item.width] * side;
@@ -61,26 +99,66 @@ export function paint(canvas, items) {
 /** Build the pad into `el`. Emits `wb:sketch` {url, alt} when the sketch is to be used. */
 export function build(el) {
   const state = { items: [], tool: "circle", colour: "red", size: "large", width: "thick", x: 0.5, y: 0.5, line: null };
-  const canvas = h("canvas", { width: PIXELS, height: PIXELS, className: "wb-pad", tabIndex: 0 }), said = h("p", { className: "wb-padsaid" });
+  const canvas = h("canvas", { width: PIXELS, height: PIXELS, className: "wb-pad", tabIndex: 0 }),
+    said = h("p", { className: "wb-padsaid" });
   kit.set(canvas, { role: "application", "aria-roledescription": "sketch pad" });
   said.setAttribute("aria-live", "polite");
   const choice = (name, values, swatch) => {
     const group = h("div", { className: "wb-chips" }, ...values.map((value) => {
-      const button = h("button", { type: "button", onclick: () => set({ [name]: value }) }, swatch ? h("i", { className: "wb-swatch" }) : "", value);
+      const button = h(
+        "button",
+        { type: "button", onclick: () => set({ [name]: value }) },
+        swatch ? h("i", { className: "wb-swatch" }) : "",
+        value,
+      );
       if (swatch) button.firstChild.style.background = COLOURS[value];
       button.dataset.value = value;
       return button;
     }));
-    kit.set(group, { role: "group", "aria-label": { tool: "Tool", colour: "Colour", size: "Size of a stamp", width: "Width of the pen" }[name] });
+    kit.set(group, {
+      role: "group",
+      "aria-label": { tool: "Tool", colour: "Colour", size: "Size of a stamp", width: "Width of the pen" }[name],
+    });
     group.dataset.pad = name;
     return group;
   };
-  const groups = { tool: choice("tool", ["pen", ...SHAPES]), colour: choice("colour", Object.keys(COLOURS), true), size: choice("size", Object.keys(SIZES)), width: choice("width", Object.keys(PENS)) };
+  const groups = {
+    tool: choice("tool", ["pen", ...SHAPES]),
+    colour: choice("colour", Object.keys(COLOURS), true),
+    size: choice("size", Object.keys(SIZES)),
+    width: choice("width", Object.keys(PENS)),
+  };
   const button = (text, act, className = "wb-tool") => h("button", { type: "button", className, onclick: act }, text);
-  const undo = button("undo", () => change(() => state.items.pop())), clear = button("clear", () => change(() => (state.items = [])));
-  const use = button("Use this sketch", () => kit.tell(el, "wb:sketch", { url: canvas.toDataURL("image/png"), alt: describe(state.items) }), "wb-go");
-  el.append(h("div", { className: "wb-padrow" }, canvas, h("div", { className: "wb-padtools" }, groups.tool, groups.colour, groups.size, groups.width,
-    h("div", { className: "wb-padbuttons" }, undo, clear), h("p", { className: "wb-detail" }, "Click to stamp, drag with the pen. Keys: arrows move the cross, Enter stamps or begins and ends a line, U undoes."), said)), use);
+  const undo = button("undo", () => change(() => state.items.pop())),
+    clear = button("clear", () => change(() => (state.items = [])));
+  const use = button(
+    "Use this sketch",
+    () => kit.tell(el, "wb:sketch", { url: canvas.toDataURL("image/png"), alt: describe(state.items) }),
+    "wb-go",
+  );
+  el.append(
+    h(
+      "div",
+      { className: "wb-padrow" },
+      canvas,
+      h(
+        "div",
+        { className: "wb-padtools" },
+        groups.tool,
+        groups.colour,
+        groups.size,
+        groups.width,
+        h("div", { className: "wb-padbuttons" }, undo, clear),
+        h(
+          "p",
+          { className: "wb-detail" },
+          "Click to stamp, drag with the pen. Keys: arrows move the cross, Enter stamps or begins and ends a line, U undoes.",
+        ),
+        said,
+      ),
+    ),
+    use,
+  );
 
   function set(change) {
     Object.assign(state, change);
@@ -94,13 +172,15 @@ export function build(el) {
   function show(cross = document.activeElement === canvas && canvas.matches(":focus-visible")) {
     paint(canvas, state.line ? [...state.items, state.line] : state.items);
     if (cross) mark(canvas, state);
-    for (const [name, group] of Object.entries(groups)) for (const b of group.children) b.setAttribute("aria-pressed", String(b.dataset.value === state[name]));
+    for (const [name, group] of Object.entries(groups))
+      for (const b of group.children) b.setAttribute("aria-pressed", String(b.dataset.value === state[name]));
     groups.size.hidden = state.tool === "pen";
     groups.width.hidden = state.tool !== "pen";
     undo.disabled = clear.disabled = use.disabled = !state.items.length;
     kit.set(canvas, { "aria-label": `Sketch pad. ${describe(state.items)}` });
   }
-  const stamp = (x, y) => change(() => state.items.push({ shape: state.tool, colour: state.colour, size: state.size, x, y }));
+  const stamp = (x, y) =>
+    change(() => state.items.push({ shape: state.tool, colour: state.colour, size: state.size, x, y }));
   const begin = (x, y) => (state.line = { colour: state.colour, width: state.width, points: [[x, y]] });
   const end = () => state.line && change(() => (state.items.push(state.line), (state.line = null)));
   const at = (event) => {
@@ -121,10 +201,14 @@ export function build(el) {
   });
   canvas.addEventListener("pointerup", end);
   canvas.addEventListener("keydown", (event) => {
-    const step = event.shiftKey ? 0.125 : 0.0625, moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] }[event.key];
+    const step = event.shiftKey ? 0.125 : 0.0625,
+      moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (moves) {
-      Object.assign(state, { x: Math.min(1, Math.max(0, state.x + moves[0])), y: Math.min(1, Math.max(0, state.y + moves[1])) });
+      Object.assign(state, {
+        x: Math.min(1, Math.max(0, state.x + moves[0])),
+        y: Math.min(1, Math.max(0, state.y + moves[1])),
+      });
       state.line?.points.push([state.x, state.y]);
       said.textContent = where(state.x, state.y);
       show(true);

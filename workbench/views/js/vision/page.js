@@ -1,8 +1,8 @@
 /** The Vision tab: one question about a picture, one or two drafters, and what each of them sees. Like Live's
  *  page, it joins the parts. Everything it draws comes from traces, so that recordings show the same.
  *
- *  A `page` is what Live's modules know: a run, its baseline, choices, selection. The drafter beside is a second, smaller
- *  page with a run of its own, which shares everything else.
+ *  A `page` is what Live's modules know: a run, its baseline, choices, selection. The drafter beside is a second,
+ *  smaller page with a run of its own, which shares everything else.
  */
 
 import * as backend from "../live/backend.js";
@@ -22,20 +22,53 @@ import { ended, fresh, running } from "./runs.js";
 import * as visionstage from "./stage.js";
 import * as visionview from "./view.js";
 
-/** Put the tab into `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}} given */
+/** Put the tab into `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}}
+ *  given */
 export function mount(el, { host: given, trace = null, beside = null, embed = false }) {
   el.classList.remove("wb-page");
   el.classList.add("wb-vision");
-  const host = { ...given, remember: own(given.remember, "vision") }, parts = visionstage.build(el);
+  const host = { ...given, remember: own(given.remember, "vision") },
+    parts = visionstage.build(el);
   const vision = {
-    scenes: [], lexicon: null, board: null, empty: "", rows: 8, cols: 8, scene: "", url: "", alt: "", source: "",
-    fresh: true, picture: 0, patch: null, over: "target", how: "attention", query: null,
-    mode: { target: "leans", drafter: "sees" }, tool: "", scope: "both", both: new Map(), drafter: new Map(),
-    history: [], besideMethod: "", besideDrafter: null, note: "",
+    scenes: [],
+    lexicon: null,
+    board: null,
+    empty: "",
+    rows: 8,
+    cols: 8,
+    scene: "",
+    url: "",
+    alt: "",
+    source: "",
+    fresh: true,
+    picture: 0,
+    patch: null,
+    over: "target",
+    how: "attention",
+    query: null,
+    mode: { target: "leans", drafter: "sees" },
+    tool: "",
+    scope: "both",
+    both: new Map(),
+    drafter: new Map(),
+    history: [],
+    besideMethod: "",
+    besideDrafter: null,
+    note: "",
   };
-  if (!embed) window.workbenchPicture = () => ({ url: vision.url, alt: vision.alt }); // the Compare tab may ask about it too
+  // the Compare tab may ask about it too
+  if (!embed) window.workbenchPicture = () => ({ url: vision.url, alt: vision.alt });
   return createPage(el, {
-    parts, host, embed, title: "Vision", wire, tick, actions, stepped, dress, state: { on: "run", definitions: {}, vision },
+    parts,
+    host,
+    embed,
+    title: "Vision",
+    wire,
+    tick,
+    actions,
+    stepped,
+    dress,
+    state: { on: "run", definitions: {}, vision },
     begin: (page) => {
       page.beside = besides(page);
       page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
@@ -50,7 +83,9 @@ export function mount(el, { host: given, trace = null, beside = null, embed = fa
     textOf: (page, name) => copying.textOf((name === "beside" ? page.beside : page).run),
     arrive: (page) => arrive(page, trace, beside),
     menu: (page) => ({
-      trace: () => whole(page), lexicon: () => vision.lexicon, kept: (id) => page.on === "run" && opening.kept(page, id),
+      trace: () => whole(page),
+      lexicon: () => vision.lexicon,
+      kept: (id) => page.on === "run" && opening.kept(page, id),
     }),
   });
 }
@@ -67,14 +102,39 @@ export async function render(el, { trace, beside = null, lexicon = null, definit
 
 /** The browser's store for one of the tab's seats. */
 function own(storage, name) {
-  return storage && { getItem: (k) => storage.getItem(`${k}-${name}`), setItem: (k, v) => storage.setItem(`${k}-${name}`, v), removeItem: (k) => storage.removeItem(`${k}-${name}`) };
+  return (
+    storage && {
+      getItem: (k) => storage.getItem(`${k}-${name}`),
+      setItem: (k, v) => storage.setItem(`${k}-${name}`, v),
+      removeItem: (k) => storage.removeItem(`${k}-${name}`),
+    }
+  );
 }
 
 function besides(page) {
   return {
-    host: { ...page.host, remember: own(page.host.remember, "beside") }, run: null, plain: null, plainKey: "", channels: 0, changes: {}, lost: 0, choice: null, note: "", wantPlain: false,
-    get catalogue() { return page.catalogue; }, get errors() { return page.errors; }, get notices() { return page.notices; },
-    draw: () => page.draw(), fresh: () => {}, ended: (run) => ended(page, run),
+    host: { ...page.host, remember: own(page.host.remember, "beside") },
+    run: null,
+    plain: null,
+    plainKey: "",
+    channels: 0,
+    changes: {},
+    lost: 0,
+    choice: null,
+    note: "",
+    wantPlain: false,
+    get catalogue() {
+      return page.catalogue;
+    },
+    get errors() {
+      return page.errors;
+    },
+    get notices() {
+      return page.notices;
+    },
+    draw: () => page.draw(),
+    fresh: () => {},
+    ended: (run) => ended(page, run),
   };
 }
 
@@ -111,15 +171,26 @@ function draw(page) {
   visionstage.draw(parts, page.view);
   if (page.stepping) announce(page, false);
   if (!page.catalogue) return;
-  const { catalogue } = page, panel = view.panel(page, page.view), besideMethod = catalogue.methods.find((x) => x.name === vision.besideMethod);
+  const { catalogue } = page,
+    panel = view.panel(page, page.view),
+    besideMethod = catalogue.methods.find((x) => x.name === vision.besideMethod);
   panel.run.active ||= running(page);
   controls.render(parts.controls, panel);
   bar.render(parts.bar, panel);
   visionpanel.render(parts.controls, {
-    scenes: vision.scenes, chosen: vision.scene, alt: vision.alt, tool: vision.tool, scope: vision.scope, painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0), active: running(page),
+    scenes: vision.scenes,
+    chosen: vision.scene,
+    alt: vision.alt,
+    tool: vision.tool,
+    scope: vision.scope,
+    painted: vision.both.size + vision.drafter.size + (vision.swapped ? 1 : 0),
+    active: running(page),
     features: catalogue.methods.find((x) => x.name === page.choice.method)?.reads_target ?? false,
     note: running(page) ? "Another picture chosen now is swapped in with the next round." : vision.note,
-    besides: catalogue.methods, beside: vision.besideMethod, drafters: catalogue.drafters, besideDrafter: besideMethod?.needs.includes("drafter") ? (vision.besideDrafter ?? page.choice.drafter) : null,
+    besides: catalogue.methods,
+    beside: vision.besideMethod,
+    drafters: catalogue.drafters,
+    besideDrafter: besideMethod?.needs.includes("drafter") ? (vision.besideDrafter ?? page.choice.drafter) : null,
     besideNote: besideMethod?.teaches ?? "runs at the same time, over the same picture and question",
   });
 }

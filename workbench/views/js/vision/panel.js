@@ -1,7 +1,8 @@
 /** The Vision tab's own part of the side panel: the picture and where it comes from, painting over it, and the drafter
  *  beside. What to run and how is Live's (`controls.js`). Holds no state: it shows `data` and emits events.
  *
- *  Events: `wb:picture` {url, alt, name} · `wb:file` {file} · `wb:paste` · `wb:alt` {alt} · `wb:vision` {what, value} · `wb:unpaint`.
+ *  Events: `wb:picture` {url, alt, name} · `wb:file` {file} · `wb:paste` · `wb:alt` {alt} · `wb:vision` {what, value} ·
+ *  `wb:unpaint`.
  */
 
 import * as controls from "../shared/controls.js";
@@ -18,15 +19,21 @@ export function hint({ tool, scope, painted, active, features }) {
   if (tool === "restore") return "Drag over painted patches to bring them back.";
   if (tool && !painted) return `Now drag over an object in the first picture to ${tool} it.`;
   const when = active ? "From the next round on" : "Press Run:";
-  if (tool && scope === "drafter" && features) return `${when} only the drafter's patches are without it. This drafter also reads the target's features, which know it still; with “Draft model with vision” its word is rejected.`;
-  if (tool && scope === "drafter") return `${when} only the drafter is without it; the target sees it still and rejects what is guessed wrong.`;
-  if (tool) return `${when} both are without it. With “only the drafter” the target still sees it, and rejects what is guessed wrong.`;
-  return active ? "Pause, choose hide, drag over an object that is not named yet, then Step: see what becomes of its word." : "Try it in mid-run: press Step twice, choose hide, drag over an object that is not named yet, and Step on.";
+  if (tool && scope === "drafter" && features)
+    return `${when} only the drafter's patches are without it. This drafter also reads the target's features, which know it still; with “Draft model with vision” its word is rejected.`;
+  if (tool && scope === "drafter")
+    return `${when} only the drafter is without it; the target sees it still and rejects what is guessed wrong.`;
+  if (tool)
+    return `${when} both are without it. With “only the drafter” the target still sees it, and rejects what is guessed wrong.`;
+  return active
+    ? "Pause, choose hide, drag over an object that is not named yet, then Step: see what becomes of its word."
+    : "Try it in mid-run: press Step twice, choose hide, drag over an object that is not named yet, and Step on.";
 }
 
 /** Draw into `el`: the parts are put around those of the controls, which must have been drawn.
- *  @param {{scenes: object[], chosen: string, alt: string, tool: string, scope: string, painted: number, besides: object[], beside: string,
- *           besideNote: string, features: boolean, drafters: object[], besideDrafter: string, note: string, active: boolean}} data */
+ *  @param {{scenes: object[], chosen: string, alt: string, tool: string, scope: string, painted: number, besides:
+ *    object[], beside: string, besideNote: string, features: boolean, drafters: object[], besideDrafter: string, note:
+ *    string, active: boolean}} data */
 export function render(el, data) {
   const ui = (el._vision ??= build(el));
   gallery(ui, data);
@@ -65,7 +72,15 @@ function build(el) {
   kit.set(scenes, { role: "group", "aria-label": "Gallery of scenes" });
   const pad = h("dialog", { className: "wb-keys wb-paddialog" }), padBody = h("div");
   pad.setAttribute("aria-label", "Sketch pad");
-  pad.append(h("div", { className: "wb-padhead" }, h("h3", {}, "Draw a picture"), h("button", { type: "button", className: "wb-tool", onclick: () => pad.close() }, "close")), padBody);
+  pad.append(
+    h(
+      "div",
+      { className: "wb-padhead" },
+      h("h3", {}, "Draw a picture"),
+      h("button", { type: "button", className: "wb-tool", onclick: () => pad.close() }, "close"),
+    ),
+    padBody,
+  );
   visionpad.build(padBody);
   padBody.addEventListener("wb:sketch", () => pad.close());
   const sources = chips("Where the picture comes from", SOURCES, (source) => {
@@ -74,9 +89,15 @@ function build(el) {
     else if (source === "draw") pad.showModal();
     else kit.tell(scenes, "wb:opengallery", (scenes.hidden = !scenes.hidden));
   });
-  const alt = h("input", { type: "text", id: `${uid}-alt`, maxLength: 400, placeholder: "for those who cannot see the picture" });
+  const alt = h("input", {
+    type: "text",
+    id: `${uid}-alt`,
+    maxLength: 400,
+    placeholder: "for those who cannot see the picture",
+  });
   alt.addEventListener("input", () => tell("wb:alt", { alt: alt.value }));
-  const tools = chips("Paint over the picture", TOOLS, (value) => tell("wb:vision", { what: "tool", value })), scopes = chips("Who sees what is painted", SCOPES, (value) => tell("wb:vision", { what: "scope", value }));
+  const tools = chips("Paint over the picture", TOOLS, (value) => tell("wb:vision", { what: "tool", value })),
+    scopes = chips("Who sees what is painted", SCOPES, (value) => tell("wb:vision", { what: "scope", value }));
   const unpaint = h("button", { type: "button", className: "wb-tool", onclick: () => tell("wb:unpaint") }, "clean");
   const select = (what) => {
     const control = h("select", { id: `${uid}-${what}` });
@@ -84,17 +105,42 @@ function build(el) {
     control.dataset.what = what;
     return control;
   };
-  const beside = select("beside"), besideModel = select("besideDrafter"), besideNote = h("small", { className: "wb-detail" }), note = h("small", { className: "wb-detail" }), hinted = h("small", { className: "wb-detail wb-hint" });
+  const beside = select("beside"),
+    besideModel = select("besideDrafter"),
+    besideNote = h("small", { className: "wb-detail" }),
+    note = h("small", { className: "wb-detail" }),
+    hinted = h("small", { className: "wb-detail wb-hint" });
   note.setAttribute("aria-live", "polite");
   const box = h("div", { className: "wb-pick wb-picking" }, h("label", {}, "Picture"), sources, scenes, file, note,
     h("div", {}, h("label", { htmlFor: alt.id }, "Alternative text"), alt),
     h("div", {}, h("span", { className: "wb-labelled" }, "Paint over it ", unpaint), tools, scopes, hinted));
-  const second = h("div", { className: "wb-pick" }, h("label", { htmlFor: beside.id }, "Second drafter, beside it"), beside, h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Its draft model"), besideModel), besideNote);
+  const second = h(
+    "div",
+    { className: "wb-pick" },
+    h("label", { htmlFor: beside.id }, "Second drafter, beside it"),
+    beside,
+    h("div", { className: "wb-under" }, h("label", { htmlFor: besideModel.id }, "Its draft model"), besideModel),
+    besideNote,
+  );
   el.querySelector(".wb-ask").before(box);
   el.querySelector(".wb-form").before(second);
   el.querySelector(".wb-ask label").textContent = "Question";
   el.append(pad);
-  return { box, scenes, sources, alt, tools, scopes, unpaint, beside, besideModel, besideNote, note, hint: hinted, pad };
+  return {
+    box,
+    scenes,
+    sources,
+    alt,
+    tools,
+    scopes,
+    unpaint,
+    beside,
+    besideModel,
+    besideNote,
+    note,
+    hint: hinted,
+    pad,
+  };
 }
 
 function gallery(ui, { scenes, chosen }) {
@@ -102,7 +148,11 @@ function gallery(ui, { scenes, chosen }) {
   if (ui.scenes._key !== key) {
     ui.scenes._key = key;
     ui.scenes.replaceChildren(...scenes.map((scene) => {
-      const button = h("button", { type: "button", title: scene.alt, onclick: () => kit.tell(ui.scenes, "wb:picture", scene) }, h("img", { src: scene.url, alt: scene.alt, width: 56, height: 56 }));
+      const button = h(
+        "button",
+        { type: "button", title: scene.alt, onclick: () => kit.tell(ui.scenes, "wb:picture", scene) },
+        h("img", { src: scene.url, alt: scene.alt, width: 56, height: 56 }),
+      );
       button.dataset.scene = scene.name;
       return button;
     }));

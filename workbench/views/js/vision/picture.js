@@ -11,17 +11,31 @@ const TOP_HEAT = 0.82;
 export function neighbour(patch, key, rows, cols) {
   const row = Math.floor(patch / cols), col = patch % cols, last = rows * cols - 1;
   const to = {
-    ArrowLeft: [row, col - 1], ArrowRight: [row, col + 1], ArrowUp: [row - 1, col], ArrowDown: [row + 1, col], Home: [row, 0], End: [row, cols - 1],
+    ArrowLeft: [row, col - 1],
+    ArrowRight: [row, col + 1],
+    ArrowUp: [row - 1, col],
+    ArrowDown: [row + 1, col],
+    Home: [row, 0],
+    End: [row, cols - 1],
   }[key];
   if (key === "PageUp") return 0;
   if (key === "PageDown") return last;
   return to ? Math.max(0, Math.min(rows - 1, to[0])) * cols + Math.max(0, Math.min(cols - 1, to[1])) : patch;
 }
 
-/** The patches on the way from one to another, both of them, for a stroke faster than the mouse reports. Pure. @returns {number[]} */
+/** The patches on the way from one to another, both of them, for a stroke faster than the mouse reports. Pure. @returns
+ *  {number[]} */
 export function between(from, to, cols) {
-  const [x, y, dx, dy] = [from % cols, Math.floor(from / cols), (to % cols) - (from % cols), Math.floor(to / cols) - Math.floor(from / cols)], n = Math.max(Math.abs(dx), Math.abs(dy));
-  return n ? Array.from({ length: n + 1 }, (_, i) => Math.round(y + (dy * i) / n) * cols + Math.round(x + (dx * i) / n)) : [to];
+  const [x, y, dx, dy] = [
+      from % cols,
+      Math.floor(from / cols),
+      (to % cols) - (from % cols),
+      Math.floor(to / cols) - Math.floor(from / cols),
+    ],
+    n = Math.max(Math.abs(dx), Math.abs(dy));
+  return n
+    ? Array.from({ length: n + 1 }, (_, i) => Math.round(y + (dy * i) / n) * cols + Math.round(x + (dx * i) / n))
+    : [to];
 }
 
 /** The outline of a set of patches, as the path of those of their edges that no other one of them shares. Pure. */
@@ -39,7 +53,8 @@ export function outline(patches, cols, unit = UNIT) {
 }
 
 /** What lies over the picture: for each patch a veil and a heat, 0–1, and the groups to outline. Pure.
- *  @param {{rows: number, cols: number, kept: number[]|null, blocks: number[][]|null, none: boolean, heat: number[]|null}} data */
+ *  @param {{rows: number, cols: number, kept: number[]|null, blocks: number[][]|null, none: boolean, heat:
+ *    number[]|null}} data */
 export function layers({ rows, cols, kept, blocks, none, heat }) {
   const n = rows * cols, held = kept && new Set(kept);
   return {
@@ -50,8 +65,9 @@ export function layers({ rows, cols, kept, blocks, none, heat }) {
 }
 
 /** Draw into `el`.
- *  @param {{url: string, rows: number, cols: number, alt: string, kept?: number[]|null, blocks?: number[][]|null, none?: boolean,
- *           heat?: number[]|null, edits?: Map<number, string>, chosen?: number|null, paints?: boolean, empty?: string}} data */
+ *  @param {{url: string, rows: number, cols: number, alt: string, kept?: number[]|null, blocks?: number[][]|null,
+ *    none?: boolean, heat?: number[]|null, edits?: Map<number, string>, chosen?: number|null, paints?: boolean, empty?:
+ *    string}} data */
 export function render(el, data) {
   const { rows, cols } = data, width = cols * UNIT, height = rows * UNIT;
   const drawing = (el._drawing ??= kit.h("div", { className: "wb-vis" }));
@@ -74,19 +90,42 @@ export function render(el, data) {
     kit.set(state.veils.children[p], { ...at, opacity: over.veil[p] });
     kit.set(state.heats.children[p], { ...at, opacity: over.heat[p] });
   }
-  kit.set(state.grid, { d: Array.from({ length: cols + 1 }, (_, i) => `M${i * UNIT} 0V${height}`).join("") + Array.from({ length: rows + 1 }, (_, i) => `M0 ${i * UNIT}H${width}`).join("") });
+  kit.set(state.grid, {
+    d:
+      Array.from({ length: cols + 1 }, (_, i) => `M${i * UNIT} 0V${height}`).join("") +
+      Array.from({ length: rows + 1 }, (_, i) => `M0 ${i * UNIT}H${width}`).join(""),
+  });
   kit.set(state.groups, { d: over.groups.map((group) => outline(group, cols)).join("") });
   const edits = [...(data.edits ?? [])];
-  for (const how of ["hide", "blur"]) kit.set(state[how], { d: outline(edits.filter(([, e]) => e === how).map(([p]) => p), cols) });
+  for (const how of ["hide", "blur"])
+    kit.set(state[how], {
+      d: outline(
+        edits.filter(([, e]) => e === how).map(([p]) => p),
+        cols,
+      ),
+    });
   const at = data.chosen ?? null;
-  kit.set(state.chosen, { display: at === null ? "none" : "inline", x: ((at ?? 0) % cols) * UNIT, y: Math.floor((at ?? 0) / cols) * UNIT, width: UNIT, height: UNIT });
+  kit.set(state.chosen, {
+    display: at === null ? "none" : "inline",
+    x: ((at ?? 0) % cols) * UNIT,
+    y: Math.floor((at ?? 0) / cols) * UNIT,
+    width: UNIT,
+    height: UNIT,
+  });
 }
 
 function build(svg) {
   const add = (tag, attributes) => svg.appendChild(kit.s(tag, attributes));
   return {
-    ground: add("rect", { class: "wb-picground" }), image: add("image", { class: "wb-pixels" }), veils: add("g", {}), heats: add("g", {}), grid: add("path", { class: "wb-patchgrid" }),
-    groups: add("path", { class: "wb-kept" }), blur: add("path", { class: "wb-edit is-blur" }), hide: add("path", { class: "wb-edit is-hide" }), chosen: add("rect", { class: "wb-patch-chosen" }),
+    ground: add("rect", { class: "wb-picground" }),
+    image: add("image", { class: "wb-pixels" }),
+    veils: add("g", {}),
+    heats: add("g", {}),
+    grid: add("path", { class: "wb-patchgrid" }),
+    groups: add("path", { class: "wb-kept" }),
+    blur: add("path", { class: "wb-edit is-blur" }),
+    hide: add("path", { class: "wb-edit is-hide" }),
+    chosen: add("rect", { class: "wb-patch-chosen" }),
   };
 }
 
@@ -96,7 +135,8 @@ function wire(el, drawing) {
   kit.set(drawing, { role: "application", "aria-roledescription": "picture with patches" });
   const under = (event) => {
     const box = drawing.firstElementChild.getBoundingClientRect();
-    const col = Math.floor(((event.clientX - box.left) / box.width) * el._cols), row = Math.floor(((event.clientY - box.top) / box.height) * el._rows);
+    const col = Math.floor(((event.clientX - box.left) / box.width) * el._cols),
+      row = Math.floor(((event.clientY - box.top) / box.height) * el._rows);
     return col < 0 || row < 0 || col >= el._cols || row >= el._rows ? null : row * el._cols + col;
   };
   let last = null;
@@ -108,7 +148,9 @@ function wire(el, drawing) {
   drawing.addEventListener("pointermove", (event) => {
     const patch = under(event), before = last;
     point(patch);
-    if (patch !== before && event.buttons === 1) for (const each of patch === null || before === null ? [patch] : between(before, patch, el._cols)) paint(each, false);
+    if (patch !== before && event.buttons === 1)
+      for (const each of patch === null || before === null ? [patch] : between(before, patch, el._cols))
+        paint(each, false);
   });
   drawing.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;

@@ -7,9 +7,11 @@ import * as visionsource from "./source.js";
 export const SCENE = "wb-scene"; // of the run that the tab showed last
 export const PICTURE = "wb-picture"; // that the tab held last, with what was painted
 
-/** Remember the picture, which no address can hold: an upload or a drawing is there again after a reload, run or not. */
+/** Remember the picture, which no address can hold: an upload or a drawing is there again after a reload, run or
+ *  not. */
 export function remembers({ vision, host }) {
-  const { source, alt, scene, note, swapped, fresh } = vision, painted = { both: [...vision.both], drafter: [...vision.drafter] };
+  const { source, alt, scene, note, swapped, fresh } = vision,
+    painted = { both: [...vision.both], drafter: [...vision.drafter] };
   try {
     host.remember?.setItem(PICTURE, JSON.stringify({ source, alt, scene, note, swapped, fresh, ...painted }));
   } catch {
@@ -39,16 +41,30 @@ export function take(page, { url, alt = "", name = "" }, keepsQuestion = false) 
     vision.swapped = url; // only the drafter's eyes are deceived
     return void changed(page, "drafter");
   }
-  Object.assign(vision, { source: url, url, alt, scene: known ? name : "", both: new Map(), drafter: new Map(), swapped: null, patch: null, note: known || !name ? "" : name });
+  Object.assign(vision, {
+    source: url,
+    url,
+    alt,
+    scene: known ? name : "",
+    both: new Map(),
+    drafter: new Map(),
+    swapped: null,
+    patch: null,
+    note: known || !name ? "" : name,
+  });
   if (store.isActive(page.run)) page.host.remember?.setItem(SCENE, vision.scene);
   if (page.catalogue) page.catalogue.presets = questions(page);
-  if (page.choice && known && !keepsQuestion && !store.isActive(page.run)) page.choice.prompt = page.catalogue.presets[0]?.prompt ?? page.choice.prompt;
+  if (page.choice && known && !keepsQuestion && !store.isActive(page.run))
+    page.choice.prompt = page.catalogue.presets[0]?.prompt ?? page.choice.prompt;
   changed(page, "both");
 }
 
 export async function takeFile(page, file) {
   try {
-    take(page, await visionsource.read(file, page.catalogue?.targets.find((t) => t.name === page.choice?.target)?.square));
+    take(
+      page,
+      await visionsource.read(file, page.catalogue?.targets.find((t) => t.name === page.choice?.target)?.square),
+    );
   } catch (problem) {
     if (!problem.remedy) throw problem;
     backend.fail(page, problem);
@@ -57,7 +73,8 @@ export async function takeFile(page, file) {
 
 /** What the models are to see: the picture with what was painted. `who`: "both" or "drafter". */
 export function composed({ vision }, who) {
-  const { rows, cols } = grid(vision), edits = who === "both" ? vision.both : new Map([...vision.both, ...vision.drafter]);
+  const { rows, cols } = grid(vision),
+    edits = who === "both" ? vision.both : new Map([...vision.both, ...vision.drafter]);
   return visionsource.edited(who === "drafter" && vision.swapped ? vision.swapped : vision.source, edits, rows, cols);
 }
 
@@ -75,14 +92,18 @@ export async function changed(page, who) {
   page.draw();
   if (!active) return;
   const apart = vision.drafter.size > 0 || vision.swapped;
-  const wanted = [...(who === "both" ? [{ images: [vision.url], sees: "both" }] : []), ...(who === "drafter" || apart ? [{ images: [await composed(page, "drafter")], sees: "drafter" }] : [])];
+  const wanted = [
+    ...(who === "both" ? [{ images: [vision.url], sees: "both" }] : []),
+    ...(who === "drafter" || apart ? [{ images: [await composed(page, "drafter")], sees: "drafter" }] : []),
+  ];
   for (const seat of [page, page.beside]) if (store.isActive(seat.run)) deliver(page, seat.run, wanted);
 }
 
 /** Send changes of pictures one after the other, once the backend has given the run its id. */
 export function deliver(page, run, wanted) {
   const send = async () => {
-    for (const change of wanted) if (store.isActive(run)) await backend.ask(page, "repicture", { run: run.id, ...change });
+    for (const change of wanted)
+      if (store.isActive(run)) await backend.ask(page, "repicture", { run: run.id, ...change });
     run.repictured = true;
   };
   if (run.id === null) (run.after ??= []).push(send);

@@ -15,7 +15,16 @@ const EMPTY_REMEDY = "Choose one from the gallery, upload or paste one, or draw 
 export function adopt(page, header, known = {}) {
   const { vision } = page, picture = header.pictures?.[0];
   if (page.catalogue) page.choice = { ...choices.adopt(page.choice, header, page.catalogue), prompt: question(header) };
-  if (picture) Object.assign(vision, { url: picture.url, source: picture.url, rows: picture.rows, cols: picture.cols, fresh: false, scene: known.scene ?? "", alt: known.alt ?? altOf(page, picture.url) });
+  if (picture)
+    Object.assign(vision, {
+      url: picture.url,
+      source: picture.url,
+      rows: picture.rows,
+      cols: picture.cols,
+      fresh: false,
+      scene: known.scene ?? "",
+      alt: known.alt ?? altOf(page, picture.url),
+    });
   if (page.catalogue) page.catalogue.presets = questions(page);
 }
 
@@ -33,7 +42,11 @@ export async function start(page, paused) {
   page.beside.run = null;
   page.beside.host.remember?.removeItem("wb-run");
   if (vision.besideMethod) {
-    page.beside.choice = { ...page.choice, method: vision.besideMethod, drafter: vision.besideDrafter ?? page.choice.drafter };
+    page.beside.choice = {
+      ...page.choice,
+      method: vision.besideMethod,
+      drafter: vision.besideDrafter ?? page.choice.drafter,
+    };
     backend.start(page.beside, paused);
     runs.push(begun(page, page.beside.run));
     runs[0].pair = runs[1]; // shown together again, too
@@ -61,8 +74,10 @@ export function control(page, action) {
 
 export function ended(page, run) {
   if (run === page.run) {
-    if (page.next) page.announce(true); else page.ending = run;
-    page.vision.fresh ||= Boolean(run.repictured) && !visiondata.pictureMarks(store.visible(run)).length; // painted after its last round
+    if (page.next) page.announce(true);
+    else page.ending = run;
+    // painted after its last round
+    page.vision.fresh ||= Boolean(run.repictured) && !visiondata.pictureMarks(store.visible(run)).length;
   }
   if (!running(page)) page.stepping = false;
   if (run.state !== "error" && run !== page.plain) explain(page, run);
@@ -79,7 +94,12 @@ export async function explain(page, run) {
   const answer = await page.host.call("explain", { run: run.id }).catch(() => null);
   clearInterval(far);
   run.asking = false;
-  if (answer?.error) page.notices.push({ kind: "note", message: `What the words lean on is not known: ${answer.error.message}`, remedy: answer.error.remedy ?? "" });
+  if (answer?.error)
+    page.notices.push({
+      kind: "note",
+      message: `What the words lean on is not known: ${answer.error.message}`,
+      remedy: answer.error.remedy ?? "",
+    });
   run.attribution = answer?.attribution ?? null;
   page.draw();
 }

@@ -7,13 +7,22 @@ const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
 /** What is wrong with a file before it is opened, with the remedy; null when nothing is. Pure. */
 export function refuse({ type, size, name = "The file" }) {
-  if (!TYPES.includes(type)) return { message: `${name} is not a picture that can be read (${type || "unknown type"}).`, remedy: "Use PNG, JPEG, WebP or GIF." };
-  if (size > MAX_BYTES) return { message: `${name} has ${(size / 2 ** 20).toFixed(0)} MB.`, remedy: `At most ${MAX_BYTES / 2 ** 20} MB: make the picture smaller.` };
+  if (!TYPES.includes(type))
+    return {
+      message: `${name} is not a picture that can be read (${type || "unknown type"}).`,
+      remedy: "Use PNG, JPEG, WebP or GIF.",
+    };
+  if (size > MAX_BYTES)
+    return {
+      message: `${name} has ${(size / 2 ** 20).toFixed(0)} MB.`,
+      remedy: `At most ${MAX_BYTES / 2 ** 20} MB: make the picture smaller.`,
+    };
   return null;
 }
 
 /** A file as a picture: bounded, turned upright, and redrawn, so that nothing but its pixels is sent.
- *  @param {boolean} square  whether the target squeezes pictures into a square: margins keep the shapes in it what they are
+ *  @param {boolean} square  whether the target squeezes pictures into a square: margins keep the shapes in it what they
+ *    are
  *  @returns {Promise<{url: string, alt: string, name: string}>}  @throws {{message: string, remedy: string}} */
 export async function read(file, square = false) {
   const wrong = refuse(file);
@@ -21,9 +30,16 @@ export async function read(file, square = false) {
   const url = URL.createObjectURL(file);
   try {
     const image = await open(url), margins = square && image.naturalWidth !== image.naturalHeight;
-    return { url: redraw(image, margins), alt: "", name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}` };
+    return {
+      url: redraw(image, margins),
+      alt: "",
+      name: `${file.name || "a pasted picture"}${margins ? ", with margins: this target reads squares" : ""}`,
+    };
   } catch {
-    throw { message: `${file.name || "The picture"} cannot be opened.`, remedy: "It may be damaged. Use PNG, JPEG, WebP or GIF." };
+    throw {
+      message: `${file.name || "The picture"} cannot be opened.`,
+      remedy: "It may be damaged. Use PNG, JPEG, WebP or GIF.",
+    };
   } finally {
     URL.revokeObjectURL(url);
   }
@@ -38,9 +54,12 @@ async function open(url) {
 
 function redraw(image, margins) {
   const scale = Math.min(1, MAX_SIDE / Math.max(image.naturalWidth, image.naturalHeight));
-  const [width, height] = [image.naturalWidth, image.naturalHeight].map((side) => Math.max(1, Math.round(side * scale)));
+  const [width, height] = [image.naturalWidth, image.naturalHeight].map((side) =>
+    Math.max(1, Math.round(side * scale)),
+  );
   const side = Math.max(width, height), canvas = margins ? sheet(side, side) : sheet(width, height);
-  const pen = canvas.getContext("2d", { willReadFrequently: true }), [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2].map(Math.floor);
+  const pen = canvas.getContext("2d", { willReadFrequently: true }),
+    [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2].map(Math.floor);
   pen.fillStyle = "white"; // what is transparent is paper
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.drawImage(image, left, top, width, height);
@@ -79,11 +98,17 @@ export function background(pixels, width, height) {
 export async function edited(url, edits, rows, cols) {
   if (!edits.size) return url;
   const image = await open(url), { naturalWidth: width, naturalHeight: height } = image;
-  const canvas = sheet(width, height), pen = canvas.getContext("2d", { willReadFrequently: true }), small = sheet(2, 2), dab = small.getContext("2d");
+  const canvas = sheet(width, height),
+    pen = canvas.getContext("2d", { willReadFrequently: true }),
+    small = sheet(2, 2),
+    dab = small.getContext("2d");
   pen.drawImage(image, 0, 0);
   const ground = `rgb(${background(pen.getImageData(0, 0, width, height).data, width, height).join(" ")})`;
   for (const [patch, how] of edits) {
-    const x = Math.floor(((patch % cols) * width) / cols), y = Math.floor((Math.floor(patch / cols) * height) / rows), w = Math.ceil(width / cols), h = Math.ceil(height / rows);
+    const x = Math.floor(((patch % cols) * width) / cols),
+      y = Math.floor((Math.floor(patch / cols) * height) / rows),
+      w = Math.ceil(width / cols),
+      h = Math.ceil(height / rows);
     pen.fillStyle = ground;
     if (how === "hide") pen.fillRect(x, y, w, h);
     else {

@@ -39,36 +39,120 @@ export function build(el) {
     return group;
   };
   const sight = (name, title, extra) => {
-    const made = card(name, title, extra, part(name, "div", { className: "wb-picturebox" }), part(`${name}Facts`, "p", { className: "wb-facts-line" }));
+    const made = card(
+      name,
+      title,
+      extra,
+      part(name, "div", { className: "wb-picturebox" }),
+      part(`${name}Facts`, "p", { className: "wb-facts-line" }),
+    );
     parts[`${name}Facts`].before(parts[`${name}Note`]); // what is seen stands under the picture: beside the title there is no room
     return made;
   };
-  const ways = (name, title) => modes(`${name}Mode`, `${title}: what to show`, [["sees", "sees"], ["leans", "leans on"]]);
+  const ways = (name, title) =>
+    modes(`${name}Mode`, `${title}: what to show`, [
+      ["sees", "sees"],
+      ["leans", "leans on"],
+    ]);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
-  const key = panel.legend([["is-accepted", "accepted"], ["is-corrected", "corrected"], ["is-bonus", "bonus"], ["is-plain", "plain"], ["is-rejected", "rejected"], ["is-grounded", "word of the picture"]]);
-  const caption = (name, label) => panel.region(parts, name, "wb-ribbon wb-caption", { role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
-  el.append(header(part),
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }, part("controls", "div", { className: "wb-controls" })),
-      part("stage", "div", { className: "wb-stage" },
+  const key = panel.legend([
+    ["is-accepted", "accepted"],
+    ["is-corrected", "corrected"],
+    ["is-bonus", "bonus"],
+    ["is-plain", "plain"],
+    ["is-rejected", "rejected"],
+    ["is-grounded", "word of the picture"],
+  ]);
+  const caption = (name, label) =>
+    panel.region(parts, name, "wb-ribbon wb-caption", {
+      role: "listbox",
+      "aria-label": label,
+      "aria-orientation": "horizontal",
+    });
+  el.append(
+    header(part),
+    h(
+      "div",
+      { className: "wb-main" },
+      part("side", "aside", { className: "wb-side" }, part("controls", "div", { className: "wb-controls" })),
+      part(
+        "stage",
+        "div",
+        { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
         part("figures", "div", { className: "wb-figures" }),
-        h("div", { className: "wb-imgs" },
-          sight("picture", "Picture", null), sight("target", "The target", ways("target", "The target")), sight("drafter", "The drafter", ways("drafter", "The drafter"))),
-        h("div", { className: "wb-pointing" }, part("pointed", "p", { className: "wb-pointed" }), h("span", {}, "leaning by"), modes("how", "Measure of leaning", HOWS)),
-        h("div", { className: "wb-two" },
-          card("ribbon", "Caption", h("span", { className: "wb-extra" }, key, h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"), copying.button(() => parts.textOf("ribbon"), "the caption")),
-            part("nameA", "p", { className: "wb-lanename" }), caption("ribbon", "Caption"),
-            part("besideBox", "div", {}, h("div", { className: "wb-captionhead" }, part("nameB", "p", { className: "wb-lanename" }), copying.button(() => parts.textOf("beside"), "the second caption")), caption("beside", "Caption, second drafter"))),
-          card("card", "Word", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 }))),
-        h("div", { className: "wb-two" },
-          chart("curve", "Acceptance, round by round", part("curveKey", "span", { className: "wb-legend" }), "wb-chart is-low"),
-          chart("kinds", "Acceptance by kind of word", part("kindsKey", "span", { className: "wb-legend" }), "wb-chart is-kinds")),
-        h("div", { className: "wb-halves" },
+        h(
+          "div",
+          { className: "wb-imgs" },
+          sight("picture", "Picture", null),
+          sight("target", "The target", ways("target", "The target")),
+          sight("drafter", "The drafter", ways("drafter", "The drafter")),
+        ),
+        h(
+          "div",
+          { className: "wb-pointing" },
+          part("pointed", "p", { className: "wb-pointed" }),
+          h("span", {}, "leaning by"),
+          modes("how", "Measure of leaning", HOWS),
+        ),
+        h(
+          "div",
+          { className: "wb-two" },
+          card(
+            "ribbon",
+            "Caption",
+            h(
+              "span",
+              { className: "wb-extra" },
+              key,
+              h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"),
+              copying.button(() => parts.textOf("ribbon"), "the caption"),
+            ),
+            part("nameA", "p", { className: "wb-lanename" }),
+            caption("ribbon", "Caption"),
+            part(
+              "besideBox",
+              "div",
+              {},
+              h(
+                "div",
+                { className: "wb-captionhead" },
+                part("nameB", "p", { className: "wb-lanename" }),
+                copying.button(() => parts.textOf("beside"), "the second caption"),
+              ),
+              caption("beside", "Caption, second drafter"),
+            ),
+          ),
+          card("card", "Word", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
+        ),
+        h(
+          "div",
+          { className: "wb-two" },
+          chart(
+            "curve",
+            "Acceptance, round by round",
+            part("curveKey", "span", { className: "wb-legend" }),
+            "wb-chart is-low",
+          ),
+          chart(
+            "kinds",
+            "Acceptance by kind of word",
+            part("kindsKey", "span", { className: "wb-legend" }),
+            "wb-chart is-kinds",
+          ),
+        ),
+        h(
+          "div",
+          { className: "wb-halves" },
           chart("keep", "τ against vision tokens kept", null, "wb-chart is-keep"),
-          card("runs", "Questions so far", null, part("runs", "div", { className: "wb-table wb-runs", tabIndex: 0 }))),
-        scrubber.build(parts, bar.build(parts)))),
+          card("runs", "Questions so far", null, part("runs", "div", { className: "wb-table wb-runs", tabIndex: 0 })),
+        ),
+        scrubber.build(parts, bar.build(parts)),
+      ),
+    ),
     part("live", "div", { className: "wb-unseen" }),
-    part("keys", "dialog", { className: "wb-keys" }));
+    part("keys", "dialog", { className: "wb-keys" }),
+  );
   kit.set(parts.live, { "aria-live": "polite" });
   kit.set(parts.alerts, { role: "alert" });
   kit.set(parts.side, { "aria-label": "Settings" });
@@ -83,12 +167,27 @@ export function build(el) {
 function header(part) {
   const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
   const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
-  const menu = h("div", { className: "wb-menu" }, badge("export", "export ▾", "Save this run"), part("exports", "div", { className: "wb-exports", hidden: true }));
+  const menu = h(
+    "div",
+    { className: "wb-menu" },
+    badge("export", "export ▾", "Save this run"),
+    part("exports", "div", { className: "wb-exports", hidden: true }),
+  );
   file.setAttribute("aria-label", "Trace file");
-  return h("header", { className: "wb-head" }, h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"), part("nav", "nav", { className: "wb-nav" }), h("span", { className: "wb-space" }),
+  return h(
+    "header",
+    { className: "wb-head" },
+    h("h1", { className: "wb-name" }, "Speculative Decoding Workbench"),
+    part("nav", "nav", { className: "wb-nav" }),
+    h("span", { className: "wb-space" }),
     part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these settings and this place"), menu, badge("open", "open …", "Open a trace file: JSON or JSON Lines"), file,
-    badge("theme", "◐ theme", "Light or dark"), badge("help", "?", "Keys and words"));
+    badge("copy", "copy link", "Copy a link to these settings and this place"),
+    menu,
+    badge("open", "open …", "Open a trace file: JSON or JSON Lines"),
+    file,
+    badge("theme", "◐ theme", "Light or dark"),
+    badge("help", "?", "Keys and words"),
+  );
 }
 
 /** Draw everything that `view` says (see `visionview.of`). */
@@ -142,8 +241,17 @@ function pictures(parts, view) {
 function lane(parts, view, name, shown) {
   const el = parts[name];
   if (!shown) return;
-  ribbon.render(el, { key: shown.key, prompt: [], rounds: shown.rounds, arriving: shown.arriving, ghosts: view.ghosts, follow: shown.follow, shown: shown.at && { round: shown.at.round, token: shown.at.token ?? null, scroll: view.scroll } });
-  const drawn = el.querySelectorAll(".wb-token"), marked = new Map(shown.marks.map((mark) => [String(mark.index), mark.text]));
+  ribbon.render(el, {
+    key: shown.key,
+    prompt: [],
+    rounds: shown.rounds,
+    arriving: shown.arriving,
+    ghosts: view.ghosts,
+    follow: shown.follow,
+    shown: shown.at && { round: shown.at.round, token: shown.at.token ?? null, scroll: view.scroll },
+  });
+  const drawn = el.querySelectorAll(".wb-token"),
+    marked = new Map(shown.marks.map((mark) => [String(mark.index), mark.text]));
   drawn.forEach((token, i) => {
     token.classList.toggle("is-grounded", shown.grounded?.[i] ?? false);
     token.classList.toggle("is-leaning", (shown.lean?.[i] ?? 0) > 0.05);
@@ -152,43 +260,101 @@ function lane(parts, view, name, shown) {
     if (token._said !== shown.kinds[i] + shown.grounded?.[i]) {
       token._said = shown.kinds[i] + shown.grounded?.[i];
       token._plain ??= token.getAttribute("aria-label");
-      kit.set(token, { "aria-label": [token._plain, shown.kinds[i] === "other" ? "" : shown.kinds[i], shown.grounded?.[i] ? "word of the picture" : ""].filter(Boolean).join(", ") });
+      kit.set(token, {
+        "aria-label": [
+          token._plain,
+          shown.kinds[i] === "other" ? "" : shown.kinds[i],
+          shown.grounded?.[i] ? "word of the picture" : "",
+        ]
+          .filter(Boolean)
+          .join(", "),
+      });
     }
   });
   if (marked.size) for (const group of el.querySelectorAll(".wb-round")) {
     const text = marked.get(group.dataset.round);
-    if (text && group.previousElementSibling?.dataset.round !== group.dataset.round) kit.set(group, { "data-change": text });
+    if (text && group.previousElementSibling?.dataset.round !== group.dataset.round)
+      kit.set(group, { "data-change": text });
   }
 }
 
 function curve(parts, view) {
   const { main, second, rounds } = view;
   const of = (lane) => (lane ? figures.acceptanceOverTime(lane.rounds, WINDOW) : []);
-  const mine = of(main), theirs = of(second), key = second ? "windowed" : "cumulative", percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`);
+  const mine = of(main),
+    theirs = of(second),
+    key = second ? "windowed" : "cumulative",
+    percent = (v) => (v === null || v === undefined ? "nothing tested" : `${Math.round(100 * v)} %`);
   const points = (list, name) => list.map((p) => [p.index, p[name]]);
-  const series = [points(mine, "windowed"), second ? points(theirs, key) : points(mine, key)].map((p, i) => ({ name: `${i}`, points: p }));
-  const marks = view.marks, changes = marks.length ? `; changed: ${marks.map((c) => `${c.text} before round ${c.index + 1}`).join("; ")}` : "";
+  const series = [points(mine, "windowed"), second ? points(theirs, key) : points(mine, key)].map((p, i) => ({
+    name: `${i}`,
+    points: p,
+  }));
+  const marks = view.marks,
+    changes = marks.length ? `; changed: ${marks.map((c) => `${c.text} before round ${c.index + 1}`).join("; ")}` : "";
   const summary = `Acceptance over ${rounds.length} rounds, last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; in all ${percent(mine.at(-1)?.cumulative)}`}${changes}`;
-  lines.render(parts.curve, { series, max: 1, ticks: [0, 0.5, 1], digits: 1, level: null, rounds: Math.max(rounds.length, second?.rounds.length ?? 0), marks, shown: view.shown?.round ?? 0, summary });
-  legend(parts.curveKey, [["wb-key-windowed", second ? main.name : `last ${WINDOW} rounds`], ["wb-key-cumulative", second ? second.name : "cumulative"]]);
+  lines.render(parts.curve, {
+    series,
+    max: 1,
+    ticks: [0, 0.5, 1],
+    digits: 1,
+    level: null,
+    rounds: Math.max(rounds.length, second?.rounds.length ?? 0),
+    marks,
+    shown: view.shown?.round ?? 0,
+    summary,
+  });
+  legend(parts.curveKey, [
+    ["wb-key-windowed", second ? main.name : `last ${WINDOW} rounds`],
+    ["wb-key-cumulative", second ? second.name : "cumulative"],
+  ]);
   write(parts.curveNote, mine.length ? `accepted / tested, last ${WINDOW} rounds` : "");
-  table(parts.curveTable, summary, { head: ["round", main.name, ...(second ? [second.name] : []), "changed"], rows: rounds.map((_, i) => [i + 1, percent(mine[i]?.windowed), ...(second ? [percent(theirs[i]?.windowed)] : []), marks.find((c) => c.index === i)?.text ?? ""]) });
+  table(parts.curveTable, summary, {
+    head: ["round", main.name, ...(second ? [second.name] : []), "changed"],
+    rows: rounds.map((_, i) => [
+      i + 1,
+      percent(mine[i]?.windowed),
+      ...(second ? [percent(theirs[i]?.windowed)] : []),
+      marks.find((c) => c.index === i)?.text ?? "",
+    ]),
+  });
 }
 
 function kinds(parts, view) {
-  const { main, second, kindRows } = view, share = ([tested, accepted]) => (tested ? accepted / tested : null), said = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
-  const summary = kindRows.length ? `Acceptance by kind of word: ${kindRows.map((r) => `${r.kind} ${said(r.mine)}${r.theirs ? `, ${second.name} ${said(r.theirs)}` : ""}`).join("; ")}` : "Acceptance by kind of word: nothing tested yet";
-  visionkinds.render(parts.kinds, { rows: kindRows.map((r) => ({ label: r.kind, mine: { value: share(r.mine), text: said(r.mine) }, theirs: r.theirs && { value: share(r.theirs), text: said(r.theirs) } })), summary, empty: view.lexicon ? "" : "no list of words for this target" });
+  const { main, second, kindRows } = view,
+    share = ([tested, accepted]) => (tested ? accepted / tested : null),
+    said = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
+  const summary = kindRows.length
+    ? `Acceptance by kind of word: ${kindRows.map((r) => `${r.kind} ${said(r.mine)}${r.theirs ? `, ${second.name} ${said(r.theirs)}` : ""}`).join("; ")}`
+    : "Acceptance by kind of word: nothing tested yet";
+  visionkinds.render(parts.kinds, {
+    rows: kindRows.map((r) => ({
+      label: r.kind,
+      mine: { value: share(r.mine), text: said(r.mine) },
+      theirs: r.theirs && { value: share(r.theirs), text: said(r.theirs) },
+    })),
+    summary,
+    empty: view.lexicon ? "" : "no list of words for this target",
+  });
   legend(parts.kindsKey, second ? [["wb-key-mine", main.name], ["wb-key-theirs", second.name]] : []);
   write(parts.kindsNote, kindRows.length ? "places tested" : "");
-  table(parts.kindsTable, summary, { head: ["kind", `${main.name}: tested`, "accepted", ...(second ? [`${second.name}: tested`, "accepted"] : [])], rows: kindRows.map((r) => [r.kind, ...r.mine, ...(r.theirs ?? [])]) });
+  table(parts.kindsTable, summary, {
+    head: ["kind", `${main.name}: tested`, "accepted", ...(second ? [`${second.name}: tested`, "accepted"] : [])],
+    rows: kindRows.map((r) => [r.kind, ...r.mine, ...(r.theirs ?? [])]),
+  });
 }
 
 function keep(parts, view) {
   const { board } = view;
   visionkeep.render(parts.keep, { board, chosen: view.keepChosen });
   write(parts.keepNote, board ? board.note : "");
-  table(parts.keepTable, parts.keep._frame?.svg.getAttribute("aria-label") ?? "", { head: ["drafter or compressor", "vision tokens", "τ", "95 % interval"], rows: [...(board?.series ?? []).flatMap((s) => s.points.map((p) => ({ name: s.name, ...p }))), ...(board?.points ?? [])].map((p) => [p.name, Math.round(p.tokens), p.tau.toFixed(2), `${p.low.toFixed(2)} – ${p.high.toFixed(2)}`]) });
+  table(parts.keepTable, parts.keep._frame?.svg.getAttribute("aria-label") ?? "", {
+    head: ["drafter or compressor", "vision tokens", "τ", "95 % interval"],
+    rows: [
+      ...(board?.series ?? []).flatMap((s) => s.points.map((p) => ({ name: s.name, ...p }))),
+      ...(board?.points ?? []),
+    ].map((p) => [p.name, Math.round(p.tokens), p.tau.toFixed(2), `${p.low.toFixed(2)} – ${p.high.toFixed(2)}`]),
+  });
 }
 
 function table(el, summary, data) {
@@ -214,10 +380,22 @@ function runs(parts, view) {
   parts.runs._key = key;
   const head = ["question", "drafter and what it sees", "τ", "picture words", "other"];
   const rows = list.map((r) => {
-    const row = h("tr", { className: r.shown ? "is-shown" : "" }), again = h("button", { type: "button", className: "wb-link", title: "Show this run again" }, r.cells[0]);
+    const row = h("tr", { className: r.shown ? "is-shown" : "" }),
+      again = h("button", { type: "button", className: "wb-link", title: "Show this run again" }, r.cells[0]);
     again.addEventListener("click", () => kit.tell(parts.runs, "wb:again", { id: r.id }));
     row.append(h("td", {}, again), ...r.cells.slice(1).map((cell) => h("td", {}, cell)));
     return row;
   });
-  parts.runs.replaceChildren(...(list.length ? [h("table", {}, h("thead", {}, h("tr", {}, ...head.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, ...rows))] : []));
+  parts.runs.replaceChildren(
+    ...(list.length
+      ? [
+          h(
+            "table",
+            {},
+            h("thead", {}, h("tr", {}, ...head.map((t) => h("th", { scope: "col" }, t)))),
+            h("tbody", {}, ...rows),
+          ),
+        ]
+      : []),
+  );
 }

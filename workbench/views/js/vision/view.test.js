@@ -7,9 +7,19 @@ import { way } from "./data.js";
 import { layout } from "./kinds.js";
 
 test("a round has one mark, whatever changed before it", () => {
-  assert.deepEqual(mergeMarks([{ index: 3, text: "depth 2 → 4" }], [{ index: 1, text: "picture changed" }, { index: 3, text: "picture changed" }]), [
-    { index: 1, text: "picture changed" }, { index: 3, text: "depth 2 → 4, picture changed" },
-  ]);
+  assert.deepEqual(
+    mergeMarks(
+      [{ index: 3, text: "depth 2 → 4" }],
+      [
+        { index: 1, text: "picture changed" },
+        { index: 3, text: "picture changed" },
+      ],
+    ),
+    [
+      { index: 1, text: "picture changed" },
+      { index: 3, text: "depth 2 → 4, picture changed" },
+    ],
+  );
 });
 
 test("how far an explanation is, is said", () => {
@@ -27,20 +37,49 @@ test("queries are shown alone or together, their strongest patch at full heat", 
 });
 
 test("the curve's axes hold every point with its interval, and labels keep apart", () => {
-  const { x, y, levels, counts } = scale([{ tokens: 0, tau: 1.8, low: 1.7, high: 1.9 }, { tokens: 64, tau: 2.95, low: 2.9, high: 3.05 }], 600, 190);
+  const { x, y, levels, counts } = scale(
+    [
+      { tokens: 0, tau: 1.8, low: 1.7, high: 1.9 },
+      { tokens: 64, tau: 2.95, low: 2.9, high: 3.05 },
+    ],
+    600,
+    190,
+  );
   assert.deepEqual(levels, [1.5, 2, 2.5, 3, 3.5]);
   assert.deepEqual(counts, [0, 64]);
   assert.ok(x(0) < x(4) && x(64) <= 600 && y(3.05) >= 0 && y(1.7) <= 190);
   assert.deepEqual(spread([[0, 10], [5, 12], [9, 40]]), [10, 22, 40]);
   assert.deepEqual(spread([[9, 40], [0, 10], [300, 12]]), [40, 10, 12], "far apart, both stay");
-  assert.deepEqual(spread([[0, 10, 120], [100, 12, 40], [160, 12, 40]]), [10, 22, 12], "a long name reaches further than a short one");
+  assert.deepEqual(
+    spread([
+      [0, 10, 120],
+      [100, 12, 40],
+      [160, 12, 40],
+    ]),
+    [10, 22, 12],
+    "a long name reaches further than a short one",
+  );
   const named = { tokens: 64, tau: 2, low: 2, high: 2, name: "draft model, chain" };
   assert.ok(scale([named], 540, 190).x(64) + 7 + 6 * named.name.length < 540, "the last names have their margin");
 });
 
 test("names of lines stand above all marks, of single marks below them, and none covers another", () => {
-  const lines = [[40, 60], [42, 61], [90, 60]].map(([x, y]) => ({ x, y, wide: 50, side: -1 })), marks = [[40, 62], [60, 150]].map(([x, y]) => ({ x, y, wide: 70, side: 1 }));
-  const margin = [[300, 58], [300, 60], [300, 61]].map(([x, y]) => ({ x, y, wide: 80, side: 0 })), names = [...lines, ...marks, ...margin], at = namesAt(names, 50, 70);
+  const lines = [
+      [40, 60],
+      [42, 61],
+      [90, 60],
+    ].map(([x, y]) => ({ x, y, wide: 50, side: -1 })),
+    marks = [
+      [40, 62],
+      [60, 150],
+    ].map(([x, y]) => ({ x, y, wide: 70, side: 1 }));
+  const margin = [
+      [300, 58],
+      [300, 60],
+      [300, 61],
+    ].map(([x, y]) => ({ x, y, wide: 80, side: 0 })),
+    names = [...lines, ...marks, ...margin],
+    at = namesAt(names, 50, 70);
   assert.ok(at.slice(0, 3).every((y) => y <= 38), "above the highest mark");
   assert.ok(at[3] >= 84 && at[4] >= 164, "below the lines, or below their own mark");
   names.forEach((a, i) => names.forEach((b, k) => {
@@ -70,13 +109,17 @@ test("a drafter that sees no picture leans on nothing, and that is said", () => 
 test("the panel says what to do next with the brush", () => {
   assert.match(hint({ tool: "", active: false }), /press Step twice, choose hide/);
   assert.match(hint({ tool: "hide", painted: 0, active: true }), /drag over an object in the first picture to hide it/);
-  assert.match(hint({ tool: "hide", painted: 3, active: true, scope: "drafter" }), /next round on only the drafter is without it/);
+  assert.match(
+    hint({ tool: "hide", painted: 3, active: true, scope: "drafter" }),
+    /next round on only the drafter is without it/,
+  );
   assert.match(hint({ tool: "hide", painted: 3, active: false, scope: "both" }), /Press Run/);
   assert.match(hint({ tool: "restore", painted: 3 }), /bring them back/);
 });
 
 test("of two runs that share the engine's rounds no speed-up is shown, of a run alone or beside a recorded one the measured", () => {
-  const measured = { value: "1.50×", unit: "", label: "one run", worked: "" }, of = (run) => speed({ beside: { run } }, { speed: measured });
+  const measured = { value: "1.50×", unit: "", label: "one run", worked: "" },
+    of = (run) => speed({ beside: { run } }, { speed: measured });
   assert.equal(of(null), measured);
   assert.equal(of({ from: "recorded" }), measured, "a recorded run took nothing from this one");
   assert.deepEqual([of({ from: "live" }).value, of({ from: "live" }).label], ["—", "speed-up: no baseline"]);
