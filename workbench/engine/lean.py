@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.engine.cache import TreeCache, Window
+from workbench.engine.fused import Fused
 from workbench.engine.layers import text_config
 from workbench.engine.leancheck import difference
 from workbench.engine.packed import Matrix, is_small_on_cpu
@@ -115,6 +116,7 @@ class LeanDecoder:
         self.head = head if isinstance(head, TrimmedLinear) else Matrix.of(head)
         self.last_norm = trunk.get_submodule("norm")
         self.layers = [LeanLayer(layer) for layer in trunk.get_submodule("layers").children()]
+        self.fused: Fused | None = None
         self._watched = list(model.parameters())
         self._seen = self._versions()
         self._model, self._capacity = model, capacity
@@ -144,11 +146,19 @@ class LeanDecoder:
         if found := difference(lean, model):
             log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, found)
             return None
+        lean.fused = Fused.of(model, capacity)
+        if lean.fused is not None and (found := difference(lean, model)):
+            log.warning("%s is not compiled: there %s.", type(model).__name__, found)
+            lean.fused = None
         return lean
 
     def fresh(self) -> LeanDecoder:
         """This, or a new one if somebody changed the weights."""
-        return self if self._versions() == self._seen else LeanDecoder(self._model, self._capacity)
+        if self._versions() == self._seen:
+            return self
+        new = LeanDecoder(self._model, self._capacity)
+        new.fused = None if self.fused is None else Fused.of(self._model, self._capacity)
+        return new
 
     def _versions(self) -> list[tuple[int, int]]:
         return [(p._version, p.data_ptr()) for p in self._watched]
@@ -179,20 +189,35 @@ class LeanDecoder:
         Returns:
             Logits; what the LM head read; and [B, n, D] after each tapped layer.
         """
-        n_rows, n = ids.shape
+        order = range(len(self.layers)) if layers is None else layers
+        x, found = self.through(order, torch.embedding(self.table, ids.view(-1)), mask, positions, cache, taps)
+        n_rows, size = ids.shape[0], self.table.shape[0]
+        if not head:
+            return self.table.new_empty(n_rows, 0, size), self.table.new_empty(n_rows, 0, x.shape[1]), found
+        if last_only and ids.shape[1] > 1:
+            x = x.view(*ids.shape, -1)[:, -1]
+        logits, hidden = self.read(x)
+        return logits.view(n_rows, -1, size), hidden.view(n_rows, -1, hidden.shape[1]), found
+
+    def through(
+        self,
+        order: Sequence[int],
+        x: Float[Tensor, "T D"],
+        mask: Float[Tensor, "B 1 n used"],
+        positions: Int[Tensor, "B n"],
+        cache: TreeCache,
+        taps: Collection[int] = (),
+    ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
+        """The residual stream behind some layers, and [B, n, D] after each tapped one. Arguments as of a forward."""
+        if self.fused is not None and self.fused.takes(positions.shape):
+            return self.fused(x, mask, positions, cache, order, taps)
         rope, store = self.places(positions, cache)
-        x = torch.embedding(self.table, ids.view(-1))
         found: dict[int, Tensor] = {}
-        for number in range(len(self.layers)) if layers is None else layers:
+        for number in order:
             x = self.layers[number](x, rope, mask, store, number)
             if number in taps:
-                found[number] = x.view(n_rows, n, -1)
-        if not head:
-            return x.new_empty(n_rows, 0, self.table.shape[0]), x.new_empty(n_rows, 0, x.shape[1]), found
-        if last_only and n > 1:
-            x = x.view(n_rows, n, -1)[:, -1]
-        logits, hidden = self.read(x)
-        return logits.view(n_rows, -1, self.table.shape[0]), hidden.view(n_rows, -1, hidden.shape[1]), found
+                found[number] = x.view(*positions.shape, -1)
+        return x, found
 
     def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], Store]:
         """What all layers of a forward share: cosines and sines of its positions, and its part of the cache."""
@@ -203,7 +228,10 @@ class LeanDecoder:
 
     def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
         """Logits of a residual stream behind the last layer, and what the LM head read."""
-        hidden = norm(self.last_norm, x)
+        if x.dtype != self.table.dtype and not isinstance(self.head, TrimmedLinear):  # from compiled layers
+            assert self.fused is not None
+            return self.fused.read(x)
+        hidden = norm(self.last_norm, x.to(self.table.dtype))
         return self.head(hidden), hidden
 
 

@@ -68,7 +68,6 @@ def _by_layers(
             hook.remove()
     if [call[0] for call in calls] != layers:
         return "layers are not run in their order, each once"
-    rope, store = lean.places(places, cache)
     stream, eps = torch.embedding(lean.table, ids), torch.finfo(model.dtype).eps
     for number, (layer, args, named, made) in enumerate(calls):
         given = args[0] if args else named["hidden_states"]
@@ -76,13 +75,15 @@ def _by_layers(
             return f"layer {number} reads something else than what comes before it"
         stream = _first(made)
         truth = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
-        mine = lean.layers[number](given[0], rope, mask, store, number)
+        mine = lean.through([number], given[0], mask, places, cache)[0]
         size = truth.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny  # or one huge direction hides the others
         error, own, room = ((some / size).norm(dim=-1) for some in (mine - truth, stream[0] - truth, truth))
         # an own error of nothing, as of a layer of zeros, leaves room for the rounding of the result
         if not bool((error <= TIMES * own + room * eps / 16).all()):
             return f"layer {number} errs by {float(error.max()):.1e}, its own by {float(own.max()):.1e}"
-    found = _share(lean.read(stream[0])[0], logits[0])
+    # compiled layers hand their stream on in float32, and it goes on as it came
+    last = stream[0] if lean.fused is None else stream[0].float()
+    found = _share(lean.read(last)[0], logits[0])
     return "" if found <= HEAD * eps else f"the head differs by {found:.1e}"
 
 

@@ -1,0 +1,300 @@
+"""Compiled passes compute what their models do, and for a token always the same, whatever else is in the pass."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.engine import Engine, Models, Request, Runner, fused
+from workbench.engine.lean import LeanDecoder
+from workbench.engine.leancheck import difference
+from workbench.engine.runner import Segment
+from workbench.methods import registry
+
+pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
+KINDS = ("llama", "mistral", "qwen2")
+
+
+def small(kind: str = "llama", **overrides: Any) -> Any:
+    return worlds.family(kind, **SIZES | overrides).to(torch.bfloat16)
+
+
+def compiled(model: Any) -> Runner:
+    runner = Runner(model)
+    assert runner._lean is not None
+    assert runner._lean.fused is not None
+    return runner
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_taps_and_logits_are_those_of_the_lean_layers(kind: str) -> None:
+    outputs = []
+    for way in ("compiled", "lean"):
+        runner = compiled(small(kind))
+        if way == "lean":
+            runner._lean.fused = None  # type: ignore[union-attr]
+        slots = [runner.open(), runner.open()]
+        runner.prefill(slots[0], worlds.random_prompt(13, seed=1), chunk=6)
+        runner.prefill(slots[1], worlds.random_prompt(4, seed=2))
+        batch = [
+            worlds.tree_segment(slots[0], 3, worlds.random_prompt(4, seed=3), [-1, -1, 0, 2]),
+            worlds.tree_segment(slots[1], 5, worlds.random_prompt(2, seed=4), [-1, 0]),
+        ]
+        whole = runner.forward(batch, taps={1, 2})
+        for slot in slots:
+            runner.rewind(slot, slot.length)
+        some = runner.forward([Segment(slots[1], torch.tensor([7, 8]))], layers=(0, 2), last_only=True)
+        bare = runner.forward([Segment(slots[1], torch.tensor([9]))], head=False)
+        outputs.append([whole.logits[0], whole.logits[1, :3], whole.taps[1], whole.taps[2], whole.hidden[0],
+                        some.logits, some.hidden, bare.logits, bare.hidden])  # fmt: skip
+    for mine, own in zip(*outputs, strict=True):
+        assert mine.shape == own.shape
+        assert mine.dtype == own.dtype == torch.bfloat16
+        if mine.numel():
+            assert float((mine - own).abs().max()) <= 0.06 * float(own.abs().max())
+
+
+def spoiled(decoder: Any, part: str) -> None:
+    if part == "scale":
+        decoder._scale *= 1.5
+    elif part == "order":
+        decoder._weights[[1, 2]] = decoder._weights[[2, 1]]
+    elif part == "gate and up":
+        decoder._weights[-1, [4, 5]] = decoder._weights[-1, [5, 4]]
+    elif part == "keys and values":
+        decoder._weights[-1, [1, 2]] = decoder._weights[-1, [2, 1]]
+    elif part == "rope":
+        decoder._cos, decoder._sin = decoder._cos.copy(), -decoder._sin
+    elif part == "bias":
+        decoder._biases[-1] = 0
+    elif part == "norms":
+        decoder._norms[-1] = decoder._norms[-1, ::-1].copy()
+    elif part == "last norm":
+        decoder._last = decoder._last[::-1].copy()
+    elif part == "head":
+        decoder._head = decoder._head.roll(1, 0).contiguous()
+
+
+@pytest.mark.parametrize("part", ["scale", "order", "gate and up", "keys and values", "rope", "bias", "norms",
+                                  "last norm", "head"])  # fmt: skip
+def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = small("qwen2")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.mul_(torch.linspace(0.5, 1.5, weight.shape[0]) + 0.1 * ("post" in name))
+            if name.endswith("proj.bias"):
+                weight.add_(torch.linspace(-1, 1, weight.shape[0]))
+    decoder = LeanDecoder.of(model, 64)
+    assert decoder is not None
+    assert decoder.fused is not None
+    made = fused.Fused.of
+
+    def make(*given: Any) -> Any:
+        wrong = made(*given)
+        spoiled(wrong, part)
+        return wrong
+
+    monkeypatch.setattr(fused.Fused, "of", make)
+    with caplog.at_level(logging.WARNING):
+        assert LeanDecoder.of(model, 64).fused is None  # type: ignore[union-attr]
+    assert "is not compiled" in caplog.text
+
+
+def test_a_model_with_an_attention_sink_is_taken_in() -> None:
+    model = small()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[3].mul_(3000.0)
+        for layer in model.model.layers[1:]:
+            layer.mlp.down_proj.weight.mul_(4.0)
+            layer.self_attn.v_proj.weight.mul_(4.0)
+    decoder = LeanDecoder(model, 64)
+    decoder.fused = fused.Fused.of(model, 64)
+    assert difference(decoder, model) == ""
+
+
+def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> torch.Tensor:
+    """Logits at each token of a text that is fed in pieces of these sizes."""
+    slot, found, at = runner.open(), [], 0
+    for size in pieces:
+        found.append(runner.forward([Segment(slot, torch.tensor(text[at : at + size]))]).logits[0].clone())
+        runner.commit(slot, range(size))
+        at += size
+    runner.close(slot)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
+    runner, text = compiled(small(kind)), worlds.random_prompt(40, seed=7)
+    alone = logits_after(runner, text, [1] * 40)
+    for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16], [9, 31]):
+        assert torch.equal(logits_after(runner, text, pieces), alone)
+
+
+def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_other_rows() -> None:
+    runner, text = compiled(small()), worlds.random_prompt(30, seed=3)
+    alone = logits_after(runner, text, [1] * 30)
+    slot, other = runner.open(), runner.open()
+    runner.prefill(slot, text[:20])
+    runner.prefill(other, worlds.random_prompt(11, seed=4))
+    # the text goes on along nodes 1, 2, 5, 6 of a tree whose other branches differ
+    tokens, parents = [63, text[21], text[22], 60, 61, text[23], text[24]], [-1, -1, 1, 0, 1, 2, 5]
+    both = [
+        worlds.tree_segment(slot, text[20], tokens, parents),
+        worlds.tree_segment(other, 5, [1, 2, 3], [-1, -1, 0]),
+    ]
+    found = runner.forward(both).logits[0]
+    assert torch.equal(found[[0, 2, 3, 6, 7]], alone[20:25])
+    runner.rewind(other, other.length)
+    runner.commit(slot, [0, 2, 3, 6, 7])
+    after = runner.forward([Segment(slot, torch.tensor(text[25:]))]).logits[0]
+    assert torch.equal(after, alone[25:])  # what moved in the cache is read in the same order
+
+
+def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
+    torch.set_num_threads(1)
+    alone = logits_after(runner, text, [24])
+    for threads in (2, 3, 5):
+        torch.set_num_threads(threads)
+        assert torch.equal(logits_after(runner, text, [8, 8, 8]), alone)
+    gate = threading.Event()
+    assert fused._workers is not None
+    busy = [fused._workers.submit(gate.wait) for _ in range(64)]
+    try:
+        assert torch.equal(logits_after(runner, text, [24]), alone)
+    finally:
+        gate.set()
+    assert all(task.result() for task in busy)
+
+
+def test_a_padding_row_that_sees_nothing_hands_on_no_nan() -> None:
+    model = small()
+    runner = compiled(model)
+    decoder, slot = runner._lean, runner.open()
+    assert decoder is not None
+    runner.prefill(slot, [1, 2, 3])
+    mask, places = (
+        torch.full((1, 1, 2, 5), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16),
+        torch.tensor([[3, 4]]),
+    )
+    mask[0, 0, 0] = 0
+    runner.cache.window.start, runner.cache.window.used = 3, 5
+    with torch.inference_mode():
+        stream, _ = decoder.fused(torch.randn(2, 64), mask, places, runner.cache, range(3))  # type: ignore[misc]
+    assert bool(stream.isfinite().all())
+
+
+def test_changed_weights_and_norms_are_seen_by_the_next_row() -> None:
+    model = small()
+    runner, text = compiled(model), torch.tensor(worlds.random_prompt(6))
+    before = runner.forward([Segment(runner.open(), text)]).logits
+    with torch.no_grad():
+        model.model.norm.weight.mul_(torch.linspace(0.2, 2, 64))
+        model.model.layers[1].input_layernorm.weight.mul_(torch.linspace(2, 0.2, 64))
+    after = runner.forward([Segment(runner.open(), text)]).logits
+    assert runner._lean is not None
+    assert runner._lean.fused is not None
+    assert not torch.allclose(before, after)
+    runner._lean.fused = None
+    own = runner.forward([Segment(runner.open(), text)]).logits
+    assert float((after - own).abs().max()) <= 0.06 * float(own.abs().max())
+
+
+@pytest.mark.parametrize("why", ["float32", "a head of 8", "odd width", "Qwen3's norms", "asked not to"])
+def test_what_is_not_compiled_keeps_the_lean_layers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "asked not to":
+        monkeypatch.setenv("WORKBENCH_COMPILED", "0")
+    model = {
+        "float32": lambda: small().float(),
+        "a head of 8": lambda: worlds.family("llama", intermediate_size=96).to(torch.bfloat16),
+        "odd width": lambda: small(intermediate_size=72),
+        "Qwen3's norms": lambda: small("qwen3", head_dim=16),
+        "asked not to": small,
+    }[why]()
+    runner = Runner(model)
+    assert runner._lean is not None
+    assert runner._lean.fused is None
+    assert bool(runner.forward([Segment(runner.open(), torch.tensor([1, 2, 3]))]).logits.isfinite().all())
+
+
+def test_no_folder_for_machine_code_is_said_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "workbench.engine.compiled", None)  # as if its import failed
+    monkeypatch.delitem(sys.modules, "workbench.engine.compiled.forward", raising=False)
+    with caplog.at_level(logging.WARNING):
+        decoder = LeanDecoder.of(small(), 64)
+    assert decoder is not None
+    assert decoder.fused is None
+    assert "not compiled" in caplog.text
+
+
+def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = compiled(small())
+    asked: list[int] = []
+    whole = fused.Fused.__call__
+
+    def count(self: Any, x: torch.Tensor, *rest: Any) -> Any:
+        asked.append(x.shape[0])
+        return whole(self, x, *rest)
+
+    monkeypatch.setattr(fused.Fused, "__call__", count)
+    for tiles, wanted in ((False, [1, 16, 17, 64]), (True, [1, 16])):
+        monkeypatch.setattr(fused, "_has_tiles", lambda tiles=tiles: tiles)
+        asked.clear()
+        for n in (1, 16, 17, 64, 65):
+            slot = runner.open()
+            runner.forward([Segment(slot, torch.tensor(worlds.random_prompt(n)))])
+            runner.close(slot)
+        assert asked == wanted
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A target and a drafter of middling quality in bfloat16, and heads for it."""
+    found, target = worlds.world("llama", noise=None, **SIZES), small()
+    drafter = worlds.noisy(target, 0.15)
+    found.target, found.drafter = compiled(target), compiled(drafter)
+    found.drafter_name, found.drafter_problem = "noisy", ""
+    folder = tmp_path_factory.mktemp("medusa")
+    found.heads = {"medusa": worlds.random_medusa(folder, found), **worlds.random_features(folder.parent, found)}
+    return found
+
+
+@pytest.mark.unchecked
+@pytest.mark.usefixtures("own_cache")
+def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All methods at once in one batch, and each alone."""
+    monkeypatch.setattr(fused, "_has_tiles", lambda: False)
+    methods, prompt = worlds.text_methods(), worlds.repeating_prompt(13, period=5)
+    wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
+    engine = Engine(models, max_rows=len(methods))
+    rows = {method.name: engine.submit(Request(prompt, method, max_new_tokens=40)) for method in methods}
+    while not engine.idle:
+        engine.step()
+    assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
+    alone = {m.name: Engine(models).generate(Request(prompt, m, max_new_tokens=40)).token_ids for m in methods}
+    assert alone == dict.fromkeys(rows, wanted)

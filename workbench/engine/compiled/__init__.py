@@ -1,0 +1,19 @@
+"""Passes over few tokens on a CPU as machine code, made by numba for the processor at hand and kept for next time.
+
+What is kept belongs to these files as they are: numba alone would look at the file of a function, not at those whose
+functions it calls.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from numba import config
+
+from workbench.engine.converted import cache_folder
+
+_sources = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+if "NUMBA_CACHE_DIR" not in os.environ:
+    config.CACHE_DIR = str(  # pyright: ignore[reportAttributeAccessIssue]
+        cache_folder().with_name("compiled") / hashlib.sha256(_sources).hexdigest()[:16]
+    )

@@ -1,0 +1,244 @@
+"""The lean decoder's arithmetic as one compiled function: a pass over few tokens takes as long as reading weights.
+
+Sums are in float32, and the residual stream stays in it from layer to layer; weights and cache keep their type. That
+this is the model's arithmetic is checked with the lean decoder (`workbench.engine.leancheck`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workbench.engine.cache import TreeCache
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+"""Tokens a row up to which a pass is compiled: prompts are left to products that are made for many."""
+MOST_BESIDE_TILES = 16
+"""Tokens of all rows up to which it is where the processor multiplies tiles (AMX), which are faster from there on."""
+_workers: ThreadPoolExecutor | None = None
+
+
+def may_compile() -> bool:
+    """Whether this machine is one that the compiled forward is for: Linux on x86-64, with numba."""
+    fits = sys.platform == "linux" and platform.machine() == "x86_64"
+    return fits and find_spec("numba") is not None and os.environ.get("WORKBENCH_COMPILED", "1") != "0"
+
+
+@cache
+def _has_tiles() -> bool:
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
+class Fused:
+    """A decoder's layers and LM head for passes over few tokens. Make it with `Fused.of`.
+
+    The weights are read where the model has them: whoever changes them changes this, whoever moves them makes it anew.
+    """
+
+    def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:
+        trunk, head = model.get_decoder(), model.get_output_embeddings()
+        assert isinstance(trunk, nn.Module)
+        assert head is not None
+        self._run, self._read, self._see = forward.run_layers, forward.read_logits, forward.list_seen
+        self._phases: int = forward.PHASES
+        layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
+        self.dtype, self._kind = model.dtype, 0
+        self._weights = np.array([[weight.data_ptr() for weight in layer.weights] for layer in layers], np.int64)
+        self._scales = np.zeros_like(self._weights)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self._biases = _single(torch.stack(biases)) if biases else np.zeros((0, 0), np.float32)
+        self._norms = _single(torch.stack([torch.stack(layer.norms) for layer in layers]))
+        last: Any = trunk.get_submodule("norm")
+        self._last, self._eps = _single(last.weight), np.float32(last.variance_epsilon)
+        q, k, _, _, gate, *_ = layers[0].weights
+        self.size, self._scale = layers[0].size, np.float32(layers[0].scale)
+        self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
+        self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
+        self._head, self.n_tokens = head.get_parameter("weight"), head.get_parameter("weight").shape[0]
+        with torch.inference_mode():
+            places = torch.arange(capacity, device=model.device).unsqueeze(0)
+            cos, sin = trunk.get_submodule("rotary_emb")(torch.zeros(1), places)
+        self._cos, self._sin = _single(cos[0]), _single(sin[0])
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, capacity: int) -> Fused | None:
+        """The compiled twin of a model that has a lean one, or None where there is none.
+
+        Args:
+            model: of the kinds that `workbench.engine.lean` knows, on the CPU.
+            capacity: longest sequence with its scratch, in tokens.
+        """
+        if model.dtype != torch.bfloat16 or not may_compile():
+            return None
+        trunk, head = model.get_decoder(), model.get_output_embeddings()
+        assert isinstance(trunk, nn.Module)
+        children = list(trunk.get_submodule("layers").children())
+        layers = [part for part in map(_Layer.of, children) if part is not None]
+        if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
+            return None
+        weights = [*(weight for layer in layers for weight in layer.weights), head.weight]
+        if any(w.shape[1] % 32 or w.shape[0] % 2 or not w.is_contiguous() for w in weights):
+            return None
+        try:
+            from workbench.engine.compiled import (
+                forward,
+                pieces,
+            )  # numba takes half a second, and most models need none
+        except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in
+            log.warning("Passes are not compiled: %s", error)
+            return None
+        return cls(model, capacity, forward) if layers[0].size in {16 * v for v in pieces.VECTORS} else None
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a pass over [rows, tokens] is one for the compiled layers."""
+        n_rows, n = shape
+        return n <= MOST and (n_rows * n <= MOST_BESIDE_TILES or not _has_tiles())
+
+    def __call__(
+        self,
+        x: Float[Tensor, "T D"],
+        mask: Float[Tensor, "B 1 n used"],
+        positions: Int[Tensor, "B n"],
+        cache: TreeCache,
+        layers: Sequence[int],
+        taps: Collection[int] = (),
+    ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
+        """The residual stream behind `layers`, in float32, and [B, n, D] in the model's type after each tapped one.
+
+        Args:
+            x: what goes into the first of them, any type.
+            mask: additive: a token sees the places where it is 0.
+            positions: in the sequence.
+            cache: written and read at its window.
+            layers: indices of layers.
+            taps: of them, those whose stream is wanted.
+        """
+        n_rows, n = positions.shape
+        stream = x.to(torch.float32, copy=True).contiguous()
+        whole, window = cache.buffer(self.groups, self.size, x.new_empty(0, dtype=self.dtype)), cache.window
+        unit = whole.element_size()
+        address = np.array([whole.data_ptr(), *(unit * step for step in whole.stride()[:4])], np.int64)
+        row = np.repeat(np.arange(window.rows.start, window.rows.start + n_rows), n)
+        if window.index is None:
+            assert window.start is not None
+            place = np.tile(np.arange(window.start, window.start + n), n_rows)
+        else:
+            place = window.index.reshape(-1).numpy()
+        seen, count = np.empty((n_rows * n, window.used), np.int32), np.empty(n_rows * n, np.int64)
+        self._see(mask.reshape(n_rows * n, -1).contiguous().float().numpy(), seen, count)
+        where = positions.reshape(-1).numpy()
+        heads, _, size, wide = self._sizes
+        scratch = [torch.empty(n_rows * n, *shape).numpy() for shape in ((heads, size), (heads, size), (wide,))]
+        shared = (row, place, seen, count)
+        found: dict[int, Tensor] = {}
+        for part in _parted(layers, taps):
+            taken = np.zeros((self._phases * len(part), 2), np.int64)
+            arguments = (
+                self._kind, np.array(part, np.int64), stream.numpy(), self._weights, self._scales,
+                self._biases, self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where],
+                address, *shared, taken, *scratch,
+            )  # fmt: skip
+            _together(lambda arguments=arguments: self._run(*arguments))
+            if part[-1] in taps:
+                found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
+        return stream, found
+
+    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
+        """Logits of a residual stream behind the last layer, and what the LM head read, both in the model's type."""
+        stream = x.to(torch.float32).contiguous()
+        hidden, out = torch.empty_like(stream), torch.empty(x.shape[0], self.n_tokens, dtype=self.dtype)
+        taken = np.zeros((1, 2), np.int64)
+        arguments = (
+            self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), 0,
+            hidden.numpy(), out.view(torch.int16).numpy(), taken[0],
+        )  # fmt: skip
+        _together(lambda: self._read(*arguments))
+        return out, hidden.to(self.dtype)
+
+
+def _together(work: Callable[[], Any]) -> None:
+    """Do a piece of work that any number of threads may share, with as many as torch would take.
+
+    Who comes late finds nothing to do; what it looks at is kept for it by `work` itself. So nobody waits for a thread
+    to start, and a busy pool costs speed alone.
+    """
+    global _workers
+    if (others := torch.get_num_threads() - 1) > 0:
+        if _workers is None:
+            _workers = ThreadPoolExecutor(max(os.cpu_count() or 1, others), "fused")
+        for _ in range(others):
+            _workers.submit(work)
+    work()
+
+
+def _forget() -> None:
+    """A child of a fork has none of its parent's threads."""
+    global _workers
+    _workers = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
+    """The layers in runs, each ending with a tapped one or the last."""
+    parts: list[list[int]] = [[]]
+    for number in layers:
+        parts[-1].append(number)
+        if number in taps:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+class _Layer(NamedTuple):
+    """What is read of a layer: seven weights, the bias of queries, keys and values together, two norms."""
+
+    weights: list[Tensor]
+    bias: Tensor | None
+    norms: list[Tensor]
+    size: int
+    scale: float
+
+    @classmethod
+    def of(cls, layer: nn.Module) -> _Layer | None:
+        """A layer's parts; None if it has others."""
+        attention: Any = layer.get_submodule("self_attn")
+        mlp = layer.get_submodule("mlp")
+        linears = [attention.get_submodule(f"{name}_proj") for name in "qkvo"]
+        linears += [mlp.get_submodule(f"{name}_proj") for name in ("gate", "up", "down")]
+        biases = [getattr(linear, "bias", None) for linear in linears]
+        given = [bias.detach() for bias in biases[:3] if bias is not None]
+        if len(given) in (1, 2) or any(bias is not None for bias in biases[3:]):
+            return None
+        if "q_norm" in dict(attention.named_children()):
+            return None
+        norms = [layer.get_submodule(f"{name}_layernorm") for name in ("input", "post_attention")]
+        return cls(
+            [linear.get_parameter("weight") for linear in linears],
+            torch.cat(given) if given else None,
+            [norm.get_parameter("weight") for norm in norms],
+            attention.head_dim,
+            attention.scaling,
+        )
+
+
+def _single(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().contiguous().numpy()
