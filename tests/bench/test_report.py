@@ -18,6 +18,7 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import build_groups, build_rows
 from workbench.bench.runner import WARM_UP_RUNS, measure
+from workbench.bench.sample import ContenderLostError
 from workbench.bench.saved import read_report, to_parquet
 from workbench.core.errors import WorkbenchError
 
@@ -36,12 +37,15 @@ class Scripted:
     promise: str = "exact"
     parameters: dict[str, Any] = field(default_factory=dict)
     interrupt_at: int | None = None
+    lost_at: int | None = None
     calls: list[int] = field(default_factory=list)
     weights_bytes: int = 50 << 20
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
         if len(self.calls) == self.interrupt_at:
             raise KeyboardInterrupt
+        if len(self.calls) == self.lost_at:
+            raise ContenderLostError("ended by signal 11")
         self.calls.append(prompt)
         slow = 1 + prompt  # the second prompt takes twice as long for everybody
         figures = {
@@ -56,6 +60,21 @@ class Scripted:
 
 def measured(contenders: Sequence[Scripted], n_prompts: int = 2) -> tuple[list[Sample], bool]:
     return measure(contenders, [[1]] * n_prompts, repeats=2)
+
+
+@pytest.mark.parametrize("lost_at", [0, WARM_UP_RUNS + 1])
+def test_a_contender_that_is_lost_leaves_no_samples_and_is_asked_no_more(lost_at: int) -> None:
+    """While it warms up, and behind a run that counted."""
+    sides = [Scripted("autoregressive", 2.0), Scripted("llama.cpp", 1.0, lost_at=lost_at), Scripted("medusa", 1.0)]
+    told: list[str] = []
+    samples, complete = measure(sides, [[1]] * 2, 2, lost=lambda c, error: told.append(f"{c.name} {error}"))
+    assert complete
+    assert told == ["llama.cpp ended by signal 11"]
+    assert len(sides[1].calls) == lost_at
+    assert [r.method for r in build_rows(samples, sides, greedy=True)] == ["autoregressive", "medusa"]
+    assert len(samples) == 2 * 4
+    with pytest.raises(ContenderLostError, match="signal 11"):
+        measure([Scripted("llama.cpp", 1.0, lost_at=0)], [[1]])
 
 
 def test_ratios_are_taken_within_a_prompt_and_repetition() -> None:

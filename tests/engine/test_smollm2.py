@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,9 @@ from workbench.engine.parts import Verification
 from workbench.engine.published import SMOLLM2
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.service.chat import chat_ids
+from workbench.service.limits import Limits
+from workbench.service.presets import message_in, presets
 from workbench.trace.events import Round
 from workbench.trace.metrics import accepted, drafted
 
@@ -146,14 +150,33 @@ def test_forty_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models) -
     assert all(0 < right < tried for right, tried in judged.values()), f"one that proves nothing: {judged}"
 
 
-# -- sampling ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def smollm2_sampled() -> Models:
-    """In float32, in which a law is as well tested and twice as fast."""
+def smollm2_single() -> Models:
+    """In float32: twice as fast, and a law is as well tested."""
     gc.collect()  # a runner's hooks hold the one before in a cycle
     return load_models("smollm2", "auto", "cpu", "float32", context=CONTEXT)
+
+
+def test_what_the_presets_ask_for_is_answered_rightly_and_a_copy_is_drafted(smollm2_single: Models) -> None:
+    """In the app's own chat format; greedy, so that any method tells what the model says."""
+    asked = {p["name"]: message_in(p["prompt"]) or "" for p in presets([SMOLLM2.name])}
+    wanted = ["word for word", "lines to JSON"]
+    messages = [[{"role": "user", "content": asked[name]}] for name in wanted]
+    ids = [chat_ids(smollm2_single.tokenizer, message, Limits()) for message in messages]
+    lookup = registry.get("prompt-lookup").with_params()
+    copied, listed = (
+        row.trace for row in run_all(smollm2_single, [Request(i, lookup, max_new_tokens=64) for i in ids])
+    )
+    assert copied is not None
+    assert listed is not None
+    assert copied.text.strip() == asked["word for word"].partition("\n\n")[2]
+    assert len(copied.token_ids) > 4 * len(copied.rounds)
+    assert json.loads(listed.text.strip("`\n ")) == {
+        "Mia": {"age": 34, "city": "Paris"}, "Tom": {"age": 29, "city": "Oslo"},
+    }  # fmt: skip
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
 
 
 def fit_of(models: Models, method: Configured, n_rows: int = 8, n: int = 24) -> Fit:
@@ -169,10 +192,10 @@ def fit_of(models: Models, method: Configured, n_rows: int = 8, n: int = 24) -> 
     return chi_square(cells, dict.fromkeys(range(N_CELLS), 1 / N_CELLS))
 
 
-def test_sampled_text_follows_its_own_top_64_law(smollm2_sampled: Models) -> None:
+def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models) -> None:
     """Every method that drafts and promises the law; the test fails wrongly with probability `ALPHA` (Holm)."""
-    methods = [m for m in methods_on(smollm2_sampled) if m.promise is Promise.EXACT and m.name != "autoregressive"]
-    found = {method.name: fit_of(smollm2_sampled, method) for method in methods}
+    methods = [m for m in methods_on(smollm2_single) if m.promise is Promise.EXACT and m.name != "autoregressive"]
+    found = {method.name: fit_of(smollm2_single, method) for method in methods}
     adjusted = holm([fit.p_value for fit in found.values()])
     broken = [f"{name}: {fit}" for (name, fit), p in zip(found.items(), adjusted, strict=True) if p < ALPHA]
     assert not broken
@@ -187,7 +210,7 @@ class Lenient(Lossless):
         return dataclasses.replace(ruling, accept=(v.p[v.tree.parents + 1, v.tree.tokens] > 0).to(ruling.accept))
 
 
-def test_a_rule_that_is_too_kind_shows_on_the_real_model(smollm2_sampled: Models) -> None:
+def test_a_rule_that_is_too_kind_shows_on_the_real_model(smollm2_single: Models) -> None:
     lookup = registry.get("prompt-lookup").with_params(**SHORT["prompt-lookup"])
-    fit = fit_of(smollm2_sampled, dataclasses.replace(lookup, verifier=Lenient()))
+    fit = fit_of(smollm2_single, dataclasses.replace(lookup, verifier=Lenient()))
     assert fit.p_value < ALPHA, f"it went unnoticed: {fit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender
 from workbench.bench.prompts import load_prompts
+from workbench.bench.runner import measure
+from workbench.bench.sample import ContenderLostError
 from workbench.bench.worlds import tiny_model
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
@@ -76,31 +79,57 @@ def test_what_llama_cpp_would_run_wrongly_is_refused(models: Models, tmp_path: P
 @pytest.mark.slow
 def test_llama_cpp_writes_the_same_tokens(models: Models, tmp_path: Path) -> None:
     """Plain, with its prompt lookup and with the drafter, against plain decoding by our engine, in float32."""
-    pytest.importorskip("llama_cpp", reason="pip install llama-cpp-python")
+    pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
     assert not llamacpp.why_not(models)
     methods = [registry.get(name).with_params() for name in ("draft-model", "prompt-lookup")]
-    theirs = llamacpp.contenders(models, methods, 24, SamplingParams(), 0, tmp_path)
-    assert [c.name for c in theirs] == ["llama.cpp", "llama.cpp-draft", "llama.cpp-lookup"]
     ours = EngineContender(Engine(models), registry.get("autoregressive").with_params(), SamplingParams(), 24)
-    rounds = dict.fromkeys((c.name for c in theirs), 0)
-    for prompt in load_prompts()[::6]:
-        ids = prompt.encode(models.tokenizer)
-        wanted = ours.run(ids).token_ids
-        for contender in theirs:
-            sample = contender.run(ids)
-            assert sample.token_ids == wanted, f"{contender.name} on {prompt.name}"
-            rounds[contender.name] += sample.rounds
-    assert rounds["llama.cpp-draft"] < rounds["llama.cpp"]
-    assert rounds["llama.cpp-lookup"] < rounds["llama.cpp"]
-    tokenise = theirs[0].llama.tokenize  # type: ignore[attr-defined]
-    for text in ("It's 1234 dragons, don't you think?\n\n  Yes!", "naïve café — 42%"):
-        assert tokenise(text.encode(), add_bos=False) == models.tokenizer(text)["input_ids"]
+    with llamacpp.contenders(models, methods, 24, SamplingParams(), 0, tmp_path) as theirs:
+        assert [c.name for c in theirs] == ["llama.cpp", "llama.cpp-draft", "llama.cpp-lookup"]
+        rounds = dict.fromkeys((c.name for c in theirs), 0)
+        for prompt in load_prompts()[::6]:
+            ids = prompt.encode(models.tokenizer)
+            wanted = ours.run(ids).token_ids
+            for contender in theirs:
+                sample = contender.run(ids)
+                assert sample.token_ids == wanted, f"{contender.name} on {prompt.name}"
+                rounds[contender.name] += sample.rounds
+        assert rounds["llama.cpp-draft"] < rounds["llama.cpp"]
+        assert rounds["llama.cpp-lookup"] < rounds["llama.cpp"]
+        for text in ("It's 1234 dragons, don't you think?\n\n  Yes!", "naïve café — 42%"):
+            assert theirs[0].tokenise(text) == models.tokenizer(text)["input_ids"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_peer_that_dies_is_reported_and_the_others_go_on(models: Models, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
+    ours = EngineContender(Engine(models), registry.get("autoregressive").with_params(), SamplingParams(), 4)
+    ids, ended = load_prompts()[0].encode(models.tokenizer), []
+    with llamacpp.contenders(models, [], 4, SamplingParams(), 0, tmp_path) as (peer,):
+        assert isinstance(peer, llamacpp.LlamaCppContender)
+        assert peer.run(ids).token_ids == ours.run(ids).token_ids
+        assert peer._process
+        peer._process.send_signal(signal.SIGSEGV)  # as compiled code ends
+        samples, complete = measure([ours, peer], [ids], 2, lost=lambda c, error: ended.append((c.name, str(error))))
+    assert complete
+    assert {s.contender for s in samples} == {"autoregressive"}
+    assert ended == [("llama.cpp", ended[0][1])]
+    assert f"signal {signal.SIGSEGV:d}" in ended[0][1]
+
+
+@pytest.mark.slow
+def test_a_file_that_llama_cpp_refuses_loses_that_peer_alone(models: Models, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
+    with llamacpp.contenders(models, [], 4, SamplingParams(), 0, tmp_path) as (peer,):
+        (tmp_path / "target.gguf").write_bytes(b"GGUF, not quite")
+        with pytest.raises(ContenderLostError, match="did not start"):
+            peer.run([1, 2, 3])
 
 
 def test_a_peer_that_cannot_run_is_left_out_with_the_reason(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llamacpp.importlib.util, "find_spec", lambda name: None)
-    assert "not installed" in llamacpp.why_not(models)
+    assert "pip install xllamacpp" in llamacpp.why_not(models)
     monkeypatch.undo()
-    if not llamacpp.why_not(models):
-        monkeypatch.setattr(models.target, "dtype", torch.bfloat16)
-        assert "float32" in llamacpp.why_not(models)
+    monkeypatch.setattr(llamacpp.importlib.util, "find_spec", lambda name: name)
+    assert not llamacpp.why_not(models)
+    monkeypatch.setattr(models.target, "dtype", torch.float64)
+    assert "float32" in llamacpp.why_not(models)

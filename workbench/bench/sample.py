@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 from workbench.trace.metrics import acceptance_by_depth, summary
 
@@ -54,6 +55,10 @@ class Sample:
         return len(self.token_ids) / (self.decode_seconds or self.seconds)
 
 
+class ContenderLostError(WorkbenchError):
+    """A contender ended, or cannot do what is asked: the others go on without it."""
+
+
 @runtime_checkable
 class Contender(Protocol):
     """Something that continues a prompt and can be timed."""
@@ -89,7 +94,11 @@ class Contender(Protocol):
         ...
 
     def run(self, prompt_ids: Sequence[int], prompt: int = 0, repeat: int = 0) -> Sample:
-        """Generate once; `prompt` and `repeat` label the sample."""
+        """Generate once; `prompt` and `repeat` label the sample.
+
+        Raises:
+            ContenderLostError: it is out of the bench.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from workbench.bench.prompts import BenchPrompt, with_follow_ups
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
 from workbench.bench.runner import Progress, measure
-from workbench.bench.sample import Contender, Sample
+from workbench.bench.sample import Contender, ContenderLostError, Sample
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Models, Request, Runner
@@ -74,16 +75,24 @@ def bench_methods(
     prompts, ids, left_out = _fitting(models, prompts, plan, progress)
     settings = _settings(models, plan, len(prompts))
     facts = machine_facts()
-    with tempfile.TemporaryDirectory(prefix="workbench-gguf-") as folder:
+    lost: list[str] = []
+    with ExitStack() as until_measured:
         contenders = _contenders(models, methods, plan)
         if plan.against_llama:
             why = llamacpp.why_not(models)
-            settings["llama.cpp"] = f"left out: {why}" if why else "llama-cpp-python, float32 keys and values"
+            settings["llama.cpp"] = f"left out: {why}" if why else llamacpp.built_with()
             if not why:
-                contenders += llamacpp.contenders(
+                folder = until_measured.enter_context(tempfile.TemporaryDirectory(prefix="workbench-gguf-"))
+                peers = llamacpp.contenders(
                     models, methods, plan.max_new_tokens, plan.sampling, plan.seed, Path(folder)
                 )
-        samples, complete = measure(contenders, ids, plan.repeats, progress)
+                contenders += until_measured.enter_context(peers)
+
+        def left(contender: Contender, error: ContenderLostError) -> None:
+            lost.append(f"{contender.name} {error}")
+
+        samples, complete = measure(contenders, ids, plan.repeats, progress, left)
+    settings["lost on the way"] = "; ".join(lost) or None
     greedy = plan.sampling.greedy
     return BenchReport(
         settings=settings,

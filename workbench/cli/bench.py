@@ -187,6 +187,8 @@ def bench(
     skipped = str(report.settings.get("llama.cpp") or "")
     if skipped.startswith("left out"):
         typer.echo(f"note: llama.cpp is {skipped}", err=True)
+    if ended := report.settings.get("lost on the way"):
+        typer.echo(f"note: {ended}; the others went on", err=True)
     if answers is not None:
         from workbench.bench.specbench import write_answers
 

@@ -35,16 +35,19 @@ _PRESETS = {
 _FOR_SMOLLM2 = {
     "Python, twice": "Write a Python function that returns the n-th Fibonacci number with a loop. "
     "Then write the same function again with type hints and a docstring.",
-    "table to JSON": "Turn this table into a JSON array of objects:\n\n"
-    "name | age | city\nMia | 34 | Paris\nTom | 29 | Oslo\nEva | 41 | Rome",
+    "lines to JSON": "Format this as JSON:\n\nMia: age 34, city Paris\nTom: age 29, city Oslo",
     "quoting": "What is this text about? Answer in one sentence and quote the words that show it.\n\n"
     "The old lighthouse at Saltmarsh Point has been dark since the harbour moved north. Each spring a group of "
     "neighbours paints its door, oils the hinges and winds the clock that no ship will ever read again. They say that "
     "a light is kept by those who remember it.",
-    "translation": "Translate into French: The train to the coast leaves at seven, and tickets are cheaper on Sundays.",
+    "word for word": "Repeat this text exactly:\n\nThe train to the coast leaves at seven, and tickets are cheaper on "
+    "Sundays. Children under ten travel free.",
     "tale": "Tell a short story about a lighthouse keeper who finds a message in a bottle.",
 }
-"""What a real chat model can do: copying, rewriting, quoting, and prose of its own."""
+"""What a real chat model of 135 million parameters can do: copying, rewriting, quoting, and prose of its own.
+
+Tables of several columns and translations it answers wrongly, so that neither is among them.
+"""
 
 
 def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:

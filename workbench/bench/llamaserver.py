@@ -1,0 +1,80 @@
+"""llama.cpp's own server in a process of its own: `python -m workbench.bench.llamaserver '{…}'`, by `llamacpp`.
+
+Where it ends with a segmentation fault, as compiled code may, only this process ends. It prints its address and serves
+until its standard input is closed, which the end of the parent does, too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to serve, and how.
+
+    Attributes:
+        model: path of the GGUF file.
+        context: positions.
+        threads: of every pass.
+        exact: keys and values in float32 and no flash attention, as a float32 target has them; else in float16.
+        depth: tokens drafted a round; 0 for plain decoding.
+        drafter: path of the draft model's GGUF file; without one drafts are looked up in the text.
+        ngram: tokens that are looked up.
+    """
+
+    model: str
+    context: int
+    threads: int
+    exact: bool
+    depth: int = 0
+    drafter: str = ""
+    ngram: int = 2
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+def params_of(setting: Setting, xllamacpp: Any) -> Any:
+    """`CommonParams` of llama.cpp. Draft lengths are held fixed: no confidence ends a draft early."""
+    params = xllamacpp.CommonParams()
+    params.model.path = setting.model
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = setting.context, 1, 0
+    params.ctx_shift, params.cache_ram_mib = False, 0  # nothing is kept from one run to the next
+    params.verbosity, params.ui, params.endpoint_slots = -1, False, False
+    kinds = xllamacpp.common_speculative_type
+    spec = params.speculative
+    if setting.depth and setting.drafter:
+        spec.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+        spec.draft.mparams.path = setting.drafter
+        spec.draft.n_gpu_layers = 0
+        spec.draft.n_max, spec.draft.n_min, spec.draft.p_min = setting.depth, 0, 0.0
+    elif setting.depth:
+        spec.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        found = spec.ngram_simple
+        found.size_n, found.size_m, found.min_hits = setting.ngram, setting.depth, 1
+    for cpu in (params.cpuparams, params.cpuparams_batch, spec.draft.cpuparams, spec.draft.cpuparams_batch):
+        cpu.n_threads = setting.threads
+    if setting.exact:
+        wide = xllamacpp.ggml_type.GGML_TYPE_F32
+        params.cache_type_k = params.cache_type_v = wide
+        spec.draft.cache_type_k = spec.draft.cache_type_v = wide
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return params
+
+
+def main() -> None:
+    """Serve what the one argument says, and print the address behind a word: llama.cpp may print lines of its own."""
+    import xllamacpp  # pyright: ignore[reportMissingImports]  # an extra that not every checkout has
+
+    server = xllamacpp.Server(params_of(Setting(**json.loads(sys.argv[1])), xllamacpp))
+    print(f"\nADDRESS {server.listening_address}", flush=True)  # noqa: T201  # it is what the parent waits for
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
