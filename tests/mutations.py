@@ -251,14 +251,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "without-replacement-judged-as-independent",
         "core/rejection.py",
-        "if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:",
+        "if tree.sampling in WITHOUT and k + 1 < tree.fanout:",
         "if False:",
         A_ROUND + "[beam of 2-any-Lossless]",
         why="younger siblings are divided by a probability that they no longer had: sampled text is biased",
     ),
     _m(
         "siblings-judged-from-the-youngest",
-        "core/rejection.py",
+        "core/following.py",
         "torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1)",
         "torch.triu(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=1)",
         A_ROUND + "[independent siblings-any-Lossless]",

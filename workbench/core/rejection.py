@@ -14,9 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.following import following, ranks
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling, children_of
+
+WITHOUT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
+"""Kinds of siblings of which none is like an elder one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
     if tree.q is None or (tree.q_of is None and tree.law_of is None):
         return _point_rejection(tree, p, u_stop)
     parents, tokens = tree.parents, tree.tokens
-    rank = _ranks(parents)
+    rank = ranks(parents)
     left = p  # [N+1, V] what is left of the law
     q = _laws_at(tree, p)  # [N+1, V]
     free = torch.ones_like(p) if tree.law_of is not None else None  # [N+1, V] 0 where an elder sibling has the token
@@ -146,7 +150,7 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
             q_left = torch.where(rank == k, q_x.squeeze(1)[parents + 1], q_left)
         ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
         rest = (left - q).clamp_(min=0)
-        if tree.sampling is Sampling.WITHOUT_REPLACEMENT and k + 1 < tree.fanout:
+        if tree.sampling in WITHOUT and k + 1 < tree.fanout:
             q = torch.where(has, _normalised(q.scatter(1, x, 0.0), q), q)
         accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)
         if k + 1 < tree.fanout:
@@ -195,37 +199,10 @@ def _own_chance(tree: DraftTree) -> Float[Tensor, " N"]:
     return torch.where(tree.law_of < 0, torch.ones_like(chance), chance)
 
 
-def _ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """Elder siblings of each node."""
-    return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
-
-
 def _point_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
-    """The same for siblings that were chosen, not drawn, in two passes over the law, however many siblings there are.
-
-    A node's chance is its p by what p gives to all but its elder siblings. That is added up from what no sibling has,
-    and the younger ones: positive numbers, so that little is left of nearly 1 without cancelling.
-    """
-    parents, tokens = tree.parents, tree.tokens
-    n, place = len(tree), parents + 1
-    rank = _ranks(parents).clamp_(max=tree.fanout)
-    child = parents.new_full((n + 1, tree.fanout + 1), n)  # [N+1, F+1] children; n, and the last: none
-    child[place, rank] = torch.arange(n, device=p.device)
-    child[:, -1] = n
-    none = child == n
-    token = torch.where(none, tokens[0], tokens[child.clamp(max=n - 1)])
-    twice = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # a token offered again has nothing left
-    p_x = p.gather(1, token)
-    chance = p_x.masked_fill(none | twice, 0.0)
-    left = p.scatter(1, torch.where(none, token[:, :1], token), 0.0)
-    first = token[:, :1]
-    left.scatter_(1, first, torch.where(none[:, :1], p_x[:, :1], 0.0))
-    others = left.sum(1, keepdim=True)
-    # Where the children have all of p none of them is ever rejected, but `pick` takes no weights of sum 0.
-    left.scatter_(1, first, torch.where(others > 0, left.gather(1, first), 1.0))
-    among = others + chance.flip(1).cumsum(1).flip(1)  # what is left for each child, and for those that follow it
-    r = torch.where(rank > 0, (chance / among.clamp_min(torch.finfo(p.dtype).tiny))[place, rank], 0.0)
-    accept = torch.where(rank > 0, r, chance[place, rank])
+    """The same for siblings that were chosen, not drawn: see `following`."""
+    accept, _, left = following(tree, p)
+    r = torch.where(ranks(tree.parents) > 0, accept, 0.0)
     return Ruling(accept, pick(left, u_stop), reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 

@@ -8,10 +8,16 @@ from workbench.core.tree import Sampling
 
 _OTHERWISE = {
     Sampling.DETERMINISTIC: "chosen, not drawn, and a rule that divides by q takes a chance for granted that none had",
+    Sampling.CHAIN: "drawn one behind the other, one for each place, and a rule that takes them for anything else "
+    "divides by another chance than they had",
     Sampling.SAMPLED: "drawn independently of each other, so that a token may come twice, and a rule that takes what "
     "elder siblings hold out of q divides by too large a chance",
     Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, so that none is like an elder one, and a rule that takes "
-    "them for independent draws divides by too small a chance",
+    "them for independent draws, or their number for settled beforehand, counts with another chance than they had",
+    Sampling.FIXED_NUMBER: "drawn without replacement, so that none is like an elder one, and a rule that takes them "
+    "for independent draws divides by too small a chance",
+    Sampling.HEAD_AND_ONE: "the likeliest tokens with one draw behind them, and a rule that takes all of them for "
+    "draws divides by a chance that the chosen ones never took",
     Sampling.MIXED: "partly chosen and partly drawn, each by a law of its own, and a rule that knows one law for all "
     "divides by another one's chance",
 }

@@ -21,10 +21,17 @@ class Sampling(str, Enum):
 
     DETERMINISTIC = "deterministic"
     """A function of what is committed: top-k, n-grams. The law is a point mass, `logq` is 0."""
+    CHAIN = "chain"
+    """Drawn from `q`, one token behind the other: a node has one child at most."""
     SAMPLED = "sampled"
-    """Drawn from `q`, siblings independent of each other (a chain is the case of one child)."""
+    """Drawn from `q`, siblings independent of each other, as many as was decided before the first was drawn."""
     WITHOUT_REPLACEMENT = "without-replacement"
-    """Drawn from `q`, siblings in the order drawn, each from what its elder siblings left over."""
+    """Drawn from `q`, siblings in the order drawn, each from what its elder siblings left over. Whether there is a next
+    one may depend on them, as in a stochastic beam."""
+    FIXED_NUMBER = "fixed-number"
+    """The same, as many as was decided before the first was drawn: so the law of all of them together is known."""
+    HEAD_AND_ONE = "head-and-one"
+    """The likeliest tokens of `q`, chosen, and behind them one that is drawn from what they leave of it."""
     MIXED = "mixed"
     """Some chosen, some drawn, by one law or several: `law_of` and `without` say it node by node."""
 

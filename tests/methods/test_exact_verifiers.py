@@ -1,0 +1,355 @@
+"""Exact verifiers beside `Lossless`: the golden numbers of several drafts for one place, and the law of whole rounds.
+
+Everything is enumerated: all draws of siblings, and all ways through the tree. p = (.5, .3, .15, .05) and
+q = (.1, .4, .3, .2) are the laws of the verification cards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_drawn_from, texts_of, world, written
+from torch import Tensor
+
+from workbench.core.errors import WorkbenchError
+from workbench.core.following import Fans, following
+from workbench.core.sampling import SamplingParams
+from workbench.core.soundness import why_unsound
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.parts import Verification, Verifier
+from workbench.methods.verifiers.block import Block
+from workbench.methods.verifiers.deterministic import Deterministic
+from workbench.methods.verifiers.exact import ByEmission
+from workbench.methods.verifiers.greedy_draft import GreedyDraft
+from workbench.methods.verifiers.independent import Independent
+from workbench.methods.verifiers.k_seq import KSeq, discount
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.offered import EXACT, offered, refused
+from workbench.methods.verifiers.optimal_two import OptimalTwo, weights
+from workbench.trace import theory
+
+pytestmark = pytest.mark.unchecked
+P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+SAMPLED, FIXED, HEAD = Sampling.SAMPLED, Sampling.FIXED_NUMBER, Sampling.HEAD_AND_ONE
+
+
+# -- one place --------------------------------------------------------------------------------------------------------
+
+
+def drawn(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All ways n siblings can come out, with their probabilities."""
+    law = q.tolist()
+    head = sorted(range(len(law)), key=lambda t: -law[t])[: n - 1] if how is HEAD else []
+    for tokens in itertools.product(range(len(law)), repeat=n):
+        chance = 1.0
+        for i, token in enumerate(tokens):
+            elder = tokens[:i] if how is not SAMPLED else ()
+            others = math.fsum(x for t, x in enumerate(law) if t not in elder)
+            if i < len(head):
+                chance *= float(token == head[i])
+            else:
+                chance *= law[token] / others if token not in elder and others > 0 else 0.0
+        if chance > 0:
+            yield tokens, chance
+
+
+def place(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
+    """Siblings below the root."""
+    n = len(tokens)
+    tree = DraftTree.of(tokens, [-1] * n)
+    tree = replace(tree, sampling=how, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
+    if how is HEAD:
+        law_of = torch.tensor([-1] * (n - 1) + [0])
+        tree = replace(tree, law_of=law_of, without=law_of >= 0)
+    return tree
+
+
+def emitted(
+    verifier: Verifier, p: Tensor, q: Tensor, n: int, how: Sampling, patch: pytest.MonkeyPatch
+) -> tuple[Tensor, float]:
+    """(law of the first token, chance that it is one of the n siblings)."""
+    out, kept = torch.zeros_like(p), 0.0
+    laws = p.expand(n + 1, -1)
+    with laws_drawn_from(patch) as last:
+        for tokens, chance in drawn(q, n, how):
+            u = torch.full((n + 1,), 0.5, dtype=torch.float64)
+            ruling = verifier.rule(Verification(place(tokens, q, how), laws.log(), laws, WARM, u))
+            for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
+                assert 0 <= accept <= 1 + 1e-12
+                out[token] += chance * accept
+                kept += chance * accept
+                chance *= 1 - accept
+            out += chance * last[0][0]
+    return out, kept
+
+
+@pytest.mark.parametrize(
+    ("verifier", "how", "n", "acceptance", "near"),
+    [
+        (Independent(), SAMPLED, 2, 0.64, 1e-9),
+        (Independent(), SAMPLED, 3, 0.676, 1e-9),
+        (KSeq(), SAMPLED, 2, 0.658443, 1e-6),
+        (KSeq(), SAMPLED, 3, 0.710003, 1e-6),
+        (GreedyDraft(), HEAD, 2, 2 / 3, 1e-9),
+        (GreedyDraft(), HEAD, 3, 0.833333, 1e-6),
+        (OptimalTwo(steps=200), SAMPLED, 2, 0.69, 1e-6),
+        (OptimalTwo(steps=200), FIXED, 2, 0.734524, 1e-6),
+        (Lossless(), FIXED, 2, 0.656845, 1e-6),
+        (Lossless(), FIXED, 3, 0.748988, 1e-6),
+        (Deterministic(), SAMPLED, 1, 0.225, 1e-9),
+        (Block(), Sampling.CHAIN, 1, 0.6, 1e-9),
+    ],
+    ids=lambda v: v.name if isinstance(v, Verifier) else None,
+)
+def test_golden_acceptance(
+    verifier: Verifier, how: Sampling, n: int, acceptance: float, near: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    law, kept = emitted(verifier, P, Q, n, how, monkeypatch)
+    assert kept == pytest.approx(acceptance, abs=near)
+    assert distance(law, P) < EXACTLY
+
+
+def test_k_seqs_divisor_is_the_cards() -> None:
+    found = discount(P.expand(3, -1), Q.expand(3, -1), torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64))
+    assert found[:, 0].tolist() == pytest.approx([1, 1.584429, 2.100031], abs=1e-6)
+
+
+def pair(seed: int, size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.rand(2, size, dtype=torch.float64, generator=generator) ** 3 + 1e-3
+    if seed % 2:
+        p[seed % size], q[(seed // 2) % size] = 0, 0
+    return p / p.sum(), q / q.sum()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rules_stand_in_the_order_of_the_theory_and_under_the_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SpecInfer ≤ K-SEQ ≤ the best of two = the optimum, for independent drafts; and each keeps the law."""
+    p, q = pair(seed, 5)
+    found = {}
+    for name, verifier, how in (
+        ("independent", Independent(), SAMPLED),
+        ("k-seq", KSeq(), SAMPLED),
+        ("best", OptimalTwo(), SAMPLED),
+        ("best without", OptimalTwo(), FIXED),
+        ("greedy", GreedyDraft(), HEAD),
+    ):
+        law, found[name] = emitted(verifier, p, q, 2, how, monkeypatch)
+        assert distance(law, p) < EXACTLY, name
+    bound, without = (theory.optimal_acceptance(p.numpy(), q.numpy(), 2, again) for again in (True, False))
+    assert found["independent"] <= found["k-seq"] + 1e-9 <= found["best"] + 1e-3
+    assert found["best"] == pytest.approx(bound, abs=1e-3)
+    assert found["best"] <= bound + 1e-9
+    assert found["best without"] == pytest.approx(without, abs=1e-3)
+    assert found["best without"] <= without + 1e-9
+    assert found["k-seq"] == pytest.approx(theory.kseq_acceptance(p.numpy(), q.numpy(), 2)[0], abs=1e-6)
+    assert found["greedy"] == pytest.approx(theory.greedy_scheme_acceptance(p.numpy(), q.numpy(), 2), abs=1e-9)
+
+
+@pytest.mark.parametrize("how", [SAMPLED, FIXED])
+@pytest.mark.parametrize("options", [{"free": 2, "steps": 5}, {"free": 1, "steps": 3}, {"steps": 0}], ids=str)
+def test_the_best_of_two_is_exact_for_every_choice_of_weights(
+    how: Sampling, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are free, however far they are improved, and whatever follows the pair."""
+    for n in (1, 2, 3):
+        law, _ = emitted(OptimalTwo(**options), *pair(3, 5), n, how, monkeypatch)
+        assert distance(law, pair(3, 5)[0]) < EXACTLY, n
+
+
+def test_weights_for_the_likeliest_tokens_come_near_the_bound_in_a_large_vocabulary() -> None:
+    """By the closed form of the law of the choice, which is checked against its definition."""
+    rng = np.random.default_rng(0)
+    p, q = (torch.tensor(rng.dirichlet(np.full(200, 0.1)))[None] for _ in range(2))
+    for without in (False, True):
+        log_w, r = weights(p, q, without, 64, 60)
+        w = torch.sigmoid(log_w[0][:, None] - log_w[0][None])
+        both = q[0][:, None] * q[0][None] * (1 / (1 - q[0][:, None]) if without else 1.0)
+        both = both.clone()
+        if without:
+            both.fill_diagonal_(0)
+        law = (both * w).sum(1) + (both * (1 - w)).sum(0)  # the first of the pair chosen, or the second
+        torch.testing.assert_close(r[0], law)
+        bound = theory.optimal_acceptance(p[0].numpy(), q[0].numpy(), 2, not without)
+        assert bound - 1e-2 < float(torch.minimum(p[0], r[0]).sum()) <= bound + 1e-9
+
+
+# -- whole rounds -----------------------------------------------------------------------------------------------------
+
+MADE_FOR: dict[str, tuple[Verifier, ...]] = {
+    "chain of 2": (Block(), Deterministic()),
+    "chain of 3": (Block(),),
+    "independent siblings": (Independent(), KSeq(), OptimalTwo(steps=5)),
+    "a fixed number": (OptimalTwo(steps=5), GreedyDraft()),
+    "head and one sample": (GreedyDraft(), Deterministic()),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "verifier"),
+    [
+        (way, kind, v)
+        for way, made in MADE_FOR.items()
+        for v in made
+        for kind in (KINDS if isinstance(v, Block) else ("zeros",) if way == "independent siblings" else KINDS[1:4])
+    ],
+    ids=lambda v: v.name if isinstance(v, Verifier) else None,
+)
+def test_a_round_writes_by_the_targets_law(
+    way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts, size, depth = WAYS[way]
+    w = world(kind, size, depth)
+    tree, _ = next(drafts(w))
+    assert not why_unsound("", {tree.sampling}, "", verifier.exact_for)
+    assert float((written(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
+
+
+@pytest.mark.parametrize(
+    ("way", "verifier"),
+    [
+        ("beam of 2", Independent()),
+        ("beam of 2", KSeq()),
+        ("beam of 2", OptimalTwo(steps=3)),
+        ("independent siblings", GreedyDraft()),
+        ("beam of 2", GreedyDraft()),
+        ("head and one sample", Independent()),
+        ("head and one sample", OptimalTwo(steps=3)),
+    ],
+    ids=lambda v: v.name if isinstance(v, Verifier) else None,
+)
+def test_where_a_rule_is_not_declared_exact_it_is_not(
+    way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beam decides by the first draft whether there is a second: then the pair has another law than two draws."""
+    drafts, size, depth = WAYS[way]
+    w = world("other", size, depth)
+    tree, _ = next(drafts(w))
+    assert why_unsound("", {tree.sampling}, "", verifier.exact_for)
+
+    def without_own_laws() -> Iterator[tuple[DraftTree, float]]:
+        for tree, chance in drafts(w):  # what the rule takes the draft for
+            if tree.q_of is None and isinstance(verifier, Independent):
+                inner = [i for i in range(len(tree) + 1) if i - 1 in tree.parents.tolist()]
+                q_of = torch.full((len(tree) + 1,), -1)
+                q_of[inner] = torch.arange(len(inner))
+                laws = torch.stack([w.q[texts_of(tree)[i]] for i in inner])
+                tree = replace(tree, q=laws, q_of=q_of, law_of=None, without=None)
+            yield tree, chance
+
+    assert distance(written(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3
+
+
+def test_a_rule_for_independent_draws_is_not_exact_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The younger sibling's chance is larger than the rule takes it for."""
+    p, q = pair(2, 5)
+    for verifier in (Independent(), KSeq()):
+        assert distance(emitted(verifier, p, q, 2, FIXED, monkeypatch)[0], p) > 1e-3
+
+
+def kept_drafts(verifier: Verifier, kind: str) -> float:
+    """Expected accepted drafts of a chain."""
+    drafts, size, depth = WAYS["chain of 3"]
+    w, total = world(kind, size, depth), 0.0
+    for tree, chance in drafts(w):
+        p = torch.stack([w.p[text] for text in texts_of(tree)])
+        u = torch.full((len(p),), 0.5, dtype=torch.float64)
+        accept = verifier.rule(Verification(tree, p.log(), p, WARM, u)).accept
+        total += chance * float(accept.cumprod(0).sum())
+    return total
+
+
+def test_a_block_keeps_more_than_its_tokens_one_by_one() -> None:
+    """Sun et al. 2025, §5: never fewer; and on a law that is not flat, more."""
+    for kind in ("any", "other", "zeros"):
+        assert kept_drafts(Block(), kind) > kept_drafts(Lossless(), kind) + 1e-4
+    assert kept_drafts(Block(), "equal") == pytest.approx(3)
+
+
+def test_a_block_of_two_by_hand() -> None:
+    """Sun et al. 2025, Figure 2's setting: q is fair, p (2/3, 1/3) at every place; 1.11 tokens one by one, 1.22."""
+    p, q = torch.tensor([[1 / 3, 2 / 3]] * 3, dtype=torch.float64), torch.tensor([[2 / 3, 1 / 3]] * 2).double()
+    found = {}
+    for verifier in (Block(), Lossless()):
+        total = 0.0
+        for tokens in itertools.product(range(2), repeat=2):
+            tree = DraftTree(
+                torch.tensor(tokens), torch.tensor([-1, 0]), torch.zeros(2), Sampling.CHAIN, 2, q=q,
+                q_of=torch.tensor([0, 1, -1]),
+            )  # fmt: skip
+            u = torch.full((3,), 0.5, dtype=torch.float64)
+            accept = verifier.rule(Verification(tree, p.log(), p, WARM, u)).accept
+            total += math.prod(float(q[0, t]) for t in tokens) * float(accept.cumprod(0).sum())
+        found[verifier.name] = total
+    assert found == {"block": pytest.approx(11 / 9), "lossless": pytest.approx(10 / 9)}
+
+
+def test_a_block_needs_a_chain() -> None:
+    tree = place((0, 1), Q, SAMPLED)
+    laws = P.expand(3, -1)
+    u = torch.full((3,), 0.5, dtype=torch.float64)
+    with pytest.raises(WorkbenchError, match="judges chains"):
+        Block().rule(Verification(tree, laws.log(), laws, WARM, u))
+
+
+# -- greedy text, drafts without laws, what is offered ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verifier", EXACT, ids=lambda v: v.name)
+def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) -> None:
+    tree, laws = DraftTree.of([2, 0], [-1, -1]), P.expand(3, -1)
+    u = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    for v in (
+        Verification(tree, laws.log(), laws, SamplingParams(), None),
+        Verification(tree, laws.log(), laws, WARM, u),
+        Verification(DraftTree.empty(), laws[:1].log(), laws[:1], WARM, u[:1]),
+    ):
+        ours, theirs = verifier.rule(v), Lossless().rule(v)
+        assert ours.accept.tolist() == theirs.accept.tolist()
+        assert ours.stop.tolist() == theirs.stop.tolist()
+
+
+def test_places_without_children_emit_the_targets_own_law() -> None:
+    """On a device that should not be asked, they are rows like others."""
+    tree = place((1, 2), Q, SAMPLED)
+    laws = torch.stack([P, P.flip(0), P.roll(1)])
+    fans = Fans.of(tree, laws)
+    every = Fans(
+        torch.arange(3), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
+        torch.cat([fans.there, ~fans.there, ~fans.there]), laws, Q.expand(3, -1),
+    )  # fmt: skip
+    for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
+        assert isinstance(verifier, ByEmission)
+        law = every.emitted(laws, *verifier.tests(tree, every))
+        torch.testing.assert_close(law[1:], laws[1:])
+        torch.testing.assert_close(law, fans.emitted(laws, *verifier.tests(tree, fans)))
+
+
+def test_following_gives_the_eldest_of_equals_all_of_the_draw() -> None:
+    tree = DraftTree.of([1, 1, 0], [-1, -1, -1])
+    accept, unclaimed, left = following(tree, P.expand(4, -1))
+    assert accept.tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
+    assert unclaimed.tolist() == pytest.approx([1.0, 0.7, 0.7])
+    assert left[0].tolist() == pytest.approx([0, 0, 0.15, 0.05])
+
+
+def test_what_is_offered_follows_from_the_declarations() -> None:
+    assert [v.name for v in offered(Sampling.CHAIN)] == ["block", "deterministic"]
+    assert [v.name for v in offered(SAMPLED)] == ["independent", "k-seq", "optimal-two", "deterministic"]
+    assert [v.name for v in offered(FIXED)] == ["optimal-two", "deterministic"]
+    assert [v.name for v in offered(HEAD)] == ["greedy-draft", "deterministic"]
+    assert [v.name for v in offered(Sampling.WITHOUT_REPLACEMENT)] == ["deterministic"]
+    assert not offered(Sampling.DETERMINISTIC)
+    assert all(v.made_for <= v.exact_for for v in EXACT)
+
+    reasons = refused("RSD", FIXED)
+    assert set(reasons) == {"block", "independent", "k-seq"}
+    assert reasons["k-seq"].startswith("KSeq is not exact for RSD: its siblings may be drawn without replacement")
+    assert refused("DraftModel", Sampling.CHAIN) == {}

@@ -1,0 +1,83 @@
+"""Block verification: the drafts of a chain are accepted together, so that a likely end carries an unlikely middle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import WorkbenchError
+from workbench.core.rejection import Reason, Ruling
+from workbench.core.rules import Rule
+from workbench.core.sampling import pick
+from workbench.core.tree import DraftTree, Sampling
+from workbench.methods.verifiers.exact import Exact
+
+BLOCK = Rule(
+    "block",
+    "The block so far",
+    "k / k′",
+    {"k": "kept", "k′": "kept_before"},
+    "k is the chance that the block is kept up to this draft or beyond it, k′ the same of the draft before it: with "
+    "all drafts known, the length is decided at once, by the joint ratio of p and q.",
+    source="Sun et al. 2025, Block verification, arXiv:2403.10444, Algorithm 2",
+)
+
+
+@dataclass(frozen=True)
+class Block(Exact):
+    """Keep the longest prefix that passes a test of its own, by the ratio of its joint probabilities.
+
+        w₀ = 1;  wᵢ = min(1, wᵢ₋₁ · pᵢ(xᵢ) / qᵢ(xᵢ))
+        hᵢ = Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ / (Σ (wᵢ·pᵢ₊₁ − qᵢ₊₁)₊ + 1 − wᵢ);  h of the last draft is its w
+        τ = the largest i whose uniform is at most hᵢ, else 0;  then y ~ (w_τ·p − q)₊, or p behind the last draft
+
+    On average it never keeps fewer drafts than the test of one token after the other. Here the walk goes from the root
+    on: a draft is kept with the probability that τ reaches it, given that it reached the one before; the law of τ is
+    the same.
+
+    Source: Sun et al. 2025, Block verification accelerates speculative decoding, arXiv:2403.10444, Algorithm 2.
+    """
+
+    name: ClassVar[str] = "block"
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC, Sampling.CHAIN})
+    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
+
+    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+        """All prefixes at once; sums in float64.
+
+        Raises:
+            WorkbenchError: the draft is not a chain.
+        """
+        if tree.fanout > 1:
+            raise WorkbenchError(
+                "Block verification judges chains, and this draft has siblings.",
+                "Choose another verifier, or a drafter that writes one token for each place.",
+            )
+        assert tree.q is not None
+        assert tree.q_of is not None
+        p_x, q_x = (
+            p[:-1].gather(1, tree.tokens.unsqueeze(1)),
+            tree.q[tree.q_of[:-1]].gather(1, tree.tokens.unsqueeze(1)),
+        )
+        gain = (
+            (p_x.double().log() - q_x.double().clamp_min(torch.finfo(torch.float64).tiny).log()).squeeze(1).cumsum(0)
+        )  # [N]
+        # w may not exceed 1: its logarithm is a sum that is held at 0 from above, all steps of it in one pass.
+        log_w = gain - gain.cummax(0).values.clamp_min(0)
+        w = torch.cat([log_w.new_zeros(1), log_w]).exp()  # [N+1]
+        q = tree.q[tree.q_of[:-1]].to(p.dtype)
+        rest = torch.cat([(p[:-1] * w[:-1, None].to(p.dtype) - q).clamp_min_(0), p[-1:]])  # [N+1, V]
+        more = rest[1:-1].sum(1).double()  # [N-1]
+        h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(torch.finfo(torch.float64).tiny), w[-1:]])  # [N]
+        kept = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i
+        before = torch.cat([torch.ones_like(kept[:1]), kept[:-1]])
+        accept = (kept / before.clamp_min(torch.finfo(torch.float64).tiny)).clamp(max=1)
+        # A place without rest is never the end, but `pick` takes no weights of sum 0.
+        rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p)
+        inputs = {"kept": kept, "kept_before": before, "q": tree.logq.exp()}
+        reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
+        return Ruling(accept.to(p.dtype), pick(rest, u_stop), reason=reason)

@@ -1,0 +1,34 @@
+"""The target draws, and its draw is followed: exact for any drafts, and all there is for those that were chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.tree import DraftTree, Sampling
+from workbench.methods.verifiers.exact import Exact
+
+
+@dataclass(frozen=True)
+class Deterministic(Exact):
+    """Draw y ~ p and go on below the sibling that has it: a place is passed with probability Σ p over its drafts.
+
+    The drafter's law is not looked at, so that no way of drafting can bias it. Drafts that were drawn lose by it: of
+    one draw Σ p·q is accepted instead of Σ min(p, q).
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4 (siblings accepted with what is left of p); Miao et al. 2024,
+    SpecInfer, arXiv:2305.09781, §4.3, calls it naive sampling.
+    """
+
+    name: ClassVar[str] = "deterministic"
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
+    made_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling) - {Sampling.DETERMINISTIC}
+
+    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+        """As if every draft had been chosen."""
+        chosen = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, law_of=None, without=None)
+        return recursive_rejection(chosen, p, u_stop)

@@ -1,0 +1,52 @@
+"""Hu et al.'s greedy scheme: all likely drafts for certain, one draw for the rest, and a single test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.following import Fans
+from workbench.core.rejection import residual
+from workbench.core.rules import Rule
+from workbench.core.tree import DraftTree, Sampling
+from workbench.methods.verifiers.exact import ByEmission, rule_of
+
+PAPER = "Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft sampling"
+
+
+@dataclass(frozen=True)
+class GreedyDraft(ByEmission):
+    """Of n drafts the last one is drawn from q without the others (q̃), and it alone is tested, with min(1, p / q̃).
+
+    If it fails, y ~ (p − q̃)₊, normalised. q̃ has nothing at the n − 1 chosen tokens, so that all of p there is left,
+    and y is often one of them: then that branch goes on. Acceptance is Σ p over the chosen ones + Σ min(p, q̃) over the
+    rest, and no rule for drafts made so can have more. The rule is exact as well where the others were drawn, too: it
+    takes them as given.
+
+    Source: Hu et al. 2025, arXiv:2502.18779.
+    """
+
+    name: ClassVar[str] = "greedy-draft"
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset(
+        {Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.FIXED_NUMBER, Sampling.HEAD_AND_ONE}
+    )
+    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.HEAD_AND_ONE})
+    says: ClassVar[Rule] = rule_of(
+        "greedy-draft", "Greedy draft", "The one draft that was drawn would be tested with min(1, p / q̃).", PAPER
+    )
+
+    def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+        """The last child of each place is the one that was drawn."""
+        tiny = torch.finfo(fans.p.dtype).tiny
+        n = fans.there.sum(1, keepdim=True)  # [R, 1]
+        last = torch.arange(fans.token.shape[1], device=n.device) == n - 1  # [R, F]
+        heads = (fans.there & ~last).to(fans.q.dtype)
+        others = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
+        total = others.sum(1, keepdim=True)
+        q = others / total.clamp_min(tiny)  # q̃; 0 where the chosen ones have all of q, and the last is chosen, too
+        passes = (fans.p / q.clamp_min(tiny)).clamp(max=1).gather(1, fans.token)
+        return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)

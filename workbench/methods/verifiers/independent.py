@@ -1,0 +1,32 @@
+"""SpecInfer's rule: siblings drawn independently, each tested against what its elder ones left of the target's law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.tree import DraftTree, Sampling
+from workbench.methods.verifiers.exact import Exact
+
+
+@dataclass(frozen=True)
+class Independent(Exact):
+    """r ← p; accept x with min(1, r(x) / q(x)), else r ← (r − q)₊, normalised, for the next sibling; y ~ r at the end.
+
+    Every sibling is taken for a draw from q itself. A copy of a rejected token has nothing left in r: a wasted slot,
+    which drawing without replacement spares.
+
+    Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2.
+    """
+
+    name: ClassVar[str] = "independent"
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.SAMPLED})
+    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
+
+    def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
+        """Recursive rejection under that assumption."""
+        return recursive_rejection(replace(tree, sampling=Sampling.SAMPLED), p, u_stop)
