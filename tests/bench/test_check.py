@@ -25,7 +25,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Models, Promise, Row
 from workbench.engine.models import load_tokenizer
-from workbench.engine.parts import Drafter, Plan, Verification, Verifier
+from workbench.engine.parts import Drafter, Verification, Verifier
+from workbench.engine.plan import Plan
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 

@@ -18,7 +18,8 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Method, Models, Request, Row, Runner
 from workbench.engine.parts import Policy
-from workbench.engine.request import BOTH, DRAFTER, ENDED, SAMPLING_NAMES, Swap
+from workbench.engine.request import ENDED
+from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, Swap
 from workbench.engine.vision.reading import read, swapped
 from workbench.methods import registry
 from workbench.methods.drafters.nothing import Nothing

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from workbench.engine import Runner, lean
 from workbench.engine.lean import FEW, LeanDecoder, attend
-from workbench.engine.leancheck import difference
+from workbench.engine.leancheck import difference, lean_of
 from workbench.engine.packed import Matrix, PackedLinear, pack
 from workbench.engine.runner import Segment
 
@@ -54,12 +54,12 @@ def test_a_model_whose_arithmetic_differs_keeps_its_own_forward(
 ) -> None:
     monkeypatch.setattr(lean, "KINDS", ("GraniteModel",))  # Llama's parts, multipliers between
     model = worlds.family("granite")
-    assert LeanDecoder.of(model, 64) is not None
+    assert lean_of(model, 64) is not None
     model.model.embedding_multiplier = 3.0
     with caplog.at_level(logging.WARNING):
-        assert LeanDecoder.of(model, 64) is None
+        assert lean_of(model, 64) is None
     assert "keeps its own forward" in caplog.text
-    assert LeanDecoder.of(worlds.family("llama"), 64) is None  # not among KINDS now
+    assert lean_of(worlds.family("llama"), 64) is None  # not among KINDS now
 
 
 def with_a_sink(kind: str) -> PreTrainedModel:

@@ -13,7 +13,8 @@ import worlds
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Method, Models, Request
 from workbench.engine.clock import Clock, Mark, Span
-from workbench.engine.parts import Drafter, Plan
+from workbench.engine.parts import Drafter
+from workbench.engine.plan import Plan
 from workbench.engine.request import ENDED, Row
 from workbench.engine.timing import share
 from workbench.methods import registry

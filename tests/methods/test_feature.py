@@ -16,7 +16,7 @@ from vision_worlds import noise_picture, tiny_processor, tiny_vision_model
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
-from workbench.engine.request import Swap
+from workbench.engine.settings import Swap
 from workbench.engine.vision.attribution import explain, twin_of
 from workbench.engine.vision.attribution import states as states_of
 from workbench.engine.vision.layout import layout

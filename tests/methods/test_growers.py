@@ -19,7 +19,8 @@ from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Models, Request
 from workbench.engine.calibration import Costs
 from workbench.engine.growing import Grower, Growth, Laws, Step, WholeLaws
-from workbench.engine.parts import Plan, Policy
+from workbench.engine.parts import Policy
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods import registry
 from workbench.methods.growers.best_first import BestFirst

@@ -23,9 +23,10 @@ from workbench.engine import Method, Promise, Row, Source
 from workbench.engine.decoder import Decoder, House, OwnRounds
 from workbench.engine.ends import cut
 from workbench.engine.recording import keep_round, record_placed
-from workbench.engine.request import FINISHED, Settings
+from workbench.engine.request import FINISHED
 from workbench.engine.round import spans_of
 from workbench.engine.runner import Segment
+from workbench.engine.settings import Settings
 from workbench.engine.timing import Drafting, Timing, Work, share
 from workbench.methods.drafters.nothing import Nothing
 from workbench.methods.policies.no_draft import NoDraft

@@ -10,7 +10,8 @@ import worlds
 
 from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.decoder import Decoder, House, OwnRounds
-from workbench.engine.request import ENDED, ERROR, FINISHED, Settings
+from workbench.engine.request import ENDED, ERROR, FINISHED
+from workbench.engine.settings import Settings
 from workbench.methods import registry
 
 PROMPT = worlds.repeating_prompt(11, period=5)

@@ -13,9 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from workbench.bench.comparison import Comparison, Measured, Plan
+from workbench.bench.comparison import Comparison
 from workbench.bench.hosted import WARM_UP_TOKENS, Host, Hosted, StopError
 from workbench.bench.lanes import BASELINE, Lane
+from workbench.bench.measured import Measured, Plan
 from workbench.bench.paired import replayed
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step

@@ -9,7 +9,7 @@ from workbench.bench.statistics import Totals, mean, rates, speedup_of, typical
 from workbench.trace.whatif import laws
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison import Measured
+    from workbench.bench.measured import Measured
 
 METRICS = {
     "speedup": "speed-up against plain decoding",

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.compare import REPEATS
-from workbench.bench.comparison import Plan
 from workbench.bench.lanes import Lane
+from workbench.bench.measured import Plan
 from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
 from workbench.core.errors import CapacityError, ParameterError, PromptError, UnknownNameError
 from workbench.core.params import ParamSpec

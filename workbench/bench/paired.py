@@ -19,7 +19,7 @@ from workbench.trace.metrics import acceptance_by_depth
 from workbench.trace.speedup import Estimate, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison import Comparison, Measured
+    from workbench.bench.measured import Measured, SideBySide
 
 SCHEMA = 2
 """Of comparisons as plain data. 1 had medians with quartiles; the page computes its speed-ups anew from its runs."""
@@ -27,7 +27,7 @@ GRID = [i / 20 for i in range(21)]
 """Acceptance rates at which the break-even line is given."""
 
 
-def figures_of(made: Comparison) -> dict[str, Any]:
+def figures_of(made: SideBySide) -> dict[str, Any]:
     """All of a comparison: what `so_far` says, with texts, race, break-even and exactness of every lane."""
     found = so_far(made)
     plain = made.reference
@@ -43,7 +43,7 @@ def figures_of(made: Comparison) -> dict[str, Any]:
     return found
 
 
-def so_far(made: Comparison) -> dict[str, Any]:
+def so_far(made: SideBySide) -> dict[str, Any]:
     """Settings, machine and the figures of each lane, from what was measured so far."""
     plan, plain = made.plan, made.reference
     shown = next((trace.header for lane in made.lanes for trace in lane.traces.values()), None)
@@ -126,7 +126,7 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 
-def replayed(made: Comparison, prompt: int) -> int:
+def replayed(made: SideBySide, prompt: int) -> int:
     """The repeat that a race on a prompt replays, in all lanes: the one with speed-ups nearest to the prompt's own.
 
     Nearest: least sum of distances on a logarithmic scale, among the repeats that the most lanes came through.

@@ -20,7 +20,7 @@ from workbench.bench.sample import Sample
 from workbench.trace.speedup import Estimate, by_prompt, estimate, pairs, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison import Measured
+    from workbench.bench.measured import Measured
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")

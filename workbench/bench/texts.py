@@ -11,7 +11,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Emitted, Top, Trace
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison import Measured
+    from workbench.bench.measured import Measured
 
 PREFIX_CHARS = 60
 

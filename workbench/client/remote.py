@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +15,10 @@ import httpx
 
 from workbench.client import wire
 from workbench.client.answers import checked, unreachable
-from workbench.client.keys import key_for
+from workbench.client.connection import Connection
 from workbench.client.remoterun import RemoteRun
 from workbench.client.requests import Comparing, Generation
-from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
+from workbench.core.errors import MethodUnavailableError
 from workbench.service.limits import Limits
 from workbench.service.users import LOCAL
 
@@ -31,11 +28,9 @@ if TYPE_CHECKING:
     from workbench.engine.extras import Extras
 
 BY_V1 = "Ask the app's /v1/completions for them."
-SILENCE_S = 30.0
-"""A stream that is silent for so long is lost; a living server says something twice a second."""
 
 
-class Remote:
+class Remote(Connection):
     """The backend of a running app.
 
     Args:
@@ -47,31 +42,8 @@ class Remote:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # gradio_client reports to its makers otherwise
-        from gradio_client import Client
-
-        self.url = url
-        is_hub = "://" not in url or httpx.URL(url).host.endswith(".hf.space")
-        user = {"x-workbench-user": uuid.uuid4().hex}  # several streams, one user
-        try:
-            key = key_for(url, key)
-            if key is not None and not (key.isascii() and key.isprintable()):
-                raise ParameterError("The key has characters that cannot be sent.", "Check that it is copied whole.")
-            user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
-            # The token of the environment is for Spaces: no other server gets to see it.
-            token = None if is_hub else False
-            self._client = Client(url, token=token, verbose=False, download_files=False, headers=user)  # pyright: ignore
-        except Exception as problem:
-            raise unreachable(url, problem, has_key=key is not None) from problem
-        if "/stream" not in self._endpoints():
-            self._client.close()
-            raise WorkbenchError(f"{url} is no workbench.", "Give the address that `python app.py` prints.")
+        super().__init__(url, key)
         self._runs: list[RemoteRun] = []
-        self._sessions: list[str] = []
-
-    def _endpoints(self) -> set[Any]:
-        """Names of what can be asked there."""
-        return {endpoint.api_name for endpoint in self._client.endpoints.values()}
 
     # -- what there is: see `workbench.client.protocol.Client` ---------------------------------------------------------
 
@@ -212,81 +184,13 @@ class Remote:
             return None
         return self._call("conditions", Lane.of(lane).to_wire(), target)["conditions"]
 
-    def explained(self, run_id: str) -> dict[str, Any]:
-        """On which parts of its pictures the text of a run leans. It is broken off there when this process goes away.
-
-        Raises:
-            WorkbenchError: what the server says is wrong, or that it cannot be reached.
-        """
-        answer: dict[str, Any] = {}
-        try:
-            for message in self._events("explain", [run_id]):
-                answer = checked(message)
-        except httpx.HTTPError as problem:
-            raise unreachable(self.url, problem) from problem
-        if "attribution" not in answer:
-            raise WorkbenchError("That app explains runs otherwise.", "Bring it and this one to one version.")
-        return answer["attribution"]
-
     def close(self) -> None:
         """End the runs that were started here, and the threads."""
         for run in self._runs:
             run._leave()
-        client = self._client
-        client.close()
-        for pool in (client.executor, client.helper_executor, client.stream_executor):  # which it leaves open
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    # -- the wire ------------------------------------------------------------------------------------------------
-
-    def _call(self, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """Ask an endpoint.
-
-        Raises:
-            WorkbenchError: what the server says is wrong, or that it cannot be reached.
-        """
-        try:
-            answer = self._client.predict(*arguments, **named, api_name=f"/{name}")
-        except Exception as problem:
-            raise unreachable(self.url, problem) from problem
-        return checked(answer)
+        self.hang_up()
 
     def _follow(self, name: str, arguments: Sequence[Any]) -> RemoteRun:
         run = RemoteRun(self, self._events(name, arguments))
         self._runs = [other for other in self._runs if not other.ended] + [run]
         return run
-
-    def _events(self, name: str, arguments: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """The messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
-
-        Closing the iterator closes the connection.
-        """
-        from gradio_client.utils import apply_diff
-
-        client = self._client
-        index = next(i for i, e in client.endpoints.items() if e.api_name == f"/{name}")
-        session = self._sessions.pop() if self._sessions else uuid.uuid4().hex
-        timeout = httpx.Timeout(SILENCE_S)
-        with httpx.Client(
-            base_url=client.src_prefixed, headers=client.headers, cookies=client.cookies, timeout=timeout
-        ) as http:
-            body = {"data": arguments, "fn_index": index, "session_hash": session}
-            http.post("queue/join", json=body).raise_for_status()
-            with http.stream("GET", "queue/data", params={"session_hash": session}) as response:
-                response.raise_for_status()
-                said: Any = None
-                for line in response.iter_lines():
-                    message = json.loads(line[5:]) if line.startswith("data:") else {}
-                    kind = message.get("msg")
-                    if kind == "process_generating" and message["success"]:
-                        news = message["output"]["data"][0]  # from the second message on: what differs
-                        said = news if said is None else apply_diff(said, news)
-                        yield said if isinstance(said, dict) else json.loads(said or "{}")
-                    elif kind == "process_completed":
-                        if not message["success"]:
-                            raise WorkbenchError(str(message["output"].get("error")))
-                    elif kind == "close_stream":
-                        break
-                    elif kind == "unexpected_error":
-                        raise WorkbenchError(str(message.get("message")))
-        self._sessions.append(session)  # used up to its end, so it can be used again

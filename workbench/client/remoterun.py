@@ -5,33 +5,31 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
 from workbench.client import wire
 from workbench.client.answers import checked, unreachable
+from workbench.client.connection import Connection
 from workbench.client.requests import Changing
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
-
-if TYPE_CHECKING:
-    from workbench.client.remote import Remote
 
 
 class RemoteRun:
     """A run in a backend elsewhere, mirrored here by a thread; a `workbench.client.RunHandle`.
 
     Args:
-        remote: where it runs.
+        line: to where it runs.
         events: its messages; the first one says its id, or why there is no run.
 
     Raises:
         WorkbenchError: the run could not be started, or is not known there.
     """
 
-    def __init__(self, remote: Remote, events: Iterator[dict[str, Any]]) -> None:
-        self._remote = remote
+    def __init__(self, line: Connection, events: Iterator[dict[str, Any]]) -> None:
+        self._line = line
         self._events = events
         self._news = threading.Condition()
         self._trace: Trace | None = None
@@ -40,7 +38,7 @@ class RemoteRun:
         try:
             first = checked(next(events))
         except (httpx.HTTPError, StopIteration) as problem:
-            raise unreachable(remote.url, problem) from problem
+            raise unreachable(line.url, problem) from problem
         self.id: str = first["run"]
         self._take(first)
         threading.Thread(target=self._mirror, name=f"workbench-follow-{self.id[:6]}", daemon=True).start()
@@ -107,26 +105,26 @@ class RemoteRun:
     ) -> None:
         pictures = [wire.data_url(image) for image in images]
         asked = {"method": method, "params": params, "drafter": drafter, "images": pictures, "sees": sees, "pace": pace}
-        self._remote._call("change", *Changing.arguments(run=self.id, **asked))
+        self._line._call("change", *Changing.arguments(run=self.id, **asked))
 
     def explain(self) -> dict[str, Any]:
-        found = self._remote.explained(self.id)
+        found = self._line.explained(self.id)
         if self._trace is not None:
             self._trace.attribution = found
         return found
 
     def pause(self) -> None:
-        self._remote._call("control", self.id, "pause")
+        self._line._call("control", self.id, "pause")
 
     def resume(self) -> None:
-        self._remote._call("control", self.id, "resume")
+        self._line._call("control", self.id, "resume")
 
     def step(self) -> None:
-        self._remote._call("control", self.id, "step")
+        self._line._call("control", self.id, "step")
 
     def cancel(self) -> None:
         if not self.ended:
-            self._remote._call("control", self.id, "cancel")
+            self._line._call("control", self.id, "cancel")
 
     def _rounds(self, n: int) -> list[Round]:
         return self._trace.rounds[n:] if self._trace is not None else []
@@ -141,7 +139,7 @@ class RemoteRun:
                 if self._left:
                     break
         except (WorkbenchError, httpx.HTTPError) as error:
-            problem = unreachable(self._remote.url, error)
+            problem = unreachable(self._line.url, error)
         except BaseException as error:  # this thread's end would leave those who wait for it waiting
             problem = WorkbenchError(f"The server's answer was not understood: {type(error).__name__}.")
         finally:

@@ -9,18 +9,20 @@ from typing import Any
 from workbench.core.errors import ContextError, MethodUnavailableError, PromptError, as_said
 from workbench.core.panics import no_panic
 from workbench.core.sampling import SamplingParams
+from workbench.engine.chosen import Chosen
 from workbench.engine.decoder import Decoder
-from workbench.engine.method import Configured, Promise
+from workbench.engine.method import Promise
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
-from workbench.engine.request import BOTH, Ask, Row, Settings, Swap
+from workbench.engine.request import Row
 from workbench.engine.runner import Runner
+from workbench.engine.settings import BOTH, Ask, Settings, Swap
 from workbench.engine.vision.reading import tokens_of
 
 log = logging.getLogger(__name__)
 
 
-Of = Callable[[Configured], Decoder]
+Of = Callable[[Chosen], Decoder]
 """Which decoder writes for a method."""
 
 
@@ -80,7 +82,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
         row.say(notice)
 
 
-def why_not(row: Row, configured: Configured, models: Models, sampling: SamplingParams) -> str:
+def why_not(row: Row, configured: Chosen, models: Models, sampling: SamplingParams) -> str:
     """Why a method cannot run for a row with these models and this sampling; "" where it can."""
     rounds = configured.rounds
     return models.why_not(configured.needs) or ("" if rounds is None else rounds.refusal(row, sampling))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from workbench.engine.clock import Clock
     from workbench.engine.detokenise import TokenText
     from workbench.engine.models import Models
-    from workbench.engine.request import Row, Settings
+    from workbench.engine.request import Row
+    from workbench.engine.settings import Settings
 
 Guard = Callable[["Row", Callable[[], object]], bool]
 """Run something for one row; an error ends that row and no other. Returns whether the row goes on."""

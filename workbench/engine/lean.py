@@ -14,7 +14,6 @@ The arithmetic is that of the Hugging Face decoders named in `KINDS`, and that i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 
 import torch
@@ -25,11 +24,8 @@ from transformers import PreTrainedModel
 from workbench.engine.cache import TreeCache, Window
 from workbench.engine.fused import Fused
 from workbench.engine.layers import text_config
-from workbench.engine.leancheck import difference
 from workbench.engine.packed import Matrix, is_small_on_cpu
 from workbench.engine.trimmed import TrimmedLinear
-
-log = logging.getLogger(__name__)
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 """Decoders whose arithmetic this is, alone or inside a vision-language model that adds nothing behind its pictures."""
@@ -105,8 +101,17 @@ class LeanLayer:
         return self.down(nn.functional.silu(gate, inplace=True).mul_(up), add=x)
 
 
+def has_twin(model: PreTrainedModel) -> bool:
+    """Whether a model's architecture, dtype and device are such that a lean decoder can be made of it."""
+    config = text_config(model.config)
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
+    plain = type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
+    return plain and model.dtype in DTYPES and is_small_on_cpu(model)
+
+
 class LeanDecoder:
-    """A whole model. Make it with `LeanDecoder.of`."""
+    """A whole model. Make it with `leancheck.lean_of`, which compares it with its model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         trunk, head = model.get_decoder(), model.get_output_embeddings()
@@ -127,30 +132,6 @@ class LeanDecoder:
         self._rope = torch.cat(
             [cos[0], -sin[0, :, :half], sin[0, :, half:]], -1
         )  # the sign of the turned half is kept here
-
-    @classmethod
-    def of(cls, model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
-        """The lean twin of a model, or None where there is none: another architecture, dtype or device.
-
-        Args:
-            model: any model.
-            capacity: longest sequence with its scratch, in tokens.
-        """
-        config = text_config(model.config)
-        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        trunk = model.get_decoder() if hasattr(model, "get_decoder") else None
-        plain = type(trunk).__name__ in KINDS and getattr(config, "hidden_act", "") == "silu" and rope in STATIC_ROPE
-        if not plain or model.dtype not in DTYPES or not is_small_on_cpu(model):
-            return None
-        lean = cls(model, capacity)
-        if found := difference(lean, model):
-            log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, found)
-            return None
-        lean.fused = Fused.of(model, capacity)
-        if lean.fused is not None and (found := difference(lean, model)):
-            log.warning("%s is not compiled: there %s.", type(model).__name__, found)
-            lean.fused = None
-        return lean
 
     def fresh(self) -> LeanDecoder:
         """This, or a new one if somebody changed the weights."""

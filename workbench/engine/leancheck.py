@@ -11,7 +11,8 @@ models, random models of all kinds), and 77 times and more where a layer lacked 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,11 +20,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.engine.cache import TreeCache, Window
+from workbench.engine.fused import Fused
 from workbench.engine.layers import text_config
+from workbench.engine.lean import LeanDecoder, has_twin
 from workbench.engine.packed import unpacked
 
-if TYPE_CHECKING:
-    from workbench.engine.lean import LeanDecoder
+log = logging.getLogger(__name__)
 
 PROBE = 12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -32,6 +34,26 @@ TIMES = 4.0
 """In bfloat16: how many times the error of the model's own layer a lean layer's may be, for each token."""
 HEAD = 4.0
 """In bfloat16: largest difference of logits from the same stream, in units of the type's rounding."""
+
+
+def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
+    """The lean twin of a model, or None where there is none: another architecture, dtype or device, or it differs.
+
+    Args:
+        model: any model.
+        capacity: longest sequence with its scratch, in tokens.
+    """
+    if not has_twin(model):
+        return None
+    lean = LeanDecoder(model, capacity)
+    if found := difference(lean, model):
+        log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, found)
+        return None
+    lean.fused = Fused.of(model, capacity)
+    if lean.fused is not None and (found := difference(lean, model)):
+        log.warning("%s is not compiled: there %s.", type(model).__name__, found)
+        lean.fused = None
+    return lean
 
 
 def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:

@@ -15,11 +15,11 @@ import workbench
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, as_said
 from workbench.core.panics import no_panic
 from workbench.engine.changing import close, put_in_force, why_not
+from workbench.engine.chosen import Chosen
 from workbench.engine.clock import Clock
 from workbench.engine.decoder import Decoder, House
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.extras import prefill_scored
-from workbench.engine.method import Configured
 from workbench.engine.models import Models, encode
 from workbench.engine.recording import params_of
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Row
@@ -187,7 +187,7 @@ class Engine:
                 self._fail(row, as_said(error), error)
             return True
 
-    def _decoder(self, configured: Configured) -> Decoder:
+    def _decoder(self, configured: Chosen) -> Decoder:
         """What writes the text of a row: of one engine, the same for all methods of a kind."""
         kind = type(configured.rounds)
         if configured.rounds is not None and kind not in self._decoders:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtyping import Bool, Float
@@ -13,26 +13,11 @@ from workbench.core.rejection import Ruling, Verdict, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Grower, Growth, Step
+from workbench.engine.plan import Plan
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models
     from workbench.engine.request import Request, Row
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much to draft in this round.
-
-    Attributes:
-        depth: most levels; 0 asks for no draft at all.
-        stops: ask the policy behind each level whether to go on (`Policy.go_on`), which costs a synchronisation.
-        grower: how the tree grows, for drafters that give laws; None: as the drafter does by itself.
-    """
-
-    depth: int
-    _: KW_ONLY
-    stops: bool = False
-    grower: Grower | None = None
 
 
 @dataclass(frozen=True, slots=True)

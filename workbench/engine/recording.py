@@ -10,8 +10,9 @@ from workbench.core.rejection import Reason, Verdict
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, children_of, depths_of
 from workbench.engine.parts import Verifier
-from workbench.engine.request import SAMPLING_NAMES, Row
+from workbench.engine.request import Row
 from workbench.engine.selfcheck import warnings_for
+from workbench.engine.settings import SAMPLING_NAMES
 from workbench.engine.vision.showing import vision_news
 from workbench.trace.events import (
     ACCEPTED,

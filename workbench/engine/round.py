@@ -31,8 +31,9 @@ from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.models import Models
 from workbench.engine.parts import Outcome
 from workbench.engine.recording import Judged, keep_round, record_round
-from workbench.engine.request import FINISHED, Row, Settings
+from workbench.engine.request import FINISHED, Row
 from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.settings import Settings
 from workbench.engine.timing import Drafting, Timing, share
 
 

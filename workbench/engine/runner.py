@@ -27,7 +27,7 @@ from workbench.engine.layers import (
     subset,
     text_config,
 )
-from workbench.engine.lean import LeanDecoder
+from workbench.engine.leancheck import lean_of
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.vision.layout import Pictured, layout, watched, why_no_pictures
 
@@ -123,7 +123,7 @@ class Runner:
         self._views: dict[tuple[int, ...], PreTrainedModel] = {}
         self._hidden: Tensor | None = None
         self._taps: dict[int, Tensor] = {}
-        self._lean = LeanDecoder.of(model, self.context + SCRATCH)
+        self._lean = lean_of(model, self.context + SCRATCH)
         self._multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
         self._first_layer, self._goes_on = layers[0], False
         self.lm_head.register_forward_pre_hook(self._keep_hidden)

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.core.errors import ParameterError
 from workbench.core.params import params_of, split_values
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Method
+from workbench.engine.chosen import Choice
 from workbench.engine.method import Configured
 from workbench.methods import registry
 from workbench.service.limits import Limits
@@ -54,7 +54,7 @@ def check_request(
 
 
 def split_params(
-    method: Method, params: dict[str, Any], sampling: SamplingParams | None = None
+    method: Choice, params: dict[str, Any], sampling: SamplingParams | None = None
 ) -> tuple[dict[str, Any], SamplingParams]:
     """Separate the sampling parameters from the method's own.
 

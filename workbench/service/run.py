@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
-from workbench.engine.request import BOTH, CANCELLED, ENDED, QUEUED, RUNNING, Row
+from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Row
+from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
 from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace

@@ -8,8 +8,9 @@ from typing import Any
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Models
-from workbench.engine.method import Configured
-from workbench.engine.request import BOTH, Row
+from workbench.engine.chosen import Chosen
+from workbench.engine.request import Row
+from workbench.engine.settings import BOTH
 from workbench.engine.vision.attribution import explain
 from workbench.engine.vision.reading import swapped
 from workbench.methods import registry
@@ -68,7 +69,7 @@ class Steering:
             run.holds.add(pair)
             other = self._shelf.get(pair) or self._load(pair)
 
-        def checked(configured: Configured, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
+        def checked(configured: Chosen, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
             now = chosen or configured.method
             mine, sampling = split_params(now, params or {}, sampling)
             changed = configured.changed(**mine) if now is configured.method else now.with_params(**mine)

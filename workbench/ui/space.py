@@ -182,7 +182,7 @@ def launch_options(client: Client, door: Door | None = None, public: bool = Fals
     from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.routes import router
     from workbench.server.turns import LargeRequests, counter
-    from workbench.ui import LAUNCH
+    from workbench.ui.launching import LAUNCH
 
     front = door or Door()
 

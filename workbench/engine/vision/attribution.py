@@ -22,7 +22,8 @@ from workbench.engine.layers import decoder_layers
 from workbench.engine.models import Models
 from workbench.engine.packed import PackedLinear
 from workbench.engine.parts import Drafter
-from workbench.engine.request import BOTH, SAMPLING_NAMES, Request
+from workbench.engine.request import Request
+from workbench.engine.settings import BOTH, SAMPLING_NAMES
 from workbench.engine.vision.layout import Inputs, image_token_id
 from workbench.engine.vision.reading import process, translated
 from workbench.trace.events import Round, Trace

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from workbench.core.errors import ParameterError, PromptError
 from workbench.core.panics import no_panic
-from workbench.engine.request import BOTH, DRAFTER, Request, Swap
+from workbench.engine.request import Request
+from workbench.engine.settings import BOTH, DRAFTER, Swap
 from workbench.engine.vision.layout import Inputs, image_token_id, marker_ids, why_no_pictures
 
 if TYPE_CHECKING:

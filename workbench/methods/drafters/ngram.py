@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Outcome, Plan
+from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 
 

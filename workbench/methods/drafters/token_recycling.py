@@ -12,7 +12,8 @@ from workbench.core.params import param
 from workbench.core.templates import best_paths
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Outcome, Plan
+from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.drafters.warmth import WARM, warmth
 

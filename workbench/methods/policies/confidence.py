@@ -11,7 +11,8 @@ from torch import Tensor
 
 from workbench.core.params import param
 from workbench.engine.growing import Step
-from workbench.engine.parts import Plan, Policy
+from workbench.engine.parts import Policy
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.parts import Plan, Policy
+from workbench.engine.parts import Policy
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 
 DEPTH = {"ge": 1, "le": 16, "doc": "draft length K: most levels drafted a round, in tokens"}

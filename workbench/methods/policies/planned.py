@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from workbench.core.params import param
 from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.parts import Outcome, Plan, Policy
+from workbench.engine.parts import Outcome, Policy
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
 
