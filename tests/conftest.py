@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import weights
 from _pytest.mark.expression import Expression
 from jaxtyping import config as shapes
+
+if TYPE_CHECKING:
+    from workbench.engine import Method
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,6 +58,20 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def load() -> Iterator[Callable[[str], Method]]:
+    """Load the method of a file in the folder of the toys; behind the module the register is as it was."""
+    from workbench.methods import registry
+
+    registry.names()
+    held: list[dict[str, Any]] = [registry._methods, registry._places, registry._of_file]
+    before = [dict(kept) for kept in held]
+    yield lambda name: registry.get(*registry.load(ROOT / "tests" / "toys" / f"{name}.py"))
+    for mine, kept in zip(held, before, strict=True):
+        mine.clear()
+        mine.update(kept)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks

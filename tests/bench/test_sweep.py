@@ -20,7 +20,6 @@ import torch
 
 from workbench import Workbench
 from workbench.bench.conditions import fingerprint, identity
-from workbench.bench.kept import LOCK, generations, next_generation, tidy
 from workbench.bench.sweep import (
     DONE,
     END,
@@ -30,13 +29,14 @@ from workbench.bench.sweep import (
     Cell,
     Crew,
     Event,
-    Kept,
     Result,
     Sweep,
+    SweepFolder,
     here,
     opened,
     run,
 )
+from workbench.bench.sweepfolder import LOCK, generations, next_generation, tidy
 from workbench.bench.tables import as_bytes
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.trace.metrics import acceptance_by_depth
@@ -169,7 +169,7 @@ def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench
     assert good.figures["speedup"]["n"] == 1
     assert plain.figures["speedup"]["value"] == 1.0
     assert plain.figures["tau"]["value"] == 1.0
-    trace = Kept(tmp_path).trace(good)
+    trace = SweepFolder(tmp_path).trace(good)
     assert trace is not None
     rate, rates = good.figures["acceptance_rate"]["value"], [k / t for _, t, k in acceptance_by_depth(trace.rounds)]
     depths = [max(r.nodes.depth, default=0) for r in trace.rounds]
@@ -248,7 +248,7 @@ def test_sets_of_cells_under_two_conditions_are_opened_one_by_one(tmp_path: Path
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
     for crew in (under(), under(dtype="bfloat16")):
         list(run(sweep, crew, tmp_path))
-    found = opened(Kept(tmp_path))
+    found = opened(SweepFolder(tmp_path))
     assert {update.where["on"] for update in found} == {"CPU · float32 · x", "CPU · bfloat16 · x"}
     assert [update.complete for update in found] == [True, True]
 
@@ -260,7 +260,7 @@ def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path
     old = {name: value for name, value in json.loads(path.read_text()).items() if name != "conditions"}
     path.unlink()
     (tmp_path / "cells" / f"{made.at(1).id}.json").write_text(json.dumps(old))
-    [found] = opened(Kept(tmp_path))
+    [found] = opened(SweepFolder(tmp_path))
     assert found.at(1).figures == made.at(1).figures
     assert found.where["on"] == "dtype not noted · x"
     [*_, again] = run(sweep, under(), tmp_path)
@@ -334,7 +334,7 @@ def test_anew_makes_a_folder_of_its_own_and_what_is_written_to_is_not_deleted(tm
     tidy(tmp_path, 1)
     assert generations(place) == [again]
     assert (again / LOCK).exists()
-    assert not Kept(again).is_written
+    assert not SweepFolder(again).is_written
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
     workers = {json.loads(text)["worker"] for text in before.values()}
     assert len(workers) == 2, "another worker took over"
     assert 2 <= len(before) <= 4
-    sweep = Kept(tmp_path).sweep
+    sweep = SweepFolder(tmp_path).sweep
     measured: list[str] = []
     last = None
     for last in run(sweep, here(bench), tmp_path):
@@ -367,7 +367,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
     assert len(measured) == 4 - len(before)
     after = cells_in(tmp_path)
     assert {name: after[name] for name in before} == before, "a finished cell was touched"
-    assert all(Kept(tmp_path).trace(result) is not None for result in last.results.values())
+    assert all(SweepFolder(tmp_path).trace(result) is not None for result in last.results.values())
 
 
 def cells_in(folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ import worlds
 
 from workbench.engine import Engine, Models, Request, Runner, fused
 from workbench.engine.lean import LeanDecoder
-from workbench.engine.leancheck import difference
+from workbench.engine.leancheck import difference, lean_of
 from workbench.engine.runner import Segment
 from workbench.methods import registry
 
@@ -102,7 +102,7 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
                 weight.mul_(torch.linspace(0.5, 1.5, weight.shape[0]) + 0.1 * ("post" in name))
             if name.endswith("proj.bias"):
                 weight.add_(torch.linspace(-1, 1, weight.shape[0]))
-    decoder = LeanDecoder.of(model, 64)
+    decoder = lean_of(model, 64)
     assert decoder is not None
     assert decoder.fused is not None
     made = fused.Fused.of
@@ -114,7 +114,7 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
 
     monkeypatch.setattr(fused.Fused, "of", make)
     with caplog.at_level(logging.WARNING):
-        assert LeanDecoder.of(model, 64).fused is None  # type: ignore[union-attr]
+        assert lean_of(model, 64).fused is None  # type: ignore[union-attr]
     assert "is not compiled" in caplog.text
 
 
@@ -244,7 +244,7 @@ def test_no_folder_for_machine_code_is_said_and_stops_nothing(
     monkeypatch.setitem(sys.modules, "workbench.engine.compiled", None)  # as if its import failed
     monkeypatch.delitem(sys.modules, "workbench.engine.compiled.forward", raising=False)
     with caplog.at_level(logging.WARNING):
-        decoder = LeanDecoder.of(small(), 64)
+        decoder = lean_of(small(), 64)
     assert decoder is not None
     assert decoder.fused is None
     assert "not compiled" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from workbench.engine.bundle import bundled
 from workbench.engine.models import load_models
 from workbench.engine.names import heads_of, known_targets, own_drafter
-from workbench.service.catalogue import static_reasons
+from workbench.service.choices import static_reasons
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 

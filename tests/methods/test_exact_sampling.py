@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 import worlds
-from toys.conftest import load  # noqa: F401  # a fixture
 
 from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, places
 from workbench.core.rejection import Ruling, recursive_rejection
@@ -191,7 +190,7 @@ def test_a_run_that_changes_its_method_follows_the_law(sampling: SamplingParams,
 @pytest.mark.parametrize("name", ["mask_filling", "drafting_ahead"])
 def test_what_writes_in_rounds_of_its_own_follows_the_law(
     name: str,
-    load: Callable[[str], Method],  # noqa: F811
+    load: Callable[[str], Method],
     models: Models,
 ) -> None:
     """By itself, and in turn with methods that draft and verify."""

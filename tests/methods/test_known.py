@@ -11,7 +11,7 @@ import pytest
 
 from workbench.cli import docs
 from workbench.methods import known, registry
-from workbench.site import catalogue
+from workbench.site import methodpages
 from workbench.ui import methods_page
 
 from .test_registry import TEXT
@@ -30,7 +30,7 @@ def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_des
     assert {name for name, points in told.items() if not points} == {"autoregressive"}
     assert all(point[0].isupper() or "=" in point.split()[0] for points in told.values() for point in points)
     assert all(point.endswith(".") and 60 < len(point) < 500 for points in told.values() for point in points)
-    board, site = docs.pages(known.methods())["methods.md"], catalogue.pages()
+    board, site = docs.pages(known.methods())["methods.md"], methodpages.pages()
     cards = {card["name"]: card for card in methods_page.catalogue()}
     for name, points in told.items():
         assert cards[name]["differs"] == list(points)

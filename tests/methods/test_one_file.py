@@ -19,9 +19,9 @@ from workbench.engine import Engine, Request
 from workbench.engine.declared import heads_in
 from workbench.engine.models import find_heads, load_models
 from workbench.methods import known, registry
-from workbench.service.catalogue import static_reasons
+from workbench.service.choices import static_reasons
 from workbench.service.inventory import inventory
-from workbench.site import catalogue
+from workbench.site import methodpages
 from workbench.training.scenes.model import save_vision_model
 from workbench.ui import methods_page
 
@@ -48,7 +48,7 @@ def test_one_file_is_a_whole_method(file: Path) -> None:
     assert known.check("my-stutter", {"depth": 2}).title == "TITLE"
     assert "my-stutter" in {card["name"] for card in methods_page.catalogue()}
     assert "### `my-stutter`\n\n- The paper stutters twice.\n" in docs.pages(known.methods())["methods.md"]
-    assert "The paper stutters twice." in catalogue.pages()["methods/my-stutter.md"]
+    assert "The paper stutters twice." in methodpages.pages()["methods/my-stutter.md"]
     assert [s.name for s in vision_suite.settings() if s.method == "my-stutter"] == ["Stutter, deep"]
     assert registry.get("my-stutter").recording.presets == ("chat",)
     (claim,) = claims.of("my-stutter")

@@ -10,7 +10,7 @@ import pytest
 from workbench.core.errors import ModelError, UnknownNameError
 from workbench.engine import published
 from workbench.engine.published import SMOLLM2
-from workbench.service import background, catalogue
+from workbench.service import background, choices
 from workbench.service.background import HEADROOM, Background, behind, named
 from workbench.service.names import Pair
 from workbench.service.progress import CONVERTING, Progress
@@ -36,7 +36,7 @@ def test_a_list_of_names_is_read_and_a_wrong_one_named() -> None:
 
 
 def told(made: Background, *loaded: str) -> dict[str, Any]:
-    return next(t for t in made.tell(catalogue.targets([]), loaded) if t["name"] == "smollm2")
+    return next(t for t in made.tell(choices.targets([]), loaded) if t["name"] == "smollm2")
 
 
 def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> None:
@@ -82,7 +82,7 @@ def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
     made = Background(lambda pair, progress: asked.append(pair), lambda: ENOUGH)
     made.run(("smollm2", None), ["smollm2"])
     assert asked == [("smollm2", None)]
-    assert next(t for t in made.tell(catalogue.targets([]), []) if t["name"] == "text-target")["title"] == "text-target"
+    assert next(t for t in made.tell(choices.targets([]), []) if t["name"] == "text-target")["title"] == "text-target"
 
 
 def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:

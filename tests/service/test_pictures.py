@@ -17,7 +17,7 @@ from PIL import Image
 
 from workbench.core.errors import PromptError
 from workbench.service import pictures
-from workbench.service.catalogue import takes_squares
+from workbench.service.choices import takes_squares
 from workbench.service.pictures import decode, decode_all
 
 

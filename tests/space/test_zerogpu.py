@@ -17,7 +17,7 @@ from workbench.core.errors import CapacityError, MethodUnavailableError, ModelEr
 from workbench.engine.models import bundled, load_tokenizer
 from workbench.server.door import door
 from workbench.service import costs, lent, zerogpu, zerorun
-from workbench.service.catalogue import drafters, reads_pictures
+from workbench.service.choices import drafters, reads_pictures
 from workbench.service.limits import Limits
 from workbench.service.meter import Meter
 from workbench.service.users import user_key

@@ -115,7 +115,7 @@ def main() -> None:
     lent.locate = lambda name: None
     lent.load_model = lambda name, device, dtype: tiny[name]
     lent.load_tokenizer = lambda name: byte_tokenizer()
-    zerogpu.catalogue.targets = lambda names: [{"name": name, "title": name} for name in names]
+    zerogpu.choices.targets = lambda names: [{"name": name, "title": name} for name in names]
     lent.PACE_S = 0.0  # every round travels alone, so that a run can be caught in the middle
     client = zerogpu.ZeroClient(spaces.GPU, isolated=True, device="cpu", dtype="float64")
     options: dict[str, Any] = {"target": "tiny", "drafter": "tiny-drafter", "max_new_tokens": 40}

@@ -15,8 +15,8 @@ import serving
 from ui.fake_client import FakeWorkbench
 
 from workbench.bench.grid import Cell, Sweep
-from workbench.bench.kept import DONE, Result
 from workbench.bench.sweep import END, Crew, Event, run
+from workbench.bench.sweepfolder import DONE, Result
 from workbench.core.errors import UnknownNameError
 from workbench.server.door import Door
 from workbench.ui import build, space

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ui.conftest import Opener, drawn
 
-from workbench.bench.sweep import Kept
+from workbench.bench.sweep import SweepFolder
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -71,7 +71,7 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     # what was measured is there after a reload, and on disk
     [folder] = sweeps.iterdir()
     assert len(list((folder / "cells").glob("*.json"))) == 4
-    assert Kept(folder).sweep.axes[1].values == (0.0, 0.5)
+    assert SweepFolder(folder).sweep.axes[1].values == (0.0, 0.5)
     page = open_page(real_app + "/?tab=sweep", ready=READY)
     page.click(V + ".wb-keptsweeps button:has-text('open')")
     page.wait_for_selector(V + ".wb-cell[aria-label^='method prompt-lookup, temperature 0.5: speed-up']")

@@ -11,7 +11,7 @@ from workbench.bench.comparison import Comparison
 from workbench.bench.conditions import Conditions
 from workbench.bench.estimates import estimates
 from workbench.bench.grid import Cell, Host
-from workbench.bench.kept import DONE, FAILED, RUNNING, Result
+from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, Result
 from workbench.bench.waiting import Asking
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace

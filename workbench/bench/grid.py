@@ -1,6 +1,6 @@
 """What a sweep is: one or two axes over anything that has a type, and the cells of their grid. Plain data.
 
-`workbench.bench.sweep` measures it, `workbench.bench.kept` keeps what was measured.
+`workbench.bench.sweep` measures it, `workbench.bench.sweepfolder` keeps what was measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sweeps: one or two axes over anything that has a type, a comparison with plain decoding in every cell.
 
-The plan is `workbench.bench.grid`, the store `workbench.bench.kept`. `run` hands the cells to a crew, which measures
-them here (`workbench.bench.crews`), in processes (`workbench.service.workers`) or on a Ray cluster
+The plan is `workbench.bench.grid`, the store `workbench.bench.sweepfolder`. `run` hands the cells to a crew, which
+measures them here (`workbench.bench.crews`), in processes (`workbench.service.workers`) or on a Ray cluster
 (`workbench.service.on_ray`), and keeps each finished cell in a folder at once. A cell is found again by its settings
 and the conditions it was measured under: a sweep that was killed goes on where it was, and one whose axes have grown
 measures only what is new.
@@ -20,9 +20,22 @@ from workbench.bench.conditions import canonical
 from workbench.bench.crews import END, POLL_S, STEP, Crew, Event, here
 from workbench.bench.estimates import METRICS
 from workbench.bench.grid import Axis, Cell, Sweep
-from workbench.bench.kept import DONE, FAILED, RUNNING, WAITING, Kept, Result, otherwise
+from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, otherwise
 
-__all__ = ["DONE", "FAILED", "RUNNING", "WAITING", "Axis", "Cell", "Crew", "Kept", "Result", "Sweep", "here", "run"]
+__all__ = [
+    "DONE",
+    "FAILED",
+    "RUNNING",
+    "WAITING",
+    "Axis",
+    "Cell",
+    "Crew",
+    "Result",
+    "Sweep",
+    "SweepFolder",
+    "here",
+    "run",
+]
 
 
 @dataclass(slots=True)
@@ -144,7 +157,7 @@ def run(
         if folder is None:
             yield from _measured(update, crew, None, stopped)
         else:
-            yield from _in_turn(update, crew, Kept(Path(folder)), stopped)
+            yield from _in_turn(update, crew, SweepFolder(Path(folder)), stopped)
     for id_, result in update.results.items():
         if result.state == RUNNING:
             update.results[id_] = Result(id_)
@@ -153,7 +166,7 @@ def run(
     yield update
 
 
-def _in_turn(update: Update, crew: Crew, kept: Kept, stopped: Callable[[], bool]) -> Iterator[Update]:
+def _in_turn(update: Update, crew: Crew, kept: SweepFolder, stopped: Callable[[], bool]) -> Iterator[Update]:
     """Measure once the folder is ours; until then, read along."""
     while True:
         with kept.writing() as held:
@@ -169,7 +182,7 @@ def _in_turn(update: Update, crew: Crew, kept: Kept, stopped: Callable[[], bool]
         time.sleep(POLL_S)
 
 
-def _take_up(update: Update, crew: Crew, kept: Kept) -> list[str]:
+def _take_up(update: Update, crew: Crew, kept: SweepFolder) -> list[str]:
     """Take over finished cells that were measured as this crew measures; returns those that are new."""
     new = []
     for cell in update.cells:
@@ -182,7 +195,7 @@ def _take_up(update: Update, crew: Crew, kept: Kept) -> list[str]:
     return new
 
 
-def _measured(update: Update, crew: Crew, kept: Kept | None, stopped: Callable[[], bool]) -> Iterator[Update]:
+def _measured(update: Update, crew: Crew, kept: SweepFolder | None, stopped: Callable[[], bool]) -> Iterator[Update]:
     """Take up what is there, and measure the rest."""
     cells, results = update.cells, update.results
     update.follows = False
@@ -214,7 +227,7 @@ def _events(crew: Crew, cells: Sequence[Cell], stopped: Callable[[], bool]) -> G
     yield from crew.work(cells, stopped)
 
 
-def opened(kept: Kept) -> list[Update]:
+def opened(kept: SweepFolder) -> list[Update]:
     """What a folder holds of its sweep, without measuring: an update for each set of conditions, the newest first.
 
     Raises:

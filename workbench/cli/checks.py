@@ -10,8 +10,8 @@ from typing import Any
 from workbench.cli import say
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError
 from workbench.methods import known
-from workbench.service.catalogue import static_reasons
 from workbench.service.checks import about, check_method, check_model, choose_method
+from workbench.service.choices import static_reasons
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
 from workbench.trace.files import check_writable
@@ -104,7 +104,7 @@ def pictures(paths: Sequence[Path], target: str) -> None:
     """
     if not paths:
         return
-    from workbench.service.catalogue import reads_pictures
+    from workbench.service.choices import reads_pictures
     from workbench.service.pictures import MAX_PICTURES, decode
 
     with about("image"):

@@ -75,8 +75,8 @@ def described(target: str, drafter: str, connect: str | None, api_key: str | Non
             bench.load(target, drafter)
             return bench.methods(target, drafter)
     from workbench.methods import known
-    from workbench.service.catalogue import describe, static_reasons
     from workbench.service.checks import check_vocabulary
+    from workbench.service.choices import describe, static_reasons
 
     pair = check_models(target, drafter, "auto", "auto")
     reason, mismatch = static_reasons(*pair), ""

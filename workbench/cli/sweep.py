@@ -80,7 +80,7 @@ def sweep(
 
     Example: workbench sweep --axis depth=1..6 --axis temperature=0,0.7 --group stories --out sweep
     """
-    from workbench.bench.sweep import Kept, Sweep, run
+    from workbench.bench.sweep import Sweep, SweepFolder, run
 
     if export is not None and export.suffix not in FORMATS:
         raise typer.BadParameter(f"the name must end in {', '.join(FORMATS)}", param_hint="--export")
@@ -101,7 +101,7 @@ def sweep(
         wanted = Sweep.of(axis, params=parse_settings(settings), **names, **texts, **numbers)
     else:
         assert out is not None
-        wanted = Kept(out).sweep
+        wanted = SweepFolder(out).sweep
     backend: dict[str, Any] = {"device": device, "dtype": dtype}
     last: Any = None
     with progress_bar() as bar:

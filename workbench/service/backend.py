@@ -19,7 +19,7 @@ from workbench.engine.extras import Extras
 from workbench.engine.models import encode, resolve_device, resolve_dtype
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
 from workbench.engine.vision.reading import read
-from workbench.service import catalogue
+from workbench.service import choices
 from workbench.service.background import Background
 from workbench.service.base import Asked, BaseBackend
 from workbench.service.book import round_bytes
@@ -90,12 +90,12 @@ class Backend(BaseBackend):
         """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
         loaded = [desk.name for desk in self._shelf.desks()]
         names = [self._names.target, *self._names.allowed, *loaded]
-        found = self._background.tell(catalogue.targets(list(dict.fromkeys(names))), loaded)
+        found = self._background.tell(choices.targets(list(dict.fromkeys(names))), loaded)
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Draft models with, for each, whether it fits the target and why not."""
-        return catalogue.drafters(self._names.pair(target, "none")[0])
+        return choices.drafters(self._names.pair(target, "none")[0])
 
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
         pair = self._names.pair(target, drafter, blind)

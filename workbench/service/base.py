@@ -15,7 +15,7 @@ from workbench.engine.extras import Extras
 from workbench.engine.method import Configured
 from workbench.methods import registry
 from workbench.methods.known import Known
-from workbench.service import catalogue
+from workbench.service import choices
 from workbench.service.book import Book
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
@@ -100,17 +100,17 @@ class BaseBackend(ABC):
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
         """Why a method with such needs cannot run with a pair; empty: it can."""
-        return catalogue.static_reasons(*pair)
+        return choices.static_reasons(*pair)
 
     def _reads_pictures(self, target: str) -> bool | None:
-        return catalogue.reads_pictures(target)
+        return choices.reads_pictures(target)
 
     # -- what there is -------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """All methods with parameters, and whether each can run with these models."""
         reason = self._reason(self._pair(target, drafter))
-        return [catalogue.describe(Known.of(method), reason(method.needs)) for method in registry.methods()]
+        return [choices.describe(Known.of(method), reason(method.needs)) for method in registry.methods()]
 
     def sampling_params(self) -> list[dict[str, Any]]:
         """Parameters of sampling, which every method shares."""

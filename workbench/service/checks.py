@@ -17,7 +17,7 @@ from workbench.engine.names import locate
 from workbench.engine.placed import path_of
 from workbench.methods import known
 from workbench.methods.choice import choose
-from workbench.service.catalogue import same_words, static_reasons
+from workbench.service.choices import same_words, static_reasons
 from workbench.service.names import Names, Pair, check_name
 from workbench.trace.files import read_regular
 

@@ -27,7 +27,7 @@ from workbench.engine.probe import admit
 from workbench.engine.request import ENDED
 from workbench.engine.vision.reading import read
 from workbench.methods import registry
-from workbench.service import catalogue
+from workbench.service import choices
 from workbench.service.names import Pair
 from workbench.service.params import split_params
 
@@ -92,7 +92,7 @@ class Lent:
 
     def drafters(self, target: str) -> list[dict[str, Any]]:
         """Draft models, with whether each speaks the target's vocabulary; the one that belongs to it first."""
-        found, details = [], {entry["name"]: entry["detail"] for entry in catalogue.drafters(target)}
+        found, details = [], {entry["name"]: entry["detail"] for entry in choices.drafters(target)}
         for name, (_, tokenizer) in self.loaded.items():
             if name != target:
                 same = same_vocabulary(self.loaded[target][1], tokenizer)

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.bench.crews import BEGIN, END, Crew, Event, measure_cell
 from workbench.bench.grid import Cell
-from workbench.bench.kept import FAILED, Result
+from workbench.bench.sweepfolder import FAILED, Result
 from workbench.core.errors import WorkbenchError
 from workbench.service.workers import conditions_of, make_host
 

@@ -14,7 +14,7 @@ from workbench.engine.settings import BOTH
 from workbench.engine.vision.attribution import explain
 from workbench.engine.vision.reading import swapped
 from workbench.methods import registry
-from workbench.service import catalogue
+from workbench.service import choices
 from workbench.service.caller import watch
 from workbench.service.fairlock import FairLock
 from workbench.service.names import Names, Pair
@@ -73,7 +73,7 @@ class Steering:
             now = chosen or configured.method
             mine, sampling = split_params(now, params or {}, sampling)
             changed = configured.changed(**mine) if now is configured.method else now.with_params(**mine)
-            reason = models.why_not if models is not None else catalogue.static_reasons(*pair)
+            reason = models.why_not if models is not None else choices.static_reasons(*pair)
             if reason(now.needs):
                 raise MethodUnavailableError(f"{now.title} cannot run: {reason(now.needs)}")
             swap = swapped(models, run.request, pictures, sees) if pictures and models is not None else None

@@ -21,7 +21,7 @@ from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.names import is_drafter, known_targets
 from workbench.engine.placed import named
 from workbench.engine.request import CANCELLED, ERROR, QUEUED, RUNNING
-from workbench.service import catalogue
+from workbench.service import choices
 from workbench.service.base import Asked, BaseBackend
 from workbench.service.chat import chat_ids
 from workbench.service.costs import Costs
@@ -81,7 +81,7 @@ class ZeroClient(BaseBackend):
 
     def targets(self) -> list[dict[str, Any]]:
         """Targets: name, title, kind, detail."""
-        listed = catalogue.targets([name for name in self._lent.loaded if not is_drafter(name)])
+        listed = choices.targets([name for name in self._lent.loaded if not is_drafter(name)])
         return [entry for entry in listed if entry["name"] in self._lent.loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:

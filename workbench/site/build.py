@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 
 from workbench.core.errors import WorkbenchError
-from workbench.site import catalogue, pairs, reference
+from workbench.site import methodpages, pairs, reference
 from workbench.site.page import Page, to_page
 
 os.environ.setdefault("NO_MKDOCS_2_WARNING", "true")  # Material's advertisement, which is no warning about this site
@@ -51,7 +51,7 @@ def build(executed: Sequence[Path], out: Path, work: Path) -> list[Path]:
     navigation: list[Any] = [
         {"Home": "index.md"},
         {"Lessons": ["lessons/index.md", *(f"lessons/{name}.md" for name in lessons)]},
-        {"Methods": catalogue.navigation()},
+        {"Methods": methodpages.navigation()},
         {"API reference": reference.navigation()},
     ]
     if out.exists() and any(out.iterdir()) and not (out / "search" / "search_index.json").is_file():
@@ -84,7 +84,7 @@ def foreign_addresses(site: Path) -> list[str]:
 
 def _write_sources(lessons: dict[str, Page], work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
-    for name, text in (catalogue.pages() | reference.pages()).items():
+    for name, text in (methodpages.pages() | reference.pages()).items():
         path = work / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

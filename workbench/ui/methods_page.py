@@ -8,7 +8,7 @@ import gradio as gr
 
 from workbench.client import Client
 from workbench.methods import known
-from workbench.service.catalogue import IN_FULL, describe
+from workbench.service.choices import IN_FULL, describe
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.pages import add_page
 from workbench.views import recorded

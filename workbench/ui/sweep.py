@@ -129,26 +129,26 @@ class SweepView:
         Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Who is not this
         machine's user sees none: see `workbench.server.door`.
         """
-        from workbench.bench.kept import Kept
+        from workbench.bench.sweepfolder import SweepFolder
 
         found = []
         for path in folder().glob("*/sweep.json") if is_user() else ():
-            place = Kept(path.parent)
+            place = SweepFolder(path.parent)
             writing = place.is_written
             found += [{**line, "writing": writing} for line in lines_of(place)]
         return {"kept": sorted(found, key=lambda line: line["date"], reverse=True)}
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """A kept sweep as it was measured: a job, whose runs and tables can be asked for, and all of its cells."""
-        from workbench.bench.kept import Kept
         from workbench.bench.sweep import opened
+        from workbench.bench.sweepfolder import SweepFolder
 
         name, _, number = wire.text("id", request.get("id")).partition("/")
         if not is_user() or name not in {
             path.parent.name for path in folder().glob("*/sweep.json")
         }:  # a name never becomes a path
             raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
-        place = Kept(folder() / name)
+        place = SweepFolder(folder() / name)
         found = opened(place)
         if not number.isdecimal() or int(number) >= len(found):
             raise UnknownNameError("This sweep is not kept here any more.", "Measure it again.")
@@ -216,14 +216,14 @@ class SweepView:
     def _messages(
         self, job: str, sweep: Any, anew: bool, mine: bool, user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
-        from workbench.bench.kept import Kept, tidy
         from workbench.bench.sweep import here, run
+        from workbench.bench.sweepfolder import SweepFolder, tidy
 
         place = place_of(sweep, anew, folder() if mine else strangers())  # makes one: none for a reader who has left
         tidy(place.parent, FOLDERS)
         first, said = True, None
         for update in run(sweep, here(self.client, user), place, stopped):
-            self._jobs.keep(job, Job(update, Kept(place)))
+            self._jobs.keep(job, Job(update, SweepFolder(place)))
             now = (update.done, update.text, update.note)
             yield (
                 {"sweep": scrubbed(update.to_wire(everything=first or update.last))}
@@ -238,7 +238,7 @@ def place_of(sweep: Any, anew: bool, among: Path | None = None) -> Path:
 
     `among`: the folder of all sweeps; None: that of this machine's user.
     """
-    from workbench.bench.kept import generations, next_generation
+    from workbench.bench.sweepfolder import generations, next_generation
 
     place = (among or folder()) / hashlib.sha256(json.dumps(sweep.to_wire(), sort_keys=True).encode()).hexdigest()[:20]
     return next_generation(place) if anew else next(reversed(generations(place)), place)

@@ -62,7 +62,7 @@ class Result:
         return asdict(self)
 
 
-class Kept:
+class SweepFolder:
     """The folder of a sweep: `sweep.json`, a file a finished cell, and their traces as a `RunStore`.
 
     Reading makes nothing; `begin` makes the folder.
@@ -250,6 +250,6 @@ def tidy(place: Path, most: int) -> None:
         (p for p in place.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
     )
     for old in found[: max(0, len(found) - most)]:
-        with Kept(old).writing() as held:
+        with SweepFolder(old).writing() as held:
             if held:
                 shutil.rmtree(old, ignore_errors=True)
