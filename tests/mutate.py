@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once, each in a copy of its own")
     parser.add_argument("--list", action="store_true", help="print the list and try nothing")
+    parser.add_argument("--check", action="store_true", help="only say whether each one still applies; run no test")
     options = parser.parse_args()
     unknown = set(options.only) - {mutation.name for mutation in MUTATIONS}
     if unknown:
@@ -63,7 +64,10 @@ def main() -> int:
         return 0
     rotten = [mutation for mutation in chosen if mutation.count() != 1]
     for mutation in rotten:
-        say(mutation, GONE, 0.0, f"its text is there {mutation.count()} times")
+        say(mutation, GONE, 0.0, f"its text is there {mutation.count()} times in {mutation.file}")
+    if options.check:
+        print(f"{len(chosen) - len(rotten)} of {len(chosen)} apply.")
+        return 2 if rotten else 0
     chosen = [mutation for mutation in chosen if mutation not in rotten]
     if not all(test.endswith(".js") for mutation in chosen for test in mutation.tests):
         for library in LIBRARIES:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
 
+import mutate
 import pytest
 from mutations import MUTATIONS, ROOT, Mutation
 from views.test_modules import needs_node
@@ -27,6 +29,24 @@ def test_a_mutation_still_applies_and_its_tests_exist(mutation: Mutation) -> Non
         path, _, name = test.partition("::")
         text = (ROOT / path).read_text(encoding="utf-8")
         assert path.endswith(".js") or re.search(rf"^def {name.partition('[')[0]}\(", text, re.MULTILINE), test
+
+
+@pytest.mark.parametrize(
+    "rot", [{"old": "no file holds these words"}, {"file": "workbench/no_such_file.py"}], ids=["text", "file"]
+)
+def test_a_check_runs_no_test_and_names_what_has_rotted(
+    rot: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = MUTATIONS[1]
+    rotten = dataclasses.replace(whole, name="rotten", **rot)
+    monkeypatch.setattr(mutate, "started", lambda *_: pytest.fail("a test was run"))
+    for there, words, code in (([whole], "1 of 1 apply", 0), ([whole, rotten], "1 of 2 apply", 2)):
+        monkeypatch.setattr(mutate, "MUTATIONS", there)
+        monkeypatch.setattr(sys, "argv", ["mutate.py", "--check"])
+        assert mutate.main() == code
+        said = capsys.readouterr().out
+        assert words in said
+        assert (f"{mutate.GONE}" in said, "rotten" in said) == (code == 2, code == 2)
 
 
 @needs_node
