@@ -33,8 +33,9 @@ class Mutation:
     why: str
 
     def count(self) -> int:
-        """How often the text stands in the file."""
-        return (ROOT / self.file).read_text(encoding="utf-8").count(self.old)
+        """How often the text stands in the file; 0 where there is no such file any more."""
+        path = ROOT / self.file
+        return path.read_text(encoding="utf-8").count(self.old) if path.is_file() else 0
 
 
 def _m(name: str, file: str, old: str, new: str, *tests: str, why: str) -> Mutation:
@@ -851,8 +852,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "one-branch-of-two",
         "training/family/evaluate.py",
-        "[ranks[:1] for ranks in",
-        "[ranks[:2] for ranks in",
+        "[r[:1] for r in ranked]",
+        "[r[:2] for r in ranked]",
         "tests/training/test_family.py::test_one_branch_of_medusas_heads_is_a_chain",
         why="Medusa's acceptance by place is that of a tree, beside the others' chains",
     ),
@@ -887,5 +888,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         "histories.append(torch.cat([histories[-1], ",
         EVERY_SETTING + "[draft-tree]",
         why="a repetition penalty counts tokens of other branches of the tree",
+    ),
+    _m(
+        "an-idle-page-never-rests",
+        "ui/discreet.py",
+        "LOOK_S = 0.01\n",
+        "LOOK_S = 0.001\n",
+        "tests/ui/test_sessions.py::test_an_idle_page_looks_for_work_a_hundred_times_a_second_at_most",
+        why="an app that nobody uses takes 6 % of a core from what is measured beside it",
     ),
 )

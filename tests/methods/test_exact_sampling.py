@@ -31,8 +31,8 @@ ALPHA = 1e-5
 VOCABULARY = 6
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
 """It repeats itself, so that methods that copy have something to propose."""
-COPYING = ("prompt-lookup", "token-recycling", "lookahead-trie", "medusa", "medusa-typical")
-"""Methods that need a prompt. The others start from one token, which saves the prefill."""
+START = PROMPT[:1]
+"""Enough where a short text is drawn again and again; it saves the prefill."""
 
 PLAIN = SamplingParams(temperature=1.0)
 FILTERED = SamplingParams(temperature=0.8, top_k=4, top_p=0.9)
@@ -61,11 +61,6 @@ def test_the_world_is_worth_testing_in(models: Models) -> None:
     assert float((p[:, None] - p[None]).abs().sum(-1).mean()) / 2 > 0.3
 
 
-def prompt_for(name: str) -> list[int]:
-    """Long where the method needs it."""
-    return PROMPT if name in COPYING else PROMPT[:1]
-
-
 def draw(
     models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int, begin: int = 0
 ) -> list[list[int]]:
@@ -73,10 +68,10 @@ def draw(
 
     Their seeds are `begin` to `runs`.
     """
-    engine, found, prompt = Engine(models, max_rows=100, record=False), [], prompt_for(method.name)
+    engine, found = Engine(models, max_rows=100, record=False), []
     for first in range(begin, runs, 100):
         rows = [
-            engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False, paused=True))
+            engine.submit(Request(START, method, sampling, n_tokens + 1, seed, stop_at_eos=False, paused=True))
             for seed in range(first, min(first + 100, runs))
         ]
         while not all(row.primed for row in rows):  # all are ready before one starts: batches are full
@@ -92,9 +87,7 @@ def draw(
 
 def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:
     """Sampled first tokens against their exact joint law."""
-    exact = joint_law(
-        models.target.model, prompt_for(method.name), n_tokens, lambda logits: law(logits[None], sampling)[0]
-    )
+    exact = joint_law(models.target.model, START, n_tokens, lambda logits: law(logits[None], sampling)[0])
     return chi_square(count_firsts(draw(models, method, sampling, n_tokens, runs), n_tokens), exact)
 
 

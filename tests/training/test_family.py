@@ -23,9 +23,11 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.trace.events import Trace
 from workbench.training import recipes
 from workbench.training.answers import AnswersOptions, read, write_answers
+from workbench.training.cards import Trained
 from workbench.training.family import heads
+from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, load_teacher
-from workbench.training.family.evaluate import one_branch
+from workbench.training.family.evaluate import SUITE, folders_of, one_branch, rows_of
 from workbench.training.family.heads import ahead
 from workbench.training.family.readings import Readings, ReadOptions, batches, make_readings
 from workbench.training.heads.features import Dialogue, batch_of
@@ -79,7 +81,10 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: ReadOpti
             readings.stream("tap-3", row).float(), made.hidden_states[3][0], rtol=1e-2, atol=1e-2
         )
     greedy = next(row for row in range(len(numbers)) if readings.rows[row, 4])
-    one, teacher = readings.dialogue(greedy), load_teacher(ChatDrafterOptions("text-target", options.out))
+    one, teacher = (
+        readings.dialogue(greedy),
+        load_teacher(ChatDrafterOptions(target="text-target", readings=options.out)),
+    )
     said = teacher.logits(one.features[one.n_prompt - 1 : -1]).argmax(-1)
     assert (said == one.ids[one.n_prompt :]).float().mean() > 0.9, "what the target says follows from them"
 
@@ -100,18 +105,18 @@ def test_readings_of_another_kind_are_not_gone_on_with(options: ReadOptions, tmp
     with pytest.raises(ParameterError, match=r"taps=\[1, 3\]"):
         make_readings(replace(options, taps=(2,)), quiet)
     with pytest.raises(ParameterError, match="readings of text-target"):
-        load_teacher(ChatDrafterOptions("smollm2", options.out))
+        load_teacher(ChatDrafterOptions(target="smollm2", readings=options.out))
     with pytest.raises(ParameterError, match="answers of text-target"):
         make_readings(replace(options, target="text-drafter"), quiet)
     with pytest.raises(ParameterError, match="few readings"):
-        load_teacher(ChatDrafterOptions("text-target", tmp_path))
+        load_teacher(ChatDrafterOptions(target="text-target", readings=tmp_path))
     other = Path(shutil.copytree(options.out, tmp_path / "other"))
     facts = json.loads((other / "readings.json").read_text())
     (other / "readings.json").write_text(
         json.dumps({**facts, WEIGHTS: f"{int(facts[WEIGHTS], 16) ^ (1 << 99) - 1:064x}"})
     )
     with pytest.raises(ParameterError, match="other weights"):
-        load_teacher(ChatDrafterOptions("text-target", other))
+        load_teacher(ChatDrafterOptions(target="text-target", readings=other))
     with pytest.raises(ParameterError, match=WEIGHTS):
         make_readings(replace(options, out=other), quiet)
 
@@ -212,6 +217,29 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     text = (out / "README.md").read_text()
     assert f"| 1 | {tried:,} | {kept / tried:.1%} |" in text
     assert f"τ = {chain['tau']:.2f}" in text
+
+
+def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
+    kinds = ("drafter", "medusa", "eagle", "kangaroo")
+    assert folders_of("some-target") == {kind: f"some-target-{kind}" for kind in kinds}, "as `chat-heads` names them"
+    forms = {kind: [(row.method, row.name) for row in rows_of(kind)] for kind in kinds}
+    assert forms == {
+        "drafter": [("draft-model", "chain"), ("draft-tree", "tree")],
+        "medusa": [("medusa", "chain"), ("medusa", "tree")],
+        "eagle": [("eagle-2", "chain"), ("eagle-2", "tree")],
+        "kangaroo": [("kangaroo", "chain")],
+    }
+    for method in registry.methods():
+        for row in method.suites.get(SUITE, ()):
+            assert set(method.with_params(**row.params).needs) & set(forms), f"{method.name} drafts with no such thing"
+    assert [(row.method, dict(row.params)) for row in rows_of("msd")] == [("msd", {})], "it says nothing: by default"
+
+
+@pytest.mark.parametrize("name", ["drafter", "eagle", "kangaroo", "medusa"])
+def test_the_cards_of_the_bundled_family_say_what_was_measured(name: str) -> None:
+    folder = bundled()["text-target"].parent / f"smollm2-{name}"
+    written = (folder / "README.md").read_text(encoding="utf-8")
+    assert written == f"# {folder.name}\n\n{card(Trained.at(folder))}\n"
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:

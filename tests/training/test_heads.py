@@ -80,7 +80,9 @@ def test_a_trained_drafter_counts_with_the_target(
 ) -> None:
     """Any position off by one, in training or in drafting, and nothing beyond the first token would be accepted."""
     source = dialogues.batches(12, 0, pictured=False)
-    options = HeadOptions(method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False)
+    options = HeadOptions(
+        method=method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False
+    )
     net, result = train_net(options, target, lambda *_: next(source), lambda line: None, [dialogues.dialogues[:16]])
     assert all(share > 0.97 for share in result.held.values()), result.held
     models = Models(Runner(target), worlds.letter_tokenizer(V), "counts")
@@ -93,7 +95,7 @@ def test_a_trained_drafter_counts_with_the_target(
 
 def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues: Features) -> None:
     """At place s stands what the state before it answered; what comes before s is the target's own."""
-    net = build_net(HeadOptions("eagle", ffn=32, heads=2), target).eval()
+    net = build_net(HeadOptions(method="eagle", ffn=32, heads=2), target).eval()
     batch = batch_of(dialogues.dialogues[:2], target.get_input_embeddings())
     features, place = batch.seen.features, 5
     only = torch.zeros(features.shape[:2], dtype=torch.bool)
@@ -209,7 +211,7 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
     rows = [[("What is it?", "a red star on the left")], [("Where?", "two")]]
     read = read_dialogues(model, packer.pack(rows, [False] * 2, [True] * 2), images, reply)
     words = read_dialogues(model, packer.pack(rows, [False] * 2, [False] * 2), None, reply)
-    options = HeadOptions(method, ffn=32, heads=2, ahead=3, half=False)
+    options = HeadOptions(method=method, ffn=32, heads=2, ahead=3, half=False)
     net = build_net(options, model)
     if method == "flash":
         torch.nn.init.normal_(net.later.weight, std=0.1)

@@ -27,6 +27,8 @@ KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 fault."""
 TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured one counts as the same size."""
+AGREES = "its likeliest token is the target's, of all tokens"
+"""What counts at a place of held-out text where a drafter that is trained says nothing else: see `Head.agrees`."""
 
 
 def heads_in(needs: Sequence[str]) -> list[str]:
@@ -189,6 +191,8 @@ class Head:
         recipe: what trains it, by `workbench train RECIPE --set method=KIND`.
         settings: options of that recipe that it takes otherwise, where nobody asks for more.
         called: the last part of its folder's name, behind that of its target; empty: its kind.
+        agrees: for its model card: what counts at a place of held-out text, for the share that its learning curve
+            shows.
     """
 
     net: type[Any]
@@ -196,6 +200,7 @@ class Head:
     recipe: str = "chat-heads"
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     called: str = ""
+    agrees: str = AGREES
 
     @property
     def kind(self) -> str:

@@ -1,45 +1,68 @@
-"""Model cards, written from measured figures only: `training.json` of each run and the results of `evaluate`."""
+"""The writer of all model cards: `README.md` beside the weights, from measured figures only.
+
+A module beside each recipe says what its card tells; how figures, runs and tables are told is here.
+"""
 
 from __future__ import annotations
 
 import json
-import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.trace.files import write_whole
-from workbench.training.generators import TASKS
-from workbench.training.sources import SOURCES
 
 Figures = dict[str, Any]
 
-_TARGET = """# text-target
 
-The bundled target of the Speculative Decoding Workbench: a Llama-type language model small enough to run anywhere,
-trained from scratch by `python -m workbench.training target`. It is a teaching aid, not an assistant.
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, as its card is written from it.
 
-- **Shape**: {layers} layers × {hidden}, {heads} heads, {parameters:,} parameters, tied embeddings, {vocab:,} byte-level
-  BPE entries (every digit is a token of its own), context {context:,}.
-- **Early exits**: at every step one of the layers {exits} was trained to predict the next token through the shared
-  final norm and LM head, so that the first layers can draft (`early_exit_layers` in `config.json`).
-- **Format**: `<|user|>question<|assistant|>answer<|endoftext|>`; plain text is continued.
-"""
+    Attributes:
+        name: of its folder, and the card's title.
+        config: `config.json`.
+        figures: `training.json`: what its training measured.
+        measured: `evaluation.json`; empty where there is none.
+    """
 
-_DRAFTER = """# text-drafter
+    name: str
+    config: Figures
+    figures: Figures
+    measured: Figures
 
-The bundled drafter: {layers} layer × {hidden}, {parameters:,} parameters, the tokenizer of `text-target`. It was
-distilled from that target by `python -m workbench.training drafter`: divergence from the target's distribution on the
-training mixture and on text that the target wrote itself.
-"""
+    @classmethod
+    def at(cls, folder: Path) -> Trained:
+        """What a folder holds.
 
-_MEDUSA = """# text-medusa
+        Raises:
+            OSError: it has no configuration, or its training has not ended.
+        """
+        measured = folder / "evaluation.json"
+        return cls(
+            folder.name,
+            json.loads((folder / "config.json").read_text(encoding="utf-8")),
+            json.loads((folder / "training.json").read_text(encoding="utf-8")),
+            json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {},
+        )
 
-{heads} Medusa-1 heads on the frozen `text-target` (Cai et al. 2024, arXiv 2401.10774), trained by
-`python -m workbench.training medusa`. Head k turns the target's last hidden state after the final norm, x, into
-x + SiLU(W x + b); the target's own LM head, which is not stored here, reads the token at t + 1 + k from it.
-`config.json` holds `head_accuracy`: for each head the share of held-out positions at which its r-th best token is
-right, r = 1 to 10.
-"""
+
+def write_card(folder: Path, card: Callable[[Trained], str]) -> None:
+    """Write the card of the model in a folder; `card` is its text below the title.
+
+    Raises:
+        OSError: see `Trained.at`.
+    """
+    model = Trained.at(folder)
+    write_whole(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
+
+
+def write_cards(models: Path, cards: dict[str, Callable[[Trained], str]]) -> None:
+    """Write the cards of those models in a folder, by their names, whose training has ended."""
+    for name, card in cards.items():
+        if (models / name / "training.json").exists():
+            write_card(models / name, card)
 
 
 def runs_of(figures: Figures) -> list[Figures]:
@@ -50,109 +73,51 @@ def runs_of(figures: Figures) -> list[Figures]:
     return runs
 
 
-def _run(figures: Figures, hardware: str) -> str:
-    losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
+def losses_of(figures: Figures) -> str:
+    """Smoothed figures at the end of a run: "loss 1.234, exit 2.345"."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
+
+
+def steps_of(figures: Figures) -> str:
+    """How much a run read."""
+    return f"{figures['steps']:,} steps over {figures['tokens']:,} tokens"
+
+
+def minutes_of(figures: Figures) -> str:
+    """How long it took, in whole minutes."""
+    return f"{figures['seconds'] / 60:.0f} minutes"
+
+
+def told_runs(figures: Figures, hardware: str, counted: str = "") -> str:
+    """The section about the runs that made a model.
+
+    Args:
+        figures: of the last one.
+        hardware: on which a run was made that says nothing of its machine.
+        counted: what its tokens include, in brackets behind them; empty: nothing unusual.
+    """
+    runs = runs_of(figures)
+    if len(runs) == 1:
+        return f"\n## Training run\n\n{_told_run(figures, hardware, '', counted)}"
+    told = (_told_run(run, hardware, f"**Run {n}**: ", counted) for n, run in enumerate(runs, 1))
+    return "\n## Training runs\n\nEach went on from the weights of the one before.\n\n" + "".join(told)
+
+
+def _told_run(figures: Figures, hardware: str, number: str, counted: str) -> str:
+    chosen = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
+    if machine := figures.get("machine"):
+        hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
     return (
-        "\n## Training run\n\n"
-        f"- {figures['steps']:,} steps, {figures['tokens']:,} tokens, {figures['seconds'] / 60:.0f} minutes by the"
-        f" clock on {hardware}.\n- Training figures at the end (smoothed): {losses}.\n"
+        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens{counted}, {minutes_of(figures)} by the"
+        f" clock on {hardware}.\n"
+        f"- Training figures at the end (smoothed): {losses_of(figures)}.\n"
+        + (f"- Options: {chosen}.\n" if chosen else "")
         + "".join(f"- {note}\n" for note in figures.get("notes", []))
     )
 
 
-def _data() -> str:
-    groups: dict[str, float] = {}
-    for source in SOURCES:
-        groups[source.group] = groups.get(source.group, 0.0) + source.share / 2
-    rows = [f"| own generators: {name} | {task.share / 2:.1%} |" for name, task in TASKS.items()]
-    rows += [f"| public text: {group} | {share:.1%} |" for group, share in groups.items()]
-    return (
-        "\n## Data\n\nThe mixture: half of its tokens come from the project's own seeded generators, half from public"
-        " text (files and shares in `workbench/training/sources.py`; licences in the data folder's SOURCES.md). Part of"
-        " the public text is under CC-BY or CC-BY-SA (SGD, WikiSplit, Natural Questions, adversarial QA, Quoref, XQuAD,"
-        " Cosmos QA, Tatoeba), part was generated by GPT-4 (GPTeacher).\n\n"
-        "| source | share of tokens |\n|---|---:|\n" + "\n".join(rows) + "\n"
-    )
-
-
-def _target_results(results: Figures) -> str:
-    rows = []
-    for name, rate in results["exact_match"].items():
-        goal = f"{TASKS[name].goal:.0%}" if TASKS[name].goal else ""
-        rows.append(f"| {name} | {rate:.0%} | {goal} |")
-    lines = [
-        f"\n## Measured on held-out instances\n\nGreedy decoding, {results['count']} instances per task that were kept"
-        " out of training by a hash of their content. Exact match of the whole answer; for `story` a check of form"
-        " (right names, no stranger, the thing asked for, no repeated sentence, an ending); for `code` the definition"
-        " without the example.\n\n| task | right | aim |\n|---|---:|---:|",
-        *rows,
-    ]
-    if "held_loss" in results:
-        lines.append("\nHeld-out loss in nats per token, questions included:\n\n| group | loss |\n|---|---:|")
-        lines += [f"| {group} | {loss:.3f} |" for group, loss in results["held_loss"].items()]
-    return "\n".join(lines) + "\n"
-
-
-_TARGET_LIMITS = """
-## Known limits
-
-- It knows the patterns of its generators and a little simple English. Facts, reasoning and long texts are beyond it.
-- Questions phrased in other ways than the generators' are often answered wrongly; so are numbers of three digits.
-- Stories follow a handful of plots. A name or an animal sometimes changes on the way, and a friend whom the request
-  does not name may get the hero's name ("Mia and Mia"), which the check of form does not notice.
-- Tasks below their aim in the table are just that: expect wrong answers there, above all when sorting, replacing
-  words and summarising.
-- Copying of long or unusual text slips; texts beyond 512 tokens were never seen in training.
-- The training text contains old books with the views of their time.
-"""
-
-
-def write_cards(models: Path, results: Figures, hardware: str | None = None) -> None:
-    """Write `README.md` into the folders of the bundled models.
-
-    Args:
-        models: Folder with `text-target`, `text-drafter` and `text-medusa`.
-        results: What the `evaluate` recipe measured.
-        hardware: Description of the machine; the processor's name by default.
-    """
-    hardware = hardware or f"{platform.machine()} CPU, {results.get('threads', 2)} threads"
-    for name in ("text-target", "text-drafter", "text-medusa"):
-        folder = models / name
-        if not (folder / "training.json").exists():
-            continue
-        config = json.loads((folder / "config.json").read_text())
-        figures = json.loads((folder / "training.json").read_text())
-        write_whole(folder / "README.md", _card(name, config, figures, results, hardware).encode())
-
-
-def _card(name: str, config: Figures, figures: Figures, results: Figures, hardware: str) -> str:
-    run = _run(figures, hardware)
-    if name == "text-medusa":
-        rows = [
-            f"| {k + 1} | {row[0]:.3f} | {sum(row[:3]):.3f} | {sum(row):.3f} |"
-            for k, row in enumerate(config["head_accuracy"])
-        ]
-        table = "\n".join(["\n| head | top 1 | top 3 | top 10 |\n|---:|---:|---:|---:|", *rows])
-        limits = "\nThe heads fit this target only, and know nothing of the tokens drafted before theirs.\n"
-        return _MEDUSA.format(heads=config["n_heads"]) + run + table + "\n" + limits
-    shape = {
-        "layers": config["num_hidden_layers"],
-        "hidden": config["hidden_size"],
-        "heads": config["num_attention_heads"],
-        "vocab": config["vocab_size"],
-        "context": config["max_position_embeddings"],
-        "parameters": results["parameters"][name],
-    }
-    if name == "text-target":
-        exits = ", ".join(map(str, config["early_exit_layers"]))
-        return _TARGET.format(**shape, exits=exits) + run + _data() + _target_results(results) + _TARGET_LIMITS
-    rows = [f"| {task} | {rate:.3f} |" for task, rate in results["acceptance"].items()]
-    table = "\n".join(
-        [
-            "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy continuations, held-out prompts, at"
-            " which the drafter's best token is the target's.\n\n| task | acceptance |\n|---|---:|",
-            *rows,
-        ]
-    )
-    limits = "\n\nMade to draft for `text-target`; its own text is poor.\n"
-    return _DRAFTER.format(**shape) + run + table + limits
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table in Markdown, without a line break at its end; all columns but the first `left` stand on the right."""
+    rule = "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"
+    lines = [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)

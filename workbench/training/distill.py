@@ -20,37 +20,28 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.engine.markers import ASSISTANT, USER
 from workbench.training.clock import RunClock
 from workbench.training.generators import TASKS
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_model, build_optimizers, drafter_config, half_precision, save_model
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import build_model, drafter_config, half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer
 from workbench.training.windows import Windows
 
 
 @dataclass
-class DistillOptions:
-    """Options of the `drafter` recipe.
+class DistillOptions(RunOptions):
+    """Options of the `drafter` recipe, beside those of every run.
 
     Attributes:
         target: Folder of the target.
         corpus: Folder written by the `corpus` recipe.
         out: Folder of the finished drafter.
-        checkpoint: Checkpoint file.
         own_text: Token file of text written by the target, made by `write_own_text`; used if it exists.
         own_share: Share of the windows taken from `own_text`.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
         hidden: Hidden size.
         layers: Number of layers.
         window: Tokens per window.
         rows: Windows per step.
         positions: Positions per step at which the distributions are compared.
         text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights and batches.
-        threads: CPU threads.
-        checkpoint_seconds: Time between checkpoints.
     """
 
     target: Path = Path(".cache/models/text-target")
@@ -60,19 +51,15 @@ class DistillOptions:
     own_text: Path = Path(".cache/train/own-text.bin")
     own_share: float = 0.5
     minutes: float | None = 13.0
-    steps: int | None = None
-    resume: bool = False
     hidden: int = 128
     layers: int = 1
     window: int = 256
     rows: int = 16
     positions: int = 3072
     text_weight: float = 0.1
-    matrix_rate: float = 0.02
     other_rate: float = 0.006
     seed: int = 1
     threads: int = 2
-    checkpoint_seconds: float = 120.0
 
 
 def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
@@ -186,7 +173,7 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
     target = load_target(options.target)
     drafter = build_model(drafter_config(tokenizer, options.hidden, options.layers), options.seed)
     report(f"drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters")
-    optimizers = build_optimizers(drafter, options.matrix_rate, options.other_rate)
+    optimizers = options.optimizers(drafter)
     text = Windows(options.corpus / "train.bin", options.window, options.rows, options.seed)
     own = None
     if options.own_text.exists() and options.own_share > 0:
@@ -216,6 +203,5 @@ def distill(options: DistillOptions, report: Report) -> RunResult:
         save_model(drafter, tokenizer, options.out, {"target": options.target.name})
         return f"drafter: greedy acceptance on held-out stories {result.held['acceptance']:.3f}"
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions("drafter", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    loop = options.loop("drafter")
     return run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)

@@ -11,11 +11,11 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.trace.files import write_whole
-from workbench.training.cards import write_cards
 from workbench.training.distill import greedy_acceptance, greedy_batch, held_continuations, load_target
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
 from workbench.training.pretrain import held_losses
+from workbench.training.text_cards import write_cards
 from workbench.training.tokenizer import load_tokenizer
 
 

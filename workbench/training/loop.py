@@ -12,10 +12,51 @@ from torch import nn
 
 from workbench.trace.files import replacing
 from workbench.training.clock import RunClock, trapezoid
-from workbench.training.models import scale_rates
+from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
 from workbench.training.resuming import set_aside
 
 Report = Callable[[str], None]
+
+
+@dataclass
+class RunOptions:
+    """What all recipes that train take: how long, from where on, how fast to learn. Each has defaults of its own.
+
+    Attributes:
+        checkpoint: Checkpoint file; None keeps none.
+        minutes: Length of the run by the clock.
+        steps: Length of the run in steps; wins over `minutes`.
+        resume: Go on from the checkpoint.
+        matrix_rate: Top learning rate of Muon.
+        other_rate: Top learning rate of AdamW.
+        seed: Seed of weights, batches and noise.
+        threads: CPU threads.
+        checkpoint_seconds: Time between checkpoints.
+    """
+
+    checkpoint: Path | None = None
+    minutes: float | None = None
+    steps: int | None = None
+    resume: bool = False
+    matrix_rate: float = 0.02
+    other_rate: float = 0.004
+    seed: int = 0
+    threads: int = 1
+    checkpoint_seconds: float = 120.0
+
+    def loop(self, name: str, decay: float = 0.4) -> LoopOptions:
+        """The loop of this run, whose clock starts now.
+
+        Args:
+            name: of the run in its progress lines.
+            decay: share of the run in which the learning rate falls.
+        """
+        clock = RunClock(self.minutes, self.steps)
+        return LoopOptions(name, clock, self.checkpoint, self.resume, self.checkpoint_seconds, decay=decay)
+
+    def optimizers(self, trained: nn.Module, weight_decay: float = WEIGHT_DECAY) -> list[torch.optim.Optimizer]:
+        """Optimizers of what is trained, at this run's rates."""
+        return build_optimizers(trained, self.matrix_rate, self.other_rate, weight_decay=weight_decay)
 
 
 @dataclass

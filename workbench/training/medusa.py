@@ -18,36 +18,26 @@ from transformers import LlamaForCausalLM
 
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
-from workbench.training.clock import RunClock
 from workbench.training.distill import load_target
 from workbench.training.heads.artefact import save_net
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, half_precision
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import half_precision
 from workbench.training.windows import Windows, held_windows
 
 
 @dataclass
-class MedusaOptions:
-    """Options of the `medusa` recipe.
+class MedusaOptions(RunOptions):
+    """Options of the `medusa` recipe, beside those of every run.
 
     Attributes:
         target: Folder of the target.
         corpus: Folder written by the `corpus` recipe.
         out: Folder of the finished heads.
-        checkpoint: Checkpoint file.
         own_text: Token file of text written by the target; used for every second step if it exists.
         heads: Number of heads.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
         window: Tokens per window.
         rows: Windows per step.
         positions: Positions per step at which the heads are trained; the LM head is most of the cost.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of the batches.
-        threads: CPU threads.
-        checkpoint_seconds: Time between checkpoints.
     """
 
     target: Path = Path(".cache/models/text-target")
@@ -57,8 +47,6 @@ class MedusaOptions:
     own_text: Path = Path(".cache/train/own-text.bin")
     heads: int = 4
     minutes: float | None = 7.0
-    steps: int | None = None
-    resume: bool = False
     window: int = 256
     rows: int = 12
     positions: int = 1024
@@ -66,7 +54,6 @@ class MedusaOptions:
     other_rate: float = 0.003
     seed: int = 2
     threads: int = 2
-    checkpoint_seconds: float = 120.0
 
 
 def keep_heads(heads: MedusaHeads, out: Path, accuracy: list[list[float]], **of: Any) -> str:
@@ -112,7 +99,7 @@ def train_medusa(options: MedusaOptions, report: Report) -> RunResult:
     target = load_target(options.target)
     heads = MedusaHeads(target.config.hidden_size, options.heads)
     report(f"medusa: {sum(p.numel() for p in heads.parameters()):,} parameters")
-    optimizers = build_optimizers(heads, options.matrix_rate, options.other_rate, weight_decay=0.0)
+    optimizers = options.optimizers(heads, weight_decay=0.0)
     sources = [Windows(options.corpus / "train.bin", options.window, options.rows, options.seed)]
     if options.own_text.exists():
         sources.append(Windows(options.own_text, options.window, options.rows, options.seed))
@@ -140,6 +127,5 @@ def train_medusa(options: MedusaOptions, report: Report) -> RunResult:
         of = {"target": "text-target", "vocab_size": target.config.vocab_size, WEIGHTS: fingerprint(target)}
         return keep_heads(heads, options.out, accuracy, **of)
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions("medusa", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    loop = options.loop("medusa")
     return run_loop(loop, heads, optimizers, step_losses, report, on_checkpoint)

@@ -19,6 +19,7 @@ from workbench.training.tokenizer import CONTEXT, PAD, token_id
 
 EARLY_EXIT_LAYERS = (2, 3, 4, 6)
 SHARD_SIZE = "9MB"
+WEIGHT_DECAY = 0.05
 
 
 def target_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 288, layers: int = 12) -> LlamaConfig:
@@ -65,7 +66,7 @@ def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
 
 
 def build_optimizers(
-    model: nn.Module, matrix_rate: float, other_rate: float, weight_decay: float = 0.05
+    model: nn.Module, matrix_rate: float, other_rate: float, weight_decay: float = WEIGHT_DECAY
 ) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for embeddings, norms and biases.
 

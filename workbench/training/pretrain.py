@@ -16,12 +16,10 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.engine.markers import ASSISTANT, END, USER
-from workbench.training.clock import RunClock
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import (
     EARLY_EXIT_LAYERS,
     build_model,
-    build_optimizers,
     half_precision,
     save_model,
     target_config,
@@ -32,17 +30,13 @@ from workbench.training.windows import Windows, held_windows, user_positions
 
 
 @dataclass
-class PretrainOptions:
-    """Options of the `target` recipe.
+class PretrainOptions(RunOptions):
+    """Options of the `target` recipe, beside those of every run.
 
     Attributes:
         corpus: Folder written by the `corpus` recipe.
         tokenizer: Folder written by the `tokenizer` recipe.
         out: Folder of the finished model; also written at every checkpoint.
-        checkpoint: Checkpoint file.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
         hidden: Hidden size.
         layers: Number of layers.
         window: Tokens per window.
@@ -54,12 +48,7 @@ class PretrainOptions:
         user_share: Share of the tokens inside user turns that are predicted.
         exit_weight: Weight of the early-exit loss.
         exit_layers: Layers that take turns.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights and batches.
-        threads: CPU threads.
         compile: Compile the layers with torch.compile.
-        checkpoint_seconds: Time between checkpoints.
         decay: Share of the run in which the learning rate falls.
     """
 
@@ -68,8 +57,6 @@ class PretrainOptions:
     out: Path = Path(".cache/models/text-target")
     checkpoint: Path | None = Path(".cache/train/target.pt")
     minutes: float | None = 85.0
-    steps: int | None = None
-    resume: bool = False
     hidden: int = 288
     layers: int = 12
     window: int = 512
@@ -81,9 +68,7 @@ class PretrainOptions:
     user_share: float = 0.25
     exit_weight: float = 0.3
     exit_layers: tuple[int, ...] = field(default=EARLY_EXIT_LAYERS)
-    matrix_rate: float = 0.02
     other_rate: float = 0.003
-    seed: int = 0
     threads: int = 2
     compile: bool = False
     checkpoint_seconds: float = 300.0
@@ -155,7 +140,7 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
     tokenizer = load_tokenizer(options.tokenizer)
     model = build_model(target_config(tokenizer, options.hidden, options.layers), options.seed)
     report(f"target: {sum(p.numel() for p in model.parameters()):,} parameters")
-    optimizers = build_optimizers(model, options.matrix_rate, options.other_rate)
+    optimizers = options.optimizers(model)
     objective = TargetObjective(model, tokenizer, options)
     mixed = Windows(options.corpus / "train.bin", options.window, options.rows - options.exact_rows, options.seed)
     exact = Windows(options.corpus / "exact.bin", options.window, max(1, options.exact_rows), options.seed)
@@ -185,8 +170,5 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
         save_model(model, tokenizer, options.out, {"early_exit_layers": list(options.exit_layers)})
         return "target: held-out " + " ".join(f"{name} {value:.3f}" for name, value in held.items())
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions(
-        "target", clock, options.checkpoint, options.resume, options.checkpoint_seconds, decay=options.decay
-    )
+    loop = options.loop("target", decay=options.decay)
     return run_loop(loop, model, optimizers, step_losses, report, on_checkpoint)

@@ -51,5 +51,8 @@ METHOD = Method(
             key="equation-1", tolerance=0.1,
         ),
     ),
-    suites={"gpu": (Setting("Draft model"),)},
+    suites={
+        "gpu": (Setting("Draft model"),),
+        "on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),),
+    },
 )  # fmt: skip

@@ -48,6 +48,9 @@ METHOD = Method(
             lacks="a method that verifies a static tree of the same drafter",
         ),
     ),
-    suites={"gpu": (Setting("Draft tree"),)},
+    suites={
+        "gpu": (Setting("Draft tree"),),
+        "on-policy": (Setting("tree", {"depth": 4, "width": 3, "nodes": 16}),),
+    },
     recording=Recording(params={"temperature": 0.7}),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording
+from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature_net import FeatureNet
@@ -58,5 +58,11 @@ METHOD = Method(
         "EAGLE's layer (Li et al. 2024, arXiv 2401.15077), with norms on what enters and leaves it, for EAGLE-2's "
         "trees.",
     ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"depth": 5, "width": 1, "nodes": 5}),
+            Setting("tree", {"depth": 5, "width": 3, "nodes": 16}),
+        )
+    },
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head, Recording
+from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.kangaroo import ExitAdapter, Kangaroo
@@ -52,5 +52,6 @@ METHOD = Method(
         "{exit_layer}.",
         settings={"loss": "ce_soft:1"},
     ),
+    suites={"on-policy": (Setting("chain", {"policy": "fixed", "depth": 5}),)},
     recording=Recording(("chat", "story")),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim, Head
+from workbench.engine.declared import Claim, Head, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
 from workbench.methods.policies.fixed import Fixed
@@ -26,7 +26,11 @@ PAPER = Source(
     "§2.1",
 )
 
-HEAD = Head(MedusaHeads, "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.")
+HEAD = Head(
+    MedusaHeads,
+    "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
+    agrees="the first head's likeliest token is the one that the text has after next",
+)
 
 METHOD = Method(
     "medusa",
@@ -53,5 +57,11 @@ METHOD = Method(
             lambda lab: lab.speed(), timed=True,
         ),
     ),
+    suites={
+        "on-policy": (
+            Setting("chain", {"nodes": 4, "depth": 4}),
+            Setting("tree", {"nodes": 16, "depth": 4}),
+        )
+    },
     head=HEAD,
 )  # fmt: skip

@@ -1,73 +1,55 @@
-"""Cards of a chat model's drafters, from the figures that training and evaluation measured."""
+"""What the cards of a chat model's drafters say, from the figures that training and evaluation measured."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
+from workbench.engine.declared import AGREES
 from workbench.engine.method import Promise
 from workbench.engine.trimmed import KEY
 from workbench.methods import registry
-from workbench.trace.files import write_whole
+from workbench.training.cards import Figures, Trained, losses_of, minutes_of, steps_of, table
 
 _DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
-_AGREES = (
-    "its likeliest token is the target's, of all tokens",
-    "the first head's likeliest token is the one that the text has after next",
-)
 
 
-def write_card(folder: Path) -> None:
-    """Write `README.md` beside the weights, from `config.json`, `training.json` and `evaluation.json`."""
-    config, figures, measured = (
-        json.loads((folder / f"{name}.json").read_text()) for name in ("config", "training", "evaluation")
-    )
-    write_whole(folder / "README.md", card(folder.name, config, figures, measured).encode())
-
-
-def card(name: str, config: dict[str, Any], figures: dict[str, Any], measured: dict[str, Any]) -> str:
+def card(model: Trained) -> str:
     """The text of a card."""
-    kind, target = config.get("workbench_head", "drafter"), config["target"]
-    recipe = "chat-drafter" if kind == "drafter" else f"chat-heads --set method={kind}"
+    config, figures, measured = model.config, model.figures, model.measured
+    kind, machine = config.get("workbench_head", "drafter"), figures["machine"]
+    head = registry.heads().get(kind)
+    recipe = "chat-drafter" if head is None else f"{head.recipe} --set method={kind}"
     options = "".join(
         f" --set {key}={value}" for key, value in figures["options"].items() if key not in ("method", "resume")
     )
-    losses = ", ".join(f"{key} {value:.3f}" for key, value in figures["losses"].items())
-    idea = _DRAFTER if kind == "drafter" else registry.heads()[kind].idea.format(**config.get("net", {}))
+    idea = _DRAFTER if head is None else head.idea.format(**config.get("net", {}))
+    agrees = AGREES if head is None else head.agrees
+    curve = [(f"{tokens / 1e6:.2f} M", f"{value:.3f}") for tokens, value in _thinned(figures["curve"])]
     lines = [
-        f"# {name}",
-        "",
-        f"Drafts for `{target}`. {idea} What it drafts never changes the output{_but(kind)}.",
+        f"Drafts for `{config['target']}`. {idea} What it drafts never changes the output{_but(kind)}.",
         "",
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
         " 0.7 or 1), written by `workbench train answers` to prompts from public sets and from the project's own"
         " generators, read once by `workbench train readings`. No text of those sets is in this repository.",
-        f"- **Training**: `workbench train {recipe}{options}`: {figures['steps']:,} steps over {figures['tokens']:,}"
-        f" tokens, {figures['seconds'] / 60:.0f} minutes on a share of {figures['machine']['cores']} cores"
-        f" ({figures['machine']['cpu']}). Losses at the end, smoothed: {losses}.",
+        f"- **Training**: `workbench train {recipe}{options}`: {steps_of(figures)}, {minutes_of(figures)} on a share of"
+        f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}.",
         "- **Licence**: that of the target's weights, of which it is made (Apache-2.0 for SmolLM2).",
         "",
         "## Learning curve",
         "",
-        f"Share of the places of held-out answers, true text before them, at which {_AGREES[kind == 'medusa']}.",
+        f"Share of the places of held-out answers, true text before them, at which {agrees}.",
         "",
-        "| tokens | agreement |",
-        "|---:|---:|",
-        *(f"| {tokens / 1e6:.2f} M | {value:.3f} |" for tokens, value in _thinned(figures["curve"])),
+        table(["tokens", "agreement"], curve, left=0),
         "",
         "## On policy",
         "",
         f"Greedy decoding of {measured['prompts']} held-out prompts, up to {measured['tokens']} tokens each, target in"
         f" {measured['dtype']}. A place counts in the rounds that came to it; τ is the mean accepted length, the"
         " target's own token among it.",
-        "",
     ]
-    for form in ("chain", "tree"):
-        if form in measured:
-            lines += _table(form, measured[form])
-    return "\n".join(lines) + "\n"
+    for name, found in measured.items():
+        if isinstance(found, dict):
+            lines += ["", *_measured(name, found)]
+    return "\n".join(lines)
 
 
 def _but(kind: str) -> str:
@@ -76,7 +58,7 @@ def _but(kind: str) -> str:
     return f", unless an approximate rule judges it (`{'`, `'.join(loose)}`)" if loose else ""
 
 
-def _vocabulary(config: dict[str, Any], figures: dict[str, Any]) -> str:
+def _vocabulary(config: Figures, figures: Figures) -> str:
     return (
         f"- **Vocabulary**: it proposes {len(config[KEY]):,} tokens, those that the target says most (VocabTrim, Goel"
         f" et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of what the target said in answers"
@@ -84,19 +66,16 @@ def _vocabulary(config: dict[str, Any], figures: dict[str, Any]) -> str:
     )
 
 
-def _table(form: str, figures: dict[str, Any]) -> list[str]:
+def _measured(name: str, figures: Figures) -> list[str]:
     params = ", ".join(f"{key}={value}" for key, value in figures["params"].items())
-    rows = [f"| {depth} | {tried:,} | {kept / tried:.1%} |" for depth, tried, kept in figures["by_depth"]]
+    rows = [(str(depth), f"{tried:,}", f"{kept / tried:.1%}") for depth, tried, kept in figures["by_depth"]]
     groups = ", ".join(f"{group} {tau:.2f}" for group, tau in figures["groups"].items())
     return [
-        f"### As a {form}: `{figures['method']}`, {params}",
+        f"### As a {name}: `{figures['method']}`, {params or 'as it is by default'}",
         "",
         f"τ = {figures['tau']:.2f}. By kind of prompt: {groups}.",
         "",
-        "| depth | rounds | accepted |",
-        "|---:|---:|---:|",
-        *rows,
-        "",
+        table(["depth", "rounds", "accepted"], rows, left=0),
     ]
 
 

@@ -24,40 +24,30 @@ from workbench.engine.models import load_model, load_tokenizer
 from workbench.engine.placed import named
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
-from workbench.training.clock import RunClock
 from workbench.training.distill import distillation_loss
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import chosen_tokens, places_among
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_model, build_optimizers, half_precision, save_model
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import build_model, half_precision, save_model
 
 
 @dataclass
-class ChatDrafterOptions:
-    """Options of the `chat-drafter` recipe.
+class ChatDrafterOptions(RunOptions):
+    """Options of the `chat-drafter` recipe, beside those of every run.
 
     Attributes:
         target: Name or folder of the target.
         readings: Folder written by the `readings` recipe.
         out: Folder of the finished drafter.
-        checkpoint: Checkpoint file.
         vocabulary: Tokens that it can propose.
         hidden: Hidden size.
         layers: Number of layers.
         inner: Width of the feed-forward.
         head_size: Width of an attention head.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
         rows: Dialogues per step.
         positions: Positions per step at which the laws are compared; the LM heads are most of the cost.
         text_weight: Weight of the cross-entropy on the text itself, next to the divergence from the target.
         held: Dialogues kept out of training on which agreement is measured.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights and batches.
-        threads: CPU threads.
-        checkpoint_seconds: Time between checkpoints.
     """
 
     target: str = "smollm2"
@@ -70,14 +60,10 @@ class ChatDrafterOptions:
     inner: int = 448
     head_size: int = 32
     minutes: float | None = 40.0
-    steps: int | None = None
-    resume: bool = False
     rows: int = 24
     positions: int = 2048
     text_weight: float = 0.1
     held: int = 96
-    matrix_rate: float = 0.02
-    other_rate: float = 0.004
     seed: int = 1
     threads: int = 2
     checkpoint_seconds: float = 240.0
@@ -225,7 +211,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     place = places_among(kept, len(teacher.head))
     drafter = build_model(config_of(options, teacher), options.seed)
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
-    optimizers = build_optimizers(drafter, options.matrix_rate, options.other_rate)
+    optimizers = options.optimizers(drafter)
     rows, table = batches(readings, train, options.rows, options.seed), teacher.head[kept]
     own = drafter.get_input_embeddings().get_parameter("weight")
     curve, exam = Curve.of(options), answers_of(teacher, readings, held)
@@ -254,8 +240,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
         save_model(drafter, teacher.tokenizer, options.out, {KEY: kept_ids, "target": teacher.name})
         return f"chat-drafter: says the target's likeliest token at {result.held['agreement']:.3f} of held-out places"
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions("chat-drafter", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
     return result, facts | {"curve": curve.points}
 

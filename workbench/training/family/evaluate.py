@@ -13,6 +13,7 @@ import torch
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request
+from workbench.engine.declared import Setting
 from workbench.engine.models import HeadInfo, Models, load_models, other_weights
 from workbench.engine.placed import named
 from workbench.methods import registry
@@ -20,22 +21,17 @@ from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.trace.files import write_whole
 from workbench.training.answers import is_held, read
-from workbench.training.family.cards import write_card
+from workbench.training.cards import write_card
+from workbench.training.family.cards import card
 from workbench.training.loop import Report
 
-CHAINS: dict[str, tuple[str, dict[str, Any]]] = {
-    "drafter": ("draft-model", {"policy": "fixed", "depth": 5}),
-    "medusa": ("medusa", {"nodes": 4, "depth": 4}),
-    "eagle": ("eagle-2", {"depth": 5, "width": 1, "nodes": 5}),
-    "kangaroo": ("kangaroo", {"policy": "fixed", "depth": 5}),
-}
-"""Method and parameters by what was trained: one branch, so that a place is accepted or not."""
-TREES: dict[str, tuple[str, dict[str, Any]]] = {
-    "drafter": ("draft-tree", {"depth": 4, "width": 3, "nodes": 16}),
-    "medusa": ("medusa", {"nodes": 16, "depth": 4}),
-    "eagle": ("eagle-2", {"depth": 5, "width": 3, "nodes": 16}),
-}
-"""The same as a tree."""
+SUITE = "on-policy"
+"""By this name methods declare how their drafter is measured: `workbench.engine.method.Method.suites`. In a row called
+"chain" a tree has one branch, so that a place is accepted or not."""
+RANKED = "head_accuracy"
+"""In the configuration of heads that a static tree is made for: how often the r-th best guess of each is right."""
+RECIPES = ("chat-drafter", "chat-heads")
+"""What trains the drafters that are measured here."""
 
 
 @dataclass
@@ -70,7 +66,7 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
     torch.set_num_threads(options.threads)
     prompts = list(held_prompts(options.answers / "answers.jsonl", options.each))
     name, found = named(options.target), {}
-    folders = {kind: options.models / f"{name}-{kind}" for kind in CHAINS}
+    folders = {kind: options.models / folder for kind, folder in folders_of(name).items()}
     for kind, folder in list(folders.items()):
         if not all((folder / f"{file}.json").exists() for file in ("config", "training")):
             del folders[kind]  # there is none, or one that is being trained
@@ -92,22 +88,37 @@ def evaluate_family(options: ChatEvaluateOptions, report: Report) -> dict[str, A
                 models.heads[kind] = HeadInfo(folder.name, folder, config)
     for kind, folder in folders.items():
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": options.dtype}
-        for form, table in (("chain", CHAINS), ("tree", TREES)):
-            if kind in table:
-                asked = one_branch(models) if (kind, form) == ("medusa", "chain") else models
-                figures[form] = measured(asked, *table[kind], prompts, options.max_new_tokens)
-                report(f"{folder.name}: {form}: τ {figures[form]['tau']:.2f}")
+        for row in rows_of(kind):
+            asked = one_branch(models) if row.name == "chain" else models
+            figures[row.name] = measured(asked, row.method, dict(row.params), prompts, options.max_new_tokens)
+            report(f"{folder.name}: {row.name}: τ {figures[row.name]['tau']:.2f}")
         write_whole(folder / "evaluation.json", (json.dumps(figures, indent=2) + "\n").encode())
-        write_card(folder)
+        write_card(folder, card)
         found[kind] = figures
     return found
 
 
+def folders_of(target: str) -> dict[str, str]:
+    """The names of the folders of a target's drafters, by what a method needs of them: "drafter", or a head's kind."""
+    heads = [kind for kind, head in registry.heads().items() if head.recipe in RECIPES]
+    return {kind: f"{target}-{kind}" for kind in ("drafter", *heads)}
+
+
+def rows_of(kind: str) -> list[Setting]:
+    """How drafters of a kind are measured: what the methods that draft with it say; else the first one by default."""
+    methods = [method for method in registry.methods() if kind in method.needs]
+    rows = [row for method in methods for row in method.suites.get(SUITE, ())]
+    return rows or [Setting("draft", method=method.name) for method in methods[:1]]
+
+
 def one_branch(models: Models) -> Models:
-    """The same models, with Medusa's heads of whose guesses a tree takes the best alone."""
-    info = models.heads["medusa"]
-    best = info.config | {"head_accuracy": [ranks[:1] for ranks in info.config["head_accuracy"]]}
-    heads = models.heads | {"medusa": HeadInfo(f"{info.name}, one branch", info.folder, best)}
+    """The same models, with heads of whose ranked guesses a static tree takes the best alone."""
+    heads = {
+        kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
+        if (ranked := info.config.get(RANKED))
+        else info
+        for kind, info in models.heads.items()
+    }
     return dataclasses.replace(models, heads=heads)
 
 

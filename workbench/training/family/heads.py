@@ -23,7 +23,6 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.kangaroo import ExitAdapter
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
-from workbench.training.clock import RunClock
 from workbench.training.family.drafter import Curve, Teacher, answers_of, beside, load_teacher, together
 from workbench.training.family.readings import Readings, batches
 from workbench.training.family.vocabulary import LEFT_OUT, chosen_tokens, places_among
@@ -31,9 +30,9 @@ from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 from workbench.training.heads.losses import Places, Weighted
 from workbench.training.heads.trainer import HeadOptions, begin_at, train_net
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.loop import Report, RunResult, run_loop
 from workbench.training.medusa import keep_heads
-from workbench.training.models import build_optimizers, half_precision
+from workbench.training.models import half_precision
 
 HELD_ROWS = 16
 """Held-out dialogues side by side."""
@@ -53,7 +52,6 @@ class ChatHeadOptions(HeadOptions):
         blocks: Medusa heads.
         exit_layer: Layer whose stream Kangaroo's adapter reads; the readings must have it among their taps.
         held: Dialogues kept out of training for measuring.
-        threads: CPU threads.
     """
 
     method: str = FeatureNet.kind
@@ -71,6 +69,7 @@ class ChatHeadOptions(HeadOptions):
     exit_layer: int = 8
     held: int = 96
     threads: int = 2
+    checkpoint_seconds: float = 240.0
 
     @property
     def folder(self) -> Path:
@@ -205,9 +204,8 @@ def _train_adapter(
         save_net(net, options.folder, teacher.name, **_facts(options, teacher, kept, net))
         return f"kangaroo: held out: agreement {result.held['agreement 1']:.3f}"
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions(options.method, clock, options.checkpoint, options.resume)
-    optimizers = build_optimizers(net, options.matrix_rate, options.other_rate, weight_decay=0.0)
+    loop = options.loop(options.method)
+    optimizers = options.optimizers(net, weight_decay=0.0)
     return run_loop(loop, net, optimizers, step_losses, report, on_checkpoint), curve
 
 
@@ -227,7 +225,7 @@ def _train_medusa(
 ) -> tuple[RunResult, Curve]:
     heads, table = MedusaHeads(teacher.head.shape[1], options.blocks), teacher.head[kept]
     report(f"medusa: {sum(p.numel() for p in heads.parameters()):,} parameters")
-    optimizers = build_optimizers(heads, options.matrix_rate, options.other_rate, weight_decay=0.0)
+    optimizers = options.optimizers(heads, weight_decay=0.0)
     rows = batches(readings, readings.part(held=False), options.rows, options.seed)
     place = places_among(kept, len(teacher.head))
     curve = Curve.of(options)
@@ -251,8 +249,7 @@ def _train_medusa(
         of = {"target": teacher.name, "vocab_size": len(teacher.head), WEIGHTS: teacher.weights}
         return keep_heads(heads, options.folder, accuracy, **of, **keeping(kept, teacher))
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions("medusa", clock, options.checkpoint, options.resume)
+    loop = options.loop("medusa")
     return run_loop(loop, heads, optimizers, step_losses, report, on_checkpoint), curve
 
 

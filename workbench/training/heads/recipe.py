@@ -21,8 +21,9 @@ from workbench.methods import registry
 from workbench.scenes.draw import paint
 from workbench.scenes.tasks import ask_some
 from workbench.trace.files import write_whole
+from workbench.training.cards import write_card
 from workbench.training.heads.artefact import load_saved, save_net
-from workbench.training.heads.cards import write_card
+from workbench.training.heads.cards import card
 from workbench.training.heads.features import Dialogue, Features, read_dialogues
 from workbench.training.heads.trainer import HeadOptions, train_net
 from workbench.training.loop import Report
@@ -61,7 +62,6 @@ class VisionHeadOptions(HeadOptions):
         out: Folder above those of the finished drafters.
         begin: Folder above those of drafters to go on from.
         truth: Read the scenes' right answers instead of the target's own: nothing is generated, for a first run.
-        threads: CPU threads.
     """
 
     method: str = "all"
@@ -74,7 +74,6 @@ class VisionHeadOptions(HeadOptions):
     out: Path = Path(".cache/models")
     begin: Path | None = None
     truth: bool = False
-    threads: int = 1
 
     def methods(self) -> list[str]:
         """The methods that are trained."""
@@ -124,7 +123,7 @@ def _train_one(
     if options.begin is not None:
         figures["begun"] = json.loads((options.begin / folder / "training.json").read_text())
     write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
-    write_card(out)
+    write_card(out, card)
     return figures
 
 

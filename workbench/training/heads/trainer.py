@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,19 +18,18 @@ from torch import Tensor, nn
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import AttentionNet
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.clock import RunClock
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import Places, Weighted
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, half_precision
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import half_precision
 
 Says = Callable[[Tensor, Tensor], Tensor]
 """(places of tokens among the logits [N], features [N, D]) → whether each is what the target finds likeliest."""
 
 
 @dataclass
-class HeadOptions:
-    """How to train one drafter.
+class HeadOptions(RunOptions):
+    """How to train one drafter, beside the options of every run.
 
     Attributes:
         method: Name of the method.
@@ -48,16 +46,9 @@ class HeadOptions:
         text_share: Share of batches without pictures.
         curriculum: Begin with text alone, then mix pictures in (MSD).
         price: What a vision token costs the gate, in units of the loss for the whole picture (specvlm).
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
         rows: Dialogues per step.
         places: Places per step at which laws are compared; the LM head is most of the cost.
         half: Compute in bfloat16.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights, batches and noise.
-        checkpoint: Checkpoint file.
-        resume: Go on from the checkpoint.
     """
 
     method: str = "eagle-vlm"
@@ -72,15 +63,10 @@ class HeadOptions:
     curriculum: bool = False
     price: float = 0.02
     minutes: float | None = 5.0
-    steps: int | None = None
+    checkpoint_seconds: float = 60.0
     rows: int = 16
     places: int = 1024
     half: bool = True
-    matrix_rate: float = 0.02
-    other_rate: float = 0.004
-    seed: int = 0
-    checkpoint: Path | None = None
-    resume: bool = False
 
 
 @dataclass(slots=True)
@@ -235,7 +221,7 @@ def train_net(
     """
     net = begin or build_net(options, target)
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
-    loss, clock = Weighted.parse(options.loss), RunClock(options.minutes, options.steps)
+    loss, loop = Weighted.parse(options.loss), options.loop(options.method)
     rng = torch.Generator().manual_seed(options.seed)
     held_out = [batch_of(part, embed) for part in held]
     report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
@@ -245,7 +231,7 @@ def train_net(
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         share = 1 - options.text_share
-        pictured = bool(chance(1) < (share * curriculum(clock.progress(step)) if options.curriculum else share))
+        pictured = bool(chance(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
         batch = batch_of(batches(pictured, step), embed)
         features = batch.seen.features
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
@@ -270,6 +256,5 @@ def train_net(
         on_measured(net, result)
         return f"{options.method}: held out: " + " ".join(f"{k} {v:.3f}" for k, v in result.held.items())
 
-    loop = LoopOptions(options.method, clock, options.checkpoint, options.resume, every_seconds=60.0, log_every=50)
-    optimizers = build_optimizers(net, options.matrix_rate, options.other_rate, weight_decay=0.0)
+    optimizers = options.optimizers(net, weight_decay=0.0)
     return net, run_loop(loop, net, optimizers, step_losses, report, on_checkpoint)

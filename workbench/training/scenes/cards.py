@@ -1,25 +1,20 @@
-"""Model cards of the vision models, written from measured figures only."""
+"""What the cards of the vision models say, from measured figures only."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from math import nan
 from pathlib import Path
-from typing import Any
 
 from workbench.scenes.scene import COLOURS, SHAPES, WORDS
-from workbench.trace.files import write_whole
-from workbench.training.cards import runs_of
-
-Figures = dict[str, Any]
+from workbench.training.cards import Figures, Trained, runs_of, table, told_runs, write_cards
 
 AIMS = {"caption: colour": 0.95, "caption: shape": 0.95, "caption: relation": 0.9, "relation": 0.9}
 
 WEAK = 0.9
 """Kinds of question below this share of right answers are named among the limits."""
 
-_TARGET = """# vision-target
-
+_TARGET = """\
 The bundled vision-language target of the Speculative Decoding Workbench: {parameters:,} parameters in the layout of
 LLaVA, trained from scratch by `workbench train vision-tower` and `workbench train vision-target`. It is a teaching
 aid: it knows pictures of coloured shapes and nothing else.
@@ -56,15 +51,13 @@ _LIMITS = """
 """
 
 _DRAFTERS = {
-    "vision-text-drafter": """# vision-text-drafter
-
+    "vision-text-drafter": """\
 The blind drafter of `vision-target` (Gagrani et al. 2024, arXiv 2404.08856): a Llama-type language model of
 {parameters:,} parameters that gets the text of the prompt and never the picture; its tokenizer is the target's. It
 read questions and answers of three styles first (ground truth) and was then tuned on answers that the target wrote
 itself, by `workbench train vision-text-drafter`.
 """,
-    "vision-drafter": """# vision-drafter
-
+    "vision-drafter": """\
 The seeing drafter of `vision-target` (MASSV, Ganesan et al. 2025, arXiv 2505.10526), {parameters:,} parameters in the
 layout of LLaVA: the target's own vision tower, unchanged, a new projector and a small language model, the one that the
 blind drafter started from. First the projector alone learned from captions of three styles (ground truth), then
@@ -73,35 +66,17 @@ projector and language model from answers that the target wrote itself, by `work
 }
 
 
-def _run(figures: Figures, hardware: str) -> str:
-    runs = runs_of(figures)
-    title = (
-        "## Training run" if len(runs) == 1 else "## Training runs\n\nEach went on from the weights of the one before."
-    )
-    numbers = [""] if len(runs) == 1 else [f"**Run {n}**: " for n in range(1, len(runs) + 1)]
-    told = (_one_run(run, hardware, number) for run, number in zip(runs, numbers, strict=True))
-    return f"\n{title}\n\n" + "".join(told)
-
-
-def _one_run(figures: Figures, hardware: str, number: str) -> str:
-    losses = ", ".join(f"{name} {value:.3f}" for name, value in figures["losses"].items())
-    chosen = " ".join(f"`{name}={value}`" for name, value in figures.get("options", {}).items())
-    if machine := figures.get("machine"):
-        hardware = f"{machine['threads']} of {machine['cores']} cores of an {machine['cpu']} processor"
-    return (
-        f"- {number}{figures['steps']:,} steps, {figures['tokens']:,} tokens (vision tokens and padding included),"
-        f" {figures['seconds'] / 60:.0f} minutes by the clock on {hardware}.\n"
-        f"- Training figures at the end (smoothed): {losses}.\n"
-        + (f"- Options: {chosen}.\n" if chosen else "")
-        + "".join(f"- {note}\n" for note in figures.get("notes", []))
-    )
+_COUNTED = " (vision tokens and padding included)"
 
 
 def _target_table(results: Figures) -> str:
     columns = [results["exact_match"][name] for name in ("rendered", "sketch", "freehand")]
     rows = [
-        f"| {name} |{''.join(f' {column.get(name, nan):.1%} |' for column in columns)}"
-        f" {f'{AIMS[name]:.0%}' if name in AIMS else ''} |"
+        (
+            name,
+            *(f"{column.get(name, nan):.1%}" for column in columns),
+            f"{AIMS[name]:.0%}" if name in AIMS else "",
+        )
         for name in sorted(columns[0])
     ]
     return (
@@ -110,9 +85,8 @@ def _target_table(results: Figures) -> str:
         " eighths of its width, crosses of two strokes. Captions are compared object by object from the left (a missing"
         " object is wrong in everything);"
         " `caption: caption` is the whole text to the letter, `caption: objects` the number of objects; all other rows"
-        " are exact match of a short answer.\n\n| what | ruled | sketch | freehand | aim |\n|---|---:|---:|---:|---:|\n"
-        + "\n".join(rows)
-        + "\n"
+        " are exact match of a short answer.\n\n"
+        f"{table(['what', 'ruled', 'sketch', 'freehand', 'aim'], rows)}\n"
     )
 
 
@@ -129,17 +103,17 @@ def _weakest(results: Figures) -> str:
 
 
 def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
-    rows = [f"| {kind} | {rate:.3f} |" for kind, rate in results["acceptance"][name].items()]
+    rows = [(kind, f"{rate:.3f}") for kind, rate in results["acceptance"][name].items()]
     text = (
         "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy answers about"
         f" {results['drafter_count']} held-out scenes at which the drafter's best token is the target's.\n\n"
-        "| question | acceptance |\n|---|---:|\n" + "\n".join(rows) + "\n"
+        f"{table(['question', 'acceptance'], rows)}\n"
     )
     measured = [pair for run in runs_of(figures) for pair in run.get("held", {}).items()]
-    phases = {key: value for key, value in measured if key.endswith((": caption", ": all"))}
+    phases = [(key, f"{value:.3f}") for key, value in dict(measured).items() if key.endswith((": caption", ": all"))]
     if phases:
-        text += "\nBy phase, measured during training on fewer scenes:\n\n| phase | acceptance |\n|---|---:|\n"
-        text += "\n".join(f"| {key} | {value:.3f} |" for key, value in phases.items()) + "\n"
+        text += "\nBy phase, measured during training on fewer scenes:\n\n"
+        text += f"{table(['phase', 'acceptance'], phases)}\n"
     return text
 
 
@@ -151,28 +125,36 @@ def write_vision_cards(models: Path, results: Figures, hardware: str) -> None:
         results: What the `vision-evaluate` recipe measured.
         hardware: Description of the machine.
     """
-    for name in ("vision-target", *_DRAFTERS):
-        folder = models / name
-        if not (folder / "training.json").exists() or name not in results["parameters"]:
-            continue
-        config = json.loads((folder / "config.json").read_text())
-        figures = json.loads((folder / "training.json").read_text())
-        parameters = results["parameters"][name]
-        if name == "vision-target":
-            text = _TARGET.format(
-                parameters=parameters,
-                tower_layers=config["vision_config"]["num_hidden_layers"],
-                tower_hidden=config["vision_config"]["hidden_size"],
-                layers=config["text_config"]["num_hidden_layers"],
-                hidden=config["text_config"]["hidden_size"],
-                shapes=", ".join(SHAPES),
-                colours=", ".join(COLOURS),
-                words=", ".join(WORDS),
-            )
-            text += _run(figures, hardware) + _DATA + _target_table(results)
-            text += _LIMITS.format(weak=_weakest(results))
-        else:
-            text = _DRAFTERS[name].format(parameters=parameters) + _run(figures, hardware)
-            text += _drafter_table(figures, results, name)
-            text += "\nMade to draft for `vision-target`; its own answers are poor.\n"
-        write_whole(folder / "README.md", text.encode())
+    told: dict[str, Callable[[Trained, Figures, str], str]] = {"vision-target": _target}
+    told |= dict.fromkeys(_DRAFTERS, _drafter)
+    there = {name: card for name, card in told.items() if name in results["parameters"]}
+    write_cards(models, {name: _of(card, results, hardware) for name, card in there.items()})
+
+
+def _of(card: Callable[[Trained, Figures, str], str], results: Figures, hardware: str) -> Callable[[Trained], str]:
+    return lambda model: card(model, results, hardware)
+
+
+def _target(model: Trained, results: Figures, hardware: str) -> str:
+    vision, text = model.config["vision_config"], model.config["text_config"]
+    told = _TARGET.format(
+        parameters=results["parameters"][model.name],
+        tower_layers=vision["num_hidden_layers"],
+        tower_hidden=vision["hidden_size"],
+        layers=text["num_hidden_layers"],
+        hidden=text["hidden_size"],
+        shapes=", ".join(SHAPES),
+        colours=", ".join(COLOURS),
+        words=", ".join(WORDS),
+    )
+    told += told_runs(model.figures, hardware, _COUNTED) + _DATA + _target_table(results)
+    return told + _LIMITS.format(weak=_weakest(results))
+
+
+def _drafter(model: Trained, results: Figures, hardware: str) -> str:
+    return (
+        _DRAFTERS[model.name].format(parameters=results["parameters"][model.name])
+        + told_runs(model.figures, hardware, _COUNTED)
+        + _drafter_table(model.figures, results, model.name)
+        + "\nMade to draft for `vision-target`; its own answers are poor.\n"
+    )

@@ -8,6 +8,7 @@ a new projector; the projector is trained alone first, then projector and langua
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -27,8 +28,8 @@ from workbench.scenes.scene import Scene, scenes
 from workbench.scenes.tasks import QUESTIONS, ask_some
 from workbench.trace.files import replacing, write_whole
 from workbench.training.clock import RunClock
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, fast_attention, half_precision, save_model
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import fast_attention, half_precision, save_model
 from workbench.training.scenes.data import Shards, normalised
 from workbench.training.scenes.evaluate import answer, ask_all, pictures_of
 from workbench.training.scenes.model import (
@@ -46,8 +47,8 @@ OWN_SEED = 4242
 
 
 @dataclass
-class VisionDrafterOptions:
-    """Options of the recipes `vision-text-drafter` and `vision-drafter`.
+class VisionDrafterOptions(RunOptions):
+    """Options of the recipes `vision-text-drafter` and `vision-drafter`, beside those of every run.
 
     Attributes:
         target: Folder of the vision-language target.
@@ -59,11 +60,7 @@ class VisionDrafterOptions:
         base: File with the small language model before it is tuned; made when it is missing.
         base_steps: Steps of its training on ground truth of every style.
         out: Folder of the finished drafter.
-        checkpoint: Checkpoint file.
         projector_steps: Steps in which only the projector learns, on captions of every style.
-        minutes: Length of the tuning on the target's answers by the clock.
-        steps: Length of that tuning in steps; wins over `minutes`.
-        resume: Go on with that tuning from the checkpoint.
         truth: Tune on ground truth of every style instead, to measure what the target's own answers are worth.
         hidden: Hidden size.
         layers: Number of layers.
@@ -71,10 +68,6 @@ class VisionDrafterOptions:
         rows: Pictures per step.
         shards: Shards of scenes in use for ground truth.
         shard_size: Scenes per shard.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights and batches.
-        threads: CPU threads.
         held: Held-out scenes on which acceptance is measured.
     """
 
@@ -90,8 +83,6 @@ class VisionDrafterOptions:
     checkpoint: Path | None = Path(".cache/train/vision-drafter.pt")
     projector_steps: int = 60
     minutes: float | None = 6.0
-    steps: int | None = None
-    resume: bool = False
     truth: bool = False
     hidden: int = 96
     layers: int = 2
@@ -99,22 +90,14 @@ class VisionDrafterOptions:
     rows: int = 32
     shards: int = 24
     shard_size: int = 4096
-    matrix_rate: float = 0.02
     other_rate: float = 0.006
     seed: int = 2
-    threads: int = 1
     held: int = 40
 
 
 @dataclass
 class TextDrafterOptions(VisionDrafterOptions):
-    """Options of the `vision-text-drafter` recipe: as above, without a projector.
-
-    Attributes:
-        out: Folder of the finished drafter.
-        checkpoint: Checkpoint file.
-        minutes: Length of the tuning on the target's answers by the clock.
-    """
+    """Options of the `vision-text-drafter` recipe: as above, without a projector."""
 
     out: Path = Path(".cache/models/vision-text-drafter")
     checkpoint: Path | None = Path(".cache/train/vision-text-drafter.pt")
@@ -223,13 +206,11 @@ def _run(
     model: LlamaForCausalLM | LlavaForConditionalGeneration,
     batch: Callable[[int], Batch],
     options: VisionDrafterOptions,
-    clock: RunClock,
     report: Report,
-    checkpoint: Path | None = None,
 ) -> RunResult:
     """Train those weights of a drafter that require gradients on the answers of batches."""
     model.set_attn_implementation(fast_attention())
-    optimizers = build_optimizers(model, options.matrix_rate, options.other_rate)
+    optimizers = options.optimizers(model)
     model.train()
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
@@ -245,8 +226,7 @@ def _run(
         loss.backward()
         return packed.ids.numel(), {"loss": float(loss.detach())}
 
-    loop = LoopOptions(name, clock, checkpoint, options.resume and checkpoint is not None, 120.0)
-    result = run_loop(loop, model, optimizers, step_losses, report)
+    result = run_loop(options.loop(name), model, optimizers, step_losses, report)
     model.eval()
     return result
 
@@ -258,8 +238,8 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
         model.load_state_dict(torch.load(str(options.base), weights_only=True))
         return model
     seeded_weights(model, options.seed)
-    clock = RunClock(steps=options.base_steps)
-    _run("base", model, _truth_batches(options, Packer(tokenizer, 0, 1.0), False), options, clock, report)
+    phase = dataclasses.replace(options, steps=options.base_steps, checkpoint=None)
+    _run("base", model, _truth_batches(options, Packer(tokenizer, 0, 1.0), False), phase, report)
     options.base.parent.mkdir(parents=True, exist_ok=True)
     with replacing(options.base) as part:
         torch.save(model.state_dict(), part)
@@ -288,8 +268,7 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
         model = LlamaForCausalLM.from_pretrained(str(options.begin), dtype=torch.float32)
     packer = Packer(tokenizer, 0, 1.0)
     batch = _truth_batches(options, packer, False) if options.truth else _own_batches(options, packer)
-    clock = RunClock(options.minutes, options.steps)
-    result = _run("vision-text-drafter", model, batch, options, clock, report, options.checkpoint)
+    result = _run("vision-text-drafter", model, batch, options, report)
     result.held = acceptance(options.target, model, options.held)
     save_model(model, tokenizer, options.out, {"target": options.target.name})
     return result
@@ -309,8 +288,7 @@ def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunRe
     model.model.language_model.requires_grad_(True)
     model.model.multi_modal_projector.requires_grad_(True)
     batch = _truth_batches(options, packer, False) if options.truth else _own_batches(options, packer)
-    clock = RunClock(options.minutes, options.steps)
-    result = _run("vision-drafter", model, batch, options, clock, report, options.checkpoint)
+    result = _run("vision-drafter", model, batch, options, report)
     result.held = held | acceptance(options.target, model, options.held)
     _phase("tuned", result.held, report)
     config: Any = model.config
@@ -339,8 +317,8 @@ def _before_tuning(
     if not options.resume:
         held |= _phase("base, blind", acceptance(options.target, base, options.held), report)
         model.model.multi_modal_projector.requires_grad_(True)
-        clock = RunClock(steps=options.projector_steps)
-        _run("projector", model, _truth_batches(options, packer, True), options, clock, report)
+        phase = dataclasses.replace(options, steps=options.projector_steps, checkpoint=None)
+        _run("projector", model, _truth_batches(options, packer, True), phase, report)
         held |= _phase("projector", acceptance(options.target, model, options.held), report)
     return model
 

@@ -18,9 +18,8 @@ from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from workbench.scenes.scene import SIDE
 from workbench.trace.files import replacing
-from workbench.training.clock import RunClock
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
-from workbench.training.models import build_optimizers, half_precision
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import half_precision
 from workbench.training.scenes.data import (
     ASPECTS,
     PATCH,
@@ -34,16 +33,12 @@ from workbench.training.scenes.data import (
 
 
 @dataclass
-class TowerOptions:
-    """Options of the `vision-tower` recipe.
+class TowerOptions(RunOptions):
+    """Options of the `vision-tower` recipe, beside those of every run.
 
     Attributes:
         scenes: Folder of rendered scenes; missing ones are drawn.
         out: File with the finished tower.
-        checkpoint: Checkpoint file.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
         hidden: Hidden size.
         layers: Number of layers.
         inner: Size of the feed-forward layers.
@@ -51,19 +46,12 @@ class TowerOptions:
         shards: Shards of 4,096 scenes in use.
         shard_size: Scenes per shard.
         silhouette_steps: First steps, in which half of the pictures are mere silhouettes.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
-        seed: Seed of weights and scenes.
-        threads: CPU threads.
-        checkpoint_seconds: Time between checkpoints.
     """
 
     scenes: Path = Path(".cache/train/scenes")
     out: Path = Path(".cache/train/vision-tower.pt")
     checkpoint: Path | None = Path(".cache/train/vision-tower-run.pt")
     minutes: float | None = 12.0
-    steps: int | None = None
-    resume: bool = False
     hidden: int = 128
     layers: int = 4
     inner: int = 384
@@ -71,11 +59,7 @@ class TowerOptions:
     shards: int = 24
     shard_size: int = 4096
     silhouette_steps: int = 500
-    matrix_rate: float = 0.02
     other_rate: float = 0.003
-    seed: int = 0
-    threads: int = 1
-    checkpoint_seconds: float = 120.0
 
 
 def tower_config(hidden: int = 128, layers: int = 4, inner: int = 384) -> SiglipVisionConfig:
@@ -165,7 +149,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
     seeded_weights(reader, options.seed)
     report(f"vision-tower: {sum(p.numel() for p in reader.tower.parameters()):,} parameters")
     shards = Shards(options.scenes, options.seed, options.shard_size)
-    optimizers = build_optimizers(reader, options.matrix_rate, options.other_rate)
+    optimizers = options.optimizers(reader)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         drawn, pixels, shown = shards.batch(step, options.rows, options.shards)
@@ -185,8 +169,7 @@ def train_tower(options: TowerOptions, report: Report) -> RunResult:
             torch.save({"config": reader.tower.config.to_dict(), "model": reader.tower.state_dict()}, part)
         return f"vision-tower: written to {options.out} at step {result.steps}"
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions("vision-tower", clock, options.checkpoint, options.resume, options.checkpoint_seconds)
+    loop = options.loop("vision-tower")
     return run_loop(loop, reader, optimizers, step_losses, report, on_checkpoint)
 
 

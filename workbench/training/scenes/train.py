@@ -14,8 +14,7 @@ from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
 from workbench.scenes.scene import COLOURS, SHAPES, Scene
 from workbench.scenes.tasks import ask_some
-from workbench.training.clock import RunClock
-from workbench.training.loop import LoopOptions, Report, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import build_optimizers, fast_attention, half_precision
 from workbench.training.scenes.data import ASPECTS, PatchLabels, Shards, jittered, normalised, patch_labels
 from workbench.training.scenes.evaluate import quick_check
@@ -32,8 +31,8 @@ from workbench.training.tokenizer import load_tokenizer
 
 
 @dataclass
-class VisionOptions:
-    """Options of the `vision-target` recipe.
+class VisionOptions(RunOptions):
+    """Options of the `vision-target` recipe, beside those of every run.
 
     Attributes:
         tower: File written by the `vision-tower` recipe.
@@ -41,10 +40,6 @@ class VisionOptions:
         tokenizer: Folder with the tokenizer of the text family.
         scenes: Folder of rendered scenes; missing ones are drawn.
         out: Folder of the finished model; also written at every checkpoint.
-        checkpoint: Checkpoint file.
-        minutes: Length of the run by the clock.
-        steps: Length of the run in steps; wins over `minutes`.
-        resume: Go on from the checkpoint.
         hidden: Hidden size of the language model.
         layers: Its number of layers.
         inner: Size of its feed-forward layers.
@@ -56,8 +51,6 @@ class VisionOptions:
         captioned: Share of the rows that ask for the caption, too.
         chained: Share of the rows that are conversations.
         unseen: Share of the rows without a picture.
-        matrix_rate: Top learning rate of Muon.
-        other_rate: Top learning rate of AdamW.
         tower_rate: Factor on both in the tower.
         reading_rows: Further pictures per step, of which the tower goes on saying what every patch shows.
         reading: Weight of that loss.
@@ -65,9 +58,6 @@ class VisionOptions:
         naming: Weight of a loss on the same pictures: every patch looks, to the language model, like the words for its
             colour and its shape. By itself it did not teach the bundled model to find objects by their shapes;
             pointing did.
-        seed: Seed of weights and scenes.
-        threads: CPU threads.
-        checkpoint_seconds: Time between checkpoints.
         decay: Share of the run in which the learning rate falls.
         check_scenes: Held-out scenes described at every checkpoint.
     """
@@ -79,8 +69,6 @@ class VisionOptions:
     out: Path = Path(".cache/models/vision-target")
     checkpoint: Path | None = Path(".cache/train/vision-target.pt")
     minutes: float | None = 40.0
-    steps: int | None = None
-    resume: bool = False
     hidden: int = 256
     layers: int = 5
     inner: int = 512
@@ -92,7 +80,6 @@ class VisionOptions:
     captioned: float = 1.0
     chained: float = 0.1
     unseen: float = 0.02
-    matrix_rate: float = 0.02
     other_rate: float = 0.003
     tower_rate: float = 0.2
     reading_rows: int = 32
@@ -100,7 +87,6 @@ class VisionOptions:
     pointing: float = 0.3
     naming: float = 0.0
     seed: int = 1
-    threads: int = 1
     checkpoint_seconds: float = 240.0
     decay: float = 0.4
     check_scenes: int = 32
@@ -285,10 +271,7 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         model.train()
         return "vision-target: held-out " + " ".join(f"{name} {value:.2f}" for name, value in result.held.items())
 
-    clock = RunClock(options.minutes, options.steps)
-    loop = LoopOptions(
-        "vision-target", clock, options.checkpoint, options.resume, options.checkpoint_seconds, decay=options.decay
-    )
+    loop = options.loop("vision-target", decay=options.decay)
     further = {"norm": reader.norm, "read": reader.read} if options.reading_rows else None
     trained = nn.ModuleDict({"model": model, **further}) if further else model
     return run_loop(loop, trained, optimizers, step_losses, report, on_checkpoint)
