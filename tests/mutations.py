@@ -235,7 +235,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "elder-sibling-stays-possible",
-        "core/rejection.py",
+        "core/following.py",
         "left = p.scatter(1, torch.where(none, token[:, :1], token), 0.0)",
         "left = p.clone()",
         REJECTION + "test_golden_acceptance",
