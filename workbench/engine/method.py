@@ -234,8 +234,12 @@ class Configured:
     def promise(self) -> Promise:
         """The method's promise with the verifier that is chosen, for drafts as its drafter makes them when so set."""
         promise = self.method.promises.get(self.values.get("verifier", ""), self.method.promise)
-        is_unsound = promise is Promise.EXACT and self.method.unsound(self.verifier, self.drafter)
-        return Promise.APPROXIMATE if is_unsound else promise
+        return Promise.APPROXIMATE if promise is Promise.EXACT and self.unsound else promise
+
+    @property
+    def unsound(self) -> str:
+        """Why what it writes would not follow the target's law; "" if it does. Greedy text does."""
+        return self.method.unsound(self.verifier, self.drafter)
 
     def changed(self, **values: Any) -> Configured:
         """The same method with other parameters; the rest stays."""

@@ -28,8 +28,12 @@ def add(demo: gr.Blocks, client: Client) -> None:
 
     def boards(request: dict[str, Any]) -> dict[str, Any]:
         from workbench.bench import board, claimsboard  # import PyTorch: not before somebody looks
+        from workbench.methods import combinations, registry
 
-        return {"exactness": board.exactness(), "claims": claimsboard.rows()}
+        exactness = board.exactness()
+        standings = {row["method"]: row["standing"] for row in exactness}
+        found = combinations.matrix(registry.methods(), standings)
+        return {"exactness": exactness, "claims": claimsboard.rows(), "combinations": found}
 
     add_page(demo, "Methods", "methodcards", [methods, matrix, recording, boards])
 

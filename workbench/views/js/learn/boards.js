@@ -3,6 +3,7 @@
 
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
+import * as combinations from "./combinations.js";
 import * as pagehead from "../shared/pagehead.js";
 
 const SIGNS = {
@@ -51,11 +52,12 @@ export async function add(page, body, contents) {
   const found = await pagehead.ask(main, { host }, "boards");
   if (!found) return;
   const anchors = [
+    ["combinations", "What combines"],
     ["exactness", "Exactness"],
     ["claims", "Claims"],
   ].map(([id, word]) => h("a", { href: pagehead.place(id) }, word));
   contents.append(...anchors);
-  body.append(exactness(found.exactness), claims(found.claims));
+  body.append(matrix(found.combinations), exactness(found.exactness), claims(found.claims));
   for (const row of found.exactness) mark(body, row, h);
 }
 
@@ -94,6 +96,13 @@ function board(id, title, about, head, rows) {
     h("p", { className: "wb-about" }, about),
     scroll,
   );
+}
+
+function matrix({ verifiers, rows }) {
+  const about = `Drafters by what judges their drafts. A cell names the methods that join the two, the policies and growers they offer, what they promise, and what the exactness board says of it. What would not keep the target's law says why.`;
+  const heads = verifiers.map((name) => `judged by ${name}`), word = (said) => standing(said, h);
+  const lines = rows.map((row) => combinations.line(row, word));
+  return board("combinations", "What combines with what", about, ["drafter", ...heads], lines);
 }
 
 function exactness(rows) {

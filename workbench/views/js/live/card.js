@@ -125,7 +125,8 @@ export function roundFacts(round) {
     ["time", timeText(round)],
     ["forwards", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
   ];
-  for (const [name, value] of Object.entries(round.signals)) out.push([name, Number(value).toPrecision(3)]);
+  for (const [name, value] of Object.entries(round.signals))
+    out.push([name, Number.isInteger(value) ? `${value}` : Number(value).toPrecision(3)]);
   for (const note of round.notes) out.push(["note", note]);
   return out;
 }

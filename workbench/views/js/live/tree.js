@@ -3,6 +3,7 @@
  *  `render(el, data)` is the one entry. What a reader has done to a tree (zoom, what is unfolded, where it was
  *  scrolled) is kept with the element, the last two for each round. Everything else is in `data`. */
 
+import * as canvas from "../shared/canvas.js";
 import * as kit from "../shared/kit.js";
 import * as treemodel from "./treemodel.js";
 import * as treeplaces from "./treeplaces.js";
@@ -138,7 +139,7 @@ function draw(state, view, placed, data) {
     folded = [...drawn.values()].reduce((sum, d) => sum + d.folded, 0);
   kit.set(state.svg, { "aria-label": treemodel.sentence(data.round, tree, folded, awaited.size > 0) });
   Object.assign(view, { round: data.round, node: data.node, drawn, placed, folded, awaited });
-  kit.write(state.nothing, tree.drafted ? "" : "Nothing was drafted in this round: plain decoding.");
+  kit.write(state.nothing, tree.drafted ? "" : canvas.undrafted(data.round));
   kit.set(state.nothing, { x: 14, y: placed.still + 14 });
   kit.fit(state.heads, placed.heads.length, () => kit.s("text", { class: "wb-mute", y: 12, "text-anchor": "middle" }));
   placed.heads.forEach(({ x, words, room }, k) => {

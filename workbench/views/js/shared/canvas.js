@@ -35,6 +35,13 @@ export function words(round) {
   return `${places(round.placed.length)} set, ${places(round.revoked.length)} taken back, ${round.emitted.length} final`;
 }
 
+/** What a round without a draft was, in words. Pure. */
+export function undrafted(round) {
+  return isOfPlaces(round)
+    ? "A round of places: nothing is drafted, and each pass guesses them anew."
+    : "Nothing was drafted in this round: plain decoding.";
+}
+
 /** What stands there, as the ribbon shows it behind the text, with a block for each masked place; null where nothing
  *  does.
  *  @param {ReturnType<typeof standing>} found  @param {(text: string) => string} legible */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { isOfPlaces, standing, words } from "./canvas.js";
+import { isOfPlaces, standing, undrafted, words } from "./canvas.js";
 
 const round = (placed, revoked, emitted) => ({
   nodes: { status: [] },
@@ -48,4 +48,9 @@ test("a round of places says what it did; a draft that begins by taking places b
     false,
     false,
   ]);
+});
+
+test("a round of places is not called plain decoding", () => {
+  assert.match(undrafted(round([[7, "b"]], [], [6])), /^A round of places/);
+  assert.match(undrafted(round([], [], [6])), /plain decoding/);
 });

@@ -1,0 +1,65 @@
+"""The matrix of drafters and verifiers: everything in it follows from the registry's declarations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from workbench.engine.method import Method, Promise
+from workbench.methods import registry
+from workbench.methods.combinations import matrix, offers, title
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_method_offers_every_choice_once_under_each_of_its_verifiers(name: str) -> None:
+    method = registry.get(name)
+    for verifier in method.verifiers:
+        found = offers(method, title(verifier), "shown")
+        for choice in ("policy", "grower"):
+            allowed = set(method.params[choice].choices) if choice in method.params else set()
+            assert {value for offer in found for value in offer.ways.get(choice, ())} == allowed
+        for offer in found:
+            assert bool(offer.reason) is (offer.promise == Promise.APPROXIMATE.value), "a reason teaches why it is not"
+    assert offers(method, "no such verifier", "shown") == []
+
+
+def test_the_matrix_has_every_method_at_its_drafter_and_its_verifiers() -> None:
+    found = matrix(registry.methods(), {})
+    places = {
+        (offer["method"], found["verifiers"][i], row["drafter"])
+        for row in found["rows"]
+        for i, cell in enumerate(row["cells"])
+        for offer in cell["offers"]
+    }
+    drafting = [m for m in registry.methods() if m.rounds is None or m.rounds.drafts]
+    assert places == {(m.name, title(v), type(m.drafter).__name__) for m in drafting for v in m.verifiers}
+    assert {len(row["cells"]) for row in found["rows"]} == {len(found["verifiers"])}
+
+
+def with_an_approximate_judge() -> Method:
+    return next(m for m in registry.methods() if Promise.APPROXIMATE in m.promises.values())
+
+
+def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
+    method = with_an_approximate_judge()
+    approximate = next(v for v in method.verifiers if method.unsound(v))
+    other = next(m.drafter for m in registry.methods() if type(m.drafter) is not type(method.drafter))
+    alone = dataclasses.replace(method, name="alone", drafter=other, other_verifiers=())
+    found = matrix([alone, method], {})
+    cells = [row["cells"][found["verifiers"].index(title(approximate))] for row in found["rows"]]
+    assert cells[0] == {"offers": [], "reason": alone.unsound(approximate)}
+    assert cells[0]["reason"]
+    assert [offer["method"] for offer in cells[1]["offers"]] == [method.name]
+
+
+def test_the_board_s_evidence_stands_only_where_the_promise_is_the_one_it_was_made_for() -> None:
+    method = with_an_approximate_judge()
+    said = {
+        offer.promise: offer.standing
+        for verifier in method.verifiers
+        for offer in offers(method, title(verifier), "shown")
+    }
+    assert said.pop(method.promise.value) == "shown"
+    assert said == dict.fromkeys(said, "no promise" if Promise.APPROXIMATE.value in said else "unproven")
+    assert said

@@ -1,0 +1,99 @@
+"""Toys from files outside the package in the app's page: chosen, run, drawn, cancelled, kept and played again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.conftest import Opener, browser, free_port, models_folder, open_page, serve
+from ui.test_page import count, long, says, short, state, stop, wait_rounds
+
+from workbench.methods import OWN_METHODS
+
+__all__ = ["browser", "open_page"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+TEXT = "[...document.querySelectorAll('.wb-token')].map((e) => e.textContent).join('')"
+TOYS = {"mask-filling": "Mask filling (a toy)", "drafting-ahead": "Drafting ahead (a toy)"}
+
+
+@pytest.fixture(scope="module")
+def toy_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`python app.py` over the bundled models, with the toys among its methods."""
+    folder = models_folder()
+    if folder is None:
+        pytest.skip("needs the bundled models: assets/models is empty")
+    port, place = free_port(), tmp_path_factory.mktemp("toys")
+    files = os.pathsep.join(str(HERE / f"{name.replace('-', '_')}.py") for name in TOYS)
+    env = {"WORKBENCH_MODELS": str(folder), "WORKBENCH_RUNS": str(place / "runs"), OWN_METHODS: files}
+    yield from serve([sys.executable, "app.py", "--port", str(port)], port, place / "log", **env)
+
+
+def choose(page: Any, name: str) -> None:
+    """As a visitor does: by the title in the list, at full speed."""
+    page.locator("[data-what=method]").select_option(label=TOYS[name])
+    page.get_by_label("Show at").select_option("0")
+    says(page, ".wb-promise", "exact")
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page: Opener, name: str) -> None:
+    page = open_page(toy_app)
+    choose(page, name)
+    short(page, 24)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    says(page, ".wb-card-ribbon h3 em", "24 of 24 tokens")
+    assert page.locator(".wb-token").count() == 24
+    says(page, ".wb-card-tree", "Draft tree, round")
+    says(page, ".wb-card-tree ~ *", name)  # the card of the round that is shown
+    drawn_as(page, name)
+    text, rounds = page.evaluate(TEXT), count(page)
+
+    page.get_by_role("button", name="export ▾").click()
+    page.get_by_role("button", name="Keep").click()
+    page.get_by_role("link", name="see what is kept").click()
+    page.wait_for_selector(".wb-kept .wb-shelf")
+    page.locator(".wb-kept .wb-shelf", has_text=name).get_by_role("link", name="Open").click()
+    page.wait_for_selector(".wb[data-ready=true] .wb-token")
+    page.wait_for_function(f"text => {TEXT} === text", arg=text)
+    assert count(page) == rounds
+    drawn_as(page, name)
+
+
+def drawn_as(page: Any, name: str) -> None:
+    """What only this toy shows: rounds of places without a tree, or a lane of the drafter beside the device's."""
+    if name == "mask-filling":
+        assert "A round of places" in page.text_content(".wb-card-tree")
+        assert "plain decoding" not in page.text_content(".wb-card-tree")
+        assert page.locator(".wb-token.is-accepted").count() == 0, "nothing was drafted"
+    else:
+        assert page.locator(".wb-token.is-accepted").count() > 0
+        lanes = page.locator(".wb-lane").text_content()
+        assert "device" in lanes
+        assert "drafter" in lanes
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_toy_is_cancelled_in_the_middle_and_another_method_runs_after_it(
+    toy_app: str, open_page: Opener, name: str
+) -> None:
+    page = open_page(toy_app)
+    choose(page, name)
+    long(page)
+    page.click("[data-press=run]")
+    wait_rounds(page, 3)
+    stop(page)
+    assert 0 < page.locator(".wb-token").count() < 4000
+    says(page, ".wb-card-ribbon h3 em", "stopped")
+    page.select_option("[data-what=method]", "draft-model")
+    short(page, 12)
+    page.click("[data-press=run]")
+    state(page, "finished")
+    assert page.locator(".wb-token").count() == 12

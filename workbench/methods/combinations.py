@@ -1,0 +1,110 @@
+"""Which drafter may be judged by which verifier, with which policy and grower: the matrix of the methods page.
+
+All of it follows from what the parts declare; no method, verifier, policy or grower is named here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.engine.method import Method, Promise
+from workbench.engine.parts import Verifier
+
+HOW = ("policy", "grower")
+"""What a cell lists: the choices that leave drafter and verifier what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A method's own combinations of one cell that promise the same.
+
+    Attributes:
+        method: registry name.
+        title: for people.
+        verifier: value of the parameter `verifier`; empty where the method has one verifier only.
+        promise: value of `Promise`.
+        reason: why these drafts would not follow the target's law under this verifier; empty where they do.
+        ways: by the name of a choice ("policy", "grower"), its values; a choice that the method has not is left out.
+        standing: what the exactness board says of it.
+    """
+
+    method: str
+    title: str
+    verifier: str
+    promise: str
+    reason: str
+    ways: Mapping[str, Sequence[str]]
+    standing: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        ways = {name: list(values) for name, values in self.ways.items()}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"ways": ways}
+
+
+def matrix(methods: Iterable[Method], standings: Mapping[str, str]) -> dict[str, Any]:
+    """Drafters by verifiers: what is offered with what promise and evidence, and why the rest would not be sound.
+
+    Args:
+        methods: of the registry; those whose rounds do not draft have no place in it.
+        standings: of the exactness board, by method.
+
+    Returns:
+        `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class and a cell for
+        every verifier: `offers`, and where there are none, the `reason` why it would be unsound (empty: it would be
+        sound, and no method offers it).
+    """
+    drafting = [method for method in methods if method.rounds is None or method.rounds.drafts]
+    verifiers = {title(v): v for method in drafting for v in method.verifiers}
+    by_drafter: dict[str, list[Method]] = {}
+    for method in drafting:
+        by_drafter.setdefault(type(method.drafter).__name__, []).append(method)
+    rows = []
+    for drafter, its in by_drafter.items():
+        cells = []
+        for name, verifier in verifiers.items():
+            found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""))]
+            reason = "" if found else its[0].unsound(verifier)
+            cells.append({"offers": [offer.to_wire() for offer in found], "reason": reason})
+        rows.append({"drafter": drafter, "cells": cells})
+    return {"verifiers": list(verifiers), "rows": rows}
+
+
+def title(verifier: Verifier) -> str:
+    """A verifier's name; one that is never a choice may have none, and goes by its class."""
+    return verifier.name or type(verifier).__name__
+
+
+def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
+    """What a method offers under the verifier of that title, a row for each promise; empty where it does not offer it.
+
+    Args:
+        method: a method that drafts.
+        verifier: its title.
+        standing: of the method on the exactness board, which holds for choices that promise what the method does.
+    """
+    judges = [v for v in method.verifiers if title(v) == verifier]
+    if not judges:
+        return []
+    chosen = {"verifier": judges[0].name} if "verifier" in method.params else {}
+    choices = {name: method.params[name].choices for name in HOW if name in method.params}
+    found: dict[tuple[Promise, str], list[dict[str, str]]] = {}
+    for values in itertools.product(*choices.values()):
+        how = dict(zip(choices, values, strict=True))
+        made = method.with_params(**chosen, **how)
+        found.setdefault((made.promise, made.unsound), []).append(how)
+    return [
+        Offer(
+            method.name,
+            method.title,
+            chosen.get("verifier", ""),
+            promise.value,
+            reason,
+            {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
+            standing if promise is method.promise else "unproven" if promise is Promise.EXACT else "no promise",
+        )
+        for (promise, reason), hows in found.items()
+    ]
