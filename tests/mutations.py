@@ -399,8 +399,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "early-exit-one-layer-too-many",
         "methods/drafters/early_exit.py",
-        "layers=range(exit_layer)",
-        "layers=range(exit_layer + 1)",
+        "layers=range(self.layer)",
+        "layers=range(self.layer + 1)",
         BY_ITS_LAW + "[early-exit-greedy-alone]",
         why="exit_layer says one figure and runs another",
     ),

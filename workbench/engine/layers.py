@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from workbench.core.errors import ModelError
@@ -109,6 +111,22 @@ def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
         config.layer_types = [types[i] for i in keep]
         at.config = config
     return top
+
+
+@contextlib.contextmanager
+def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
+    """While it lasts a layer reads these residual streams, whatever it is given."""
+
+    def instead(
+        module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return ((states, *args[1:]), named) if args else (args, named | {"hidden_states": states})
+
+    hook = layer.register_forward_pre_hook(instead, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _shallow(module: _M) -> _M:

@@ -154,6 +154,7 @@ class LeanDecoder:
         last_only: bool = False,
         taps: Collection[int] = (),
         head: bool = True,
+        states: Float[Tensor, "B n D"] | None = None,
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B m D"], dict[int, Tensor]]:
         """A forward over a cache whose window is set.
 
@@ -166,13 +167,15 @@ class LeanDecoder:
             last_only: logits of the last position only (m = 1).
             taps: layers whose residual stream is wanted.
             head: compute logits; without them both they and what the LM head reads are empty.
+            states: residual stream before the first of `layers`; None: the tokens' embeddings.
 
         Returns:
             Logits; what the LM head read; and [B, n, D] after each tapped layer.
         """
         order = range(len(self.layers)) if layers is None else layers
-        x, found = self.through(order, torch.embedding(self.table, ids.view(-1)), mask, positions, cache, taps)
         n_rows, size = ids.shape[0], self.table.shape[0]
+        x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
+        x, found = self.through(order, x, mask, positions, cache, taps)
         if not head:
             return self.table.new_empty(n_rows, 0, size), self.table.new_empty(n_rows, 0, x.shape[1]), found
         if last_only and ids.shape[1] > 1:

@@ -77,6 +77,19 @@ class Verification:
     state: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """States behind the target's first layers.
+
+    Attributes:
+        layer: how many layers.
+        states: the residual stream behind them, row 0 at the last committed token, row i + 1 at node i.
+    """
+
+    layer: int
+    states: Float[Tensor, "N_plus_1 D"]
+
+
 class Part:
     """What drafters, verifiers and policies have in common."""
 
@@ -141,6 +154,13 @@ class Drafter(Part):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """A tree for one row, of at most `plan.depth` levels."""
         raise NotImplementedError
+
+    def exits(self, row: Row, tree: DraftTree) -> Exits | None:
+        """The target's own states at the root and this draft, where drafting computed them; None: it did not.
+
+        The row's entries of those layers then stand behind its committed part, and verification goes on from there.
+        """
+        return None
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Learn from a round. `row.committed` already holds the emitted tokens."""

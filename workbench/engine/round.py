@@ -29,7 +29,7 @@ from workbench.engine.ends import cut
 from workbench.engine.extras import scored
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.models import Models
-from workbench.engine.parts import Outcome
+from workbench.engine.parts import Exits, Outcome
 from workbench.engine.recording import Judged, keep_round, record_round
 from workbench.engine.request import FINISHED, Row
 from workbench.engine.runner import SCRATCH, Segment
@@ -45,6 +45,7 @@ class Turn:
         row: the row.
         tree: what was drafted.
         drafting: when, and with whom.
+        exits: the target's states that drafting left, from which verification goes on.
         logits: the target's at the root and behind each node, [N+1, V].
         hidden: what the LM head read there, [N+1, D].
         taps: residual streams there of the layers that the row's method asked for, each [N+1, D].
@@ -54,6 +55,7 @@ class Turn:
     row: Row
     tree: DraftTree | None = None
     drafting: Drafting | None = None
+    exits: Exits | None = None
     logits: Tensor | None = None
     hidden: Tensor | None = None
     taps: dict[int, Tensor] = field(default_factory=dict)
@@ -150,26 +152,38 @@ class DraftAndVerify:
                 self._guard(turn.row, lambda t=turn: propose_again(t))
 
     def verify(self, turns: list[Turn]) -> list[Turn]:
-        """The target's logits and hidden states for each row, from one forward."""
+        """The target's logits and hidden states for each row, from one forward for all that begin at one layer."""
+        groups: dict[int, list[Turn]] = {}
+        for turn in turns:
+            turn.exits = exits(turn)
+            groups.setdefault(0 if turn.exits is None else turn.exits.layer, []).append(turn)
+        for layer in sorted(groups):
+            self._verify(groups[layer], layer)
+        return [turn for turn in turns if turn.logits is not None]
+
+    def _verify(self, turns: list[Turn], begin: int) -> None:
+        """One forward, of the layers from `begin` on. A row whose forward fails ends, and has no logits."""
         asked: list[tuple[Turn, Segment]] = []
         for turn in turns:
             self._guard(turn.row, lambda t=turn: asked.append((t, segment(t, self.models))))
         if not asked:
-            return []
+            return
         asked.sort(key=lambda pair: pair[1].slot.index)
         taps = {layer for turn, _ in asked for layer in turn.row.taps}
         try:
-            out = self.models.target.forward([piece for _, piece in asked], taps=taps)
+            target, pieces = self.models.target, [piece for _, piece in asked]
+            out = target.forward_behind(pieces, begin, taps) if begin else target.forward(pieces, taps=taps)
         except Exception as error:
             if len(asked) == 1:
                 self._guard(asked[0][0].row, lambda e=error: _raise(e))
-                return []
-            return [done for turn, _ in asked for done in self.verify([turn])]
+                return
+            for turn, _ in asked:
+                self._verify([turn], begin)
+            return
         for b, (turn, piece) in enumerate(asked):
             n = piece.tokens.shape[0]
             turn.logits, turn.hidden = out.logits[b, :n], out.hidden[b, :n]
             turn.taps = {layer: out.taps[layer][b, :n] for layer in turn.row.taps}
-        return [turn for turn in turns if turn.logits is not None]
 
     def judge(self, turns: list[Turn]) -> list[Turn]:
         """Each row's rule on the device, then everything to the host in one synchronisation, and the walks there."""
@@ -259,6 +273,13 @@ def propose_again(turn: Turn) -> None:
     turn.tree = row.drafter.propose([row])[0]
 
 
+def exits(turn: Turn) -> Exits | None:
+    """What verification goes on from, unless somebody reads what stands before it."""
+    assert turn.tree is not None
+    found = None if turn.row.silenced or len(turn.tree) == 0 else turn.row.drafter.exits(turn.row, turn.tree)
+    return None if found is None or any(layer < found.layer for layer in turn.row.taps) else found
+
+
 def segment(turn: Turn, models: Models) -> Segment:
     """The last committed token and the draft behind it."""
     row, tree = turn.row, turn.tree
@@ -270,11 +291,12 @@ def segment(turn: Turn, models: Models) -> Segment:
     tokens = torch.cat([root, tree.tokens])
     if tokens.shape[0] > SCRATCH:
         raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
+    states = None if turn.exits is None else turn.exits.states
     if tree.fanout <= 1:
-        return Segment(row.place, tokens)
+        return Segment(row.place, tokens, states=states)
     parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
     sees = ancestors(parents, tree.depth + 1)
-    return Segment(row.place, tokens, sees, sees.sum(1) - 1)
+    return Segment(row.place, tokens, sees, sees.sum(1) - 1, states)
 
 
 def walk(turn: Turn, found: list[object]) -> None:

@@ -6,6 +6,8 @@ targets and draft models alike.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from workbench.engine.cache import TreeCache, Window
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.layers import (
     decoder_layers,
+    entered,
     longest_context,
     refuse_unverifiable,
     subset,
@@ -68,12 +71,15 @@ class Segment:
         sees: bool [n, scratch + n] over the nodes behind the committed part; None for a chain that goes on from the
             last of them and sees them all.
         depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
+        states: [n, D], residual stream of the tokens before the first layer that is run; None: their embeddings.
+            Either all segments of a forward have them, or none.
     """
 
     slot: Slot
     tokens: Int[Tensor, " n"]
     sees: Bool[Tensor, "n s_plus_n"] | None = None
     depth: Int[Tensor, " n"] | None = None
+    states: Float[Tensor, "n D"] | None = None
 
 
 @dataclass(slots=True)
@@ -125,7 +131,8 @@ class Runner:
         self._taps: dict[int, Tensor] = {}
         self._lean = lean_of(model, self.context + SCRATCH)
         self._multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
-        self._first_layer, self._goes_on = layers[0], False
+        self._layers, self._goes_on = layers, False
+        self._enters: dict[int, bool] = {}
         self.lm_head.register_forward_pre_hook(self._keep_hidden)
         for i, layer in enumerate(layers):
             layer.register_forward_hook(self._tap(i))
@@ -244,7 +251,7 @@ class Runner:
         inputs = {k: v.to(self.device, self.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
         self.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
         begun, start = time.perf_counter(), self.clock.mark()
-        with watched(self.model, self._first_layer) as seen:
+        with watched(self.model, self._layers[0]) as seen:
             logits = self.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=2).logits
         self.meter.add(start, self.clock.mark(), [slot.owner])
         if self._multi_rope and self.model.model.rope_deltas is not None:
@@ -268,7 +275,7 @@ class Runner:
         """Once a model: the prompt's last token, verified as all others will be, must give the model's own logits."""
         out = self.forward([Segment(slot, torch.tensor([last], device=self.device))])
         slot.scratch = 0
-        error = float((out.logits[0, -1] - wanted).abs().max() / wanted.abs().max())
+        error = _error(out.logits[0, -1], wanted)
         if not error <= GOES_ON[self.dtype]:
             slot.length = 0
             raise ModelError(
@@ -288,6 +295,41 @@ class Runner:
         last = exit_layer - 1
         return self.forward(batch, layers=range(exit_layer), head=False, taps={last}).taps[last]
 
+    def may_begin_at(self, layer: int) -> bool:
+        """Whether a forward may go on from the states behind so many layers.
+
+        Compiled passes give a token the same bits whatever is beside it, because their stream is never rounded to the
+        model's type: one that was handed on is.
+        """
+        is_compiled = self._lean is not None and self._lean.fused is not None
+        return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
+
+    def forward_behind(self, batch: Sequence[Segment], layer: int, taps: Collection[int] = ()) -> Output:
+        """As `forward`, of tokens that the first layers have read: their entries stand behind the committed part.
+
+        The first time that a model begins at a layer it reads the tokens whole as well, and gives that. If the logits
+        differ by more than rounding, as in a model that hands on more than one residual stream, it always will.
+
+        Args:
+            batch: each with the `states` behind the first layers.
+            layer: how many layers those are.
+            taps: of layers from there on.
+        """
+        if self.may_begin_at(layer):
+            out = self.forward(batch, layers=range(layer, self.n_layers), taps=taps)
+            if layer in self._enters:
+                return out
+        for segment in batch:
+            segment.slot.scratch = 0
+        whole = self.forward([dataclasses.replace(segment, states=None) for segment in batch], taps=taps)
+        if self.may_begin_at(layer):
+            error = max(
+                _error(out.logits[b, : len(s.tokens)], whole.logits[b, : len(s.tokens)])
+                for b, s in enumerate(sorted(batch, key=lambda s: s.slot.index))
+            )
+            self._enters[layer] = error <= GOES_ON[self.dtype]
+        return whole
+
     def forward(
         self,
         batch: Sequence[Segment],
@@ -302,7 +344,7 @@ class Runner:
             batch: one segment a row; the output has them in the order of their rows in the cache. Rows in between that
                 are not asked for run along as padding.
             last_only: compute logits for the last position only (all segments must then have one length).
-            layers: indices of the layers to run; all by default.
+            layers: indices of the layers to run; all by default. They begin from the segments' `states`, if any.
             head: compute logits; without them only taps are worth reading.
             taps: indices of the layers whose residual stream is wanted.
 
@@ -327,23 +369,25 @@ class Runner:
             for segment in batch:
                 rows[segment.slot.index - lo] = segment
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
+        states = _states(rows, n)
         mask, positions = self._geometry(rows, lo, n)
         self._taps, self._asked = {}, taps
         start = self.clock.mark()
         if self._lean is not None and isinstance(mask, Tensor):
             logits, self._hidden, self._taps = self._lean(
-                ids, mask, positions, self.cache, layers, last_only, taps, head
+                ids, mask, positions, self.cache, layers, last_only, taps, head, states
             )
         else:
             model = self.model if layers is None else self._view(tuple(layers))
-            logits = model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=self.cache,
-                use_cache=True,
-                logits_to_keep=1 if last_only or not head else 0,
-            ).logits
+            with contextlib.nullcontext() if states is None else entered(self._layers[(layers or [0])[0]], states):
+                logits = model(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    past_key_values=self.cache,
+                    use_cache=True,
+                    logits_to_keep=1 if last_only or not head else 0,
+                ).logits
         self._asked = ()  # whoever calls the model itself taps nothing
         self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
         for segment in batch:
@@ -426,3 +470,24 @@ class Runner:
             key[b, begins[b] : begins[b] + n] = positions[b]
             slot.positions = key[b, slot.length : begins[b] + n].clone()
         return key
+
+
+def _states(rows: Sequence[Segment | None], n: int) -> Float[Tensor, "B n D"] | None:
+    """What a forward begins from, padded to its longest segment; None: from embeddings."""
+    given = [None if segment is None else segment.states for segment in rows]
+    like = next((states for states in given if states is not None), None)
+    if like is None:
+        return None
+    if len(rows) == 1:
+        return like.unsqueeze(0)
+    made = like.new_zeros(len(rows), n, like.shape[1])
+    for b, states in enumerate(given):
+        if states is not None:
+            made[b, : states.shape[0]] = states
+    return made
+
+
+def _error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
+    """Largest difference, as a share of the largest magnitude; tokens that neither knows (−∞) are left out."""
+    known = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
+    return float((mine[known] - own[known]).abs().max() / own[known].abs().max())

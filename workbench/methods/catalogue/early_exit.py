@@ -23,16 +23,15 @@ METHOD = Method(
     teaches="The target's own first layers can draft, without a second model or cache; how deep is the trade-off.",
     idea=(
         "The first E layers of the target, with its final norm and head, draft K tokens over the target's own "
-        "cache. The whole target then verifies them in one pass, so that there is no second model and no second "
-        "cache."
+        "cache. The other layers then verify them in one pass from the states that the first ones left, so that "
+        "there is no second model, no second cache, and no layer reads a token twice."
     ),
     formula=(
         "q = softmax( head( norm( h(E) ) ) ), with h(E) the state after layer E; accept with probability min(1, p / q)"
     ),
     differs=(
-        "Verification runs the first E layers again instead of going on from the exit states that drafting left, "
-        "which keeps one way to verify for all methods; a round costs up to E layers' time over the drafted tokens "
-        "more than in the paper, and accepts the same tokens.",
+        "Where passes are compiled (bfloat16 on a CPU that multiplies it), verification reads the draft whole: such "
+        "passes give a token the same bits whatever is beside it, which states handed on would not keep.",
         "The bundled target was trained with an early-exit loss, on one of its early layers in turn, and without the "
         "paper's layer dropout and curriculum, which may make early layers better drafters. Another target drafts as "
         "it is.",

@@ -1,0 +1,137 @@
+"""Early exit: verification goes on from the exit states, and reads what it would have read without them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.lean import LeanLayer
+from workbench.engine.request import ENDED
+from workbench.engine.runner import Runner, Segment
+from workbench.methods import registry
+
+EARLY = registry.get("early-exit")
+KINDS = ["llama", "gpt2", "gemma3_text"]
+"""A lean decoder; positions added to embeddings; scaled embeddings and sliding windows."""
+
+
+def finished(models: Models, request: Request) -> Row:
+    """A row of its own engine, run to its end."""
+    engine = Engine(models)
+    row = engine.submit(request)
+    while row.status not in ENDED:
+        engine.step()
+    return row
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
+    """How many tokens each layer has read, by its number; grows as it goes on."""
+    read: Counter[int] = Counter()
+    plain = LeanLayer.__call__
+
+    def lean(self: LeanLayer, x: Any, rope: Any, mask: Any, store: Any, number: int) -> Any:
+        read[number] += x.shape[0]
+        return plain(self, x, rope, mask, store, number)
+
+    monkeypatch.setattr(LeanLayer, "__call__", lean)
+    for i, layer in enumerate(runner._layers):
+        layer.register_forward_hook(lambda _, args, out, i=i: read.update({i: args[0].shape[0] * args[0].shape[1]}))
+    return read
+
+
+@pytest.mark.parametrize("policy", ["fixed", "confidence"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_layer_reads_a_token_of_a_round_twice(kind: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = worlds.world(kind, noise=None)
+    engine = Engine(models)
+    method = EARLY.with_params(exit_layer=2, depth=4, policy=policy)
+    row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))
+    engine.step()  # which also tries whether verification may go on from there
+    read = counted(monkeypatch, models.target)
+    while row.status not in ENDED:
+        before = len(row.trace.rounds) if row.trace else 0
+        read.clear()
+        engine.step()
+        assert row.trace is not None
+        for made in row.trace.rounds[before:]:
+            assert [read[i] for i in range(3)] == [len(made.nodes) + 1] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
+    target = worlds.world(kind, noise=None).target
+    slots = [target.open() for _ in range(3)]
+    for slot, length in zip(slots, (7, 5, 9), strict=True):
+        target.prefill(slot, worlds.random_prompt(length, seed=length))
+    asked = [slots[0], slots[2]]  # the row in between runs along
+    tokens = [torch.tensor([3, 1, 4, 1]), torch.tensor([5, 9])]
+    whole = target.forward([Segment(s, t) for s, t in zip(asked, tokens, strict=True)], taps={2})
+    for layer in (1, 2):
+        for _ in range(2):  # the first time it is tried, the second time believed
+            for slot in asked:
+                slot.scratch = 0
+            given = [Segment(s, t) for s, t in zip(asked, tokens, strict=True)]
+            exits = target.exit_states(given, layer)
+            for slot in asked:
+                slot.scratch = 0
+            behind = [
+                Segment(s, t, states=exits[b, : len(t)]) for b, (s, t) in enumerate(zip(asked, tokens, strict=True))
+            ]
+            out = target.forward_behind(behind, layer, taps={2})
+        assert target._enters == dict.fromkeys(range(1, layer + 1), True)
+        for b, t in enumerate(tokens):
+            n = len(t)
+            assert float((out.logits[b, :n] - whole.logits[b, :n]).abs().max()) <= 1e-12
+            assert float((out.taps[2][b, :n] - whole.taps[2][b, :n]).abs().max()) <= 1e-12
+
+
+def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = worlds.world("gpt2", noise=None)
+    prompt = worlds.random_prompt(9)
+    wanted = worlds.hf_greedy(models.target.model, prompt, 16)
+    plain = Runner.forward
+
+    def spoiled(self: Runner, batch: Any, *args: Any, **named: Any) -> Any:
+        given = [s for s in batch if s.states is not None]
+        for segment in given:
+            segment.states = segment.states.flip(-1)
+        assert not (given and self._enters.get(2) is False), "it was found out, and is tried again"
+        return plain(self, batch, *args, **named)
+
+    monkeypatch.setattr(Runner, "forward", spoiled)
+    row = finished(models, Request(prompt, EARLY.with_params(exit_layer=2), max_new_tokens=16, stop_at_eos=False))
+    assert models.target._enters == {2: False}
+    assert row.committed[len(prompt) :] == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
+    models = worlds.world(kind, noise=None)
+    engine = Engine(models)
+    methods = [
+        EARLY.with_params(exit_layer=1, depth=3),
+        registry.get("prompt-lookup").with_params(),
+        EARLY.with_params(exit_layer=2, depth=5, policy="confidence"),
+        EARLY.with_params(exit_layer=3, depth=2),
+        registry.get("autoregressive").with_params(),
+        EARLY.with_params(exit_layer=1, depth=2),
+    ]
+    prompts = [worlds.repeating_prompt(8 + i, seed=i) for i in range(len(methods))]
+    rows = [
+        engine.submit(Request(p, m, max_new_tokens=16, stop_at_eos=False))
+        for p, m in zip(prompts, methods, strict=True)
+    ]
+    sampled = engine.submit(
+        Request(prompts[0], EARLY.with_params(exit_layer=2), SamplingParams(temperature=0.8), max_new_tokens=16, seed=3)
+    )
+    while any(row.status not in ENDED for row in [*rows, sampled]):
+        engine.step()
+    for row, prompt in zip(rows, prompts, strict=True):
+        assert row.committed[len(prompt) :] == worlds.hf_greedy(models.target.model, prompt, 16)
+    assert sampled.committed == finished(models, sampled.request).committed
