@@ -13,6 +13,7 @@ import torch
 import worlds
 
 from workbench.engine import Engine, Models, Request, Runner, fused
+from workbench.engine import models as models_module
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import difference, lean_of
 from workbench.engine.runner import Segment
@@ -298,3 +299,15 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(
     assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
     alone = {m.name: Engine(models).generate(Request(prompt, m, max_new_tokens=40)).token_ids for m in methods}
     assert alone == dict.fromkeys(rows, wanted)
+
+
+def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = torch.device("cpu")
+    for multiplies, wanted in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(models_module, "has_bfloat16", lambda multiplies=multiplies: multiplies)
+        assert models_module.resolve_dtype("auto", here, "smollm2") is wanted
+        assert models_module.resolve_dtype("auto", here, "text-target") is torch.float32
+        assert models_module.resolve_dtype("float32", here, "smollm2") is torch.float32
+    monkeypatch.setattr(models_module, "has_bfloat16", lambda: True)
+    monkeypatch.setenv("WORKBENCH_COMPILED", "0")
+    assert models_module.resolve_dtype("auto", here, "smollm2") is torch.float32

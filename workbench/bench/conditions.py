@@ -67,7 +67,7 @@ def conditions(
     from workbench.engine.models import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
 
     where = resolve_device(device)
-    kind = resolve_dtype(dtype, where)
+    kind = resolve_dtype(dtype, where, target)
     needs = known.get(lane.method).needs
     drafts = drafter is not None and "drafter" in needs
     names = [target, *([drafter] if drafts and drafter else []), *heads_of(target, needs)]

@@ -113,7 +113,7 @@ class Backend(BaseBackend):
     def device_label(self, target: str | None = None) -> str:
         """Device and dtype, as in "CPU · float32"."""
         device = resolve_device(self._options["device"])
-        dtype = resolve_dtype(self._options["dtype"], device)
+        dtype = resolve_dtype(self._options["dtype"], device, self._names.pair(target, "none")[0])
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
 
     @property

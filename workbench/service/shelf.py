@@ -210,7 +210,7 @@ class Shelf:
         return found
 
     def _build_target(self, pair: Pair, folder: str, drafter_folder: str | None, progress: Progress) -> Desk:
-        need = self._need(pair[0], folder, self._dtype())
+        need = self._need(pair[0], folder, self._dtype(pair[0]))
         needs = [need]
         if drafter_folder is not None:
             needs.append(self._need(pair[1] or "", drafter_folder, self._drafter_dtype()))
@@ -218,7 +218,8 @@ class Shelf:
         self._read(folder, progress)
         progress.stage(BUILDING)
         with self._called(pair[0], folder):
-            models = load_models(folder, None, **self._options, context=context)
+            kind = str(self._dtype(pair[0])).removeprefix("torch.")  # "auto" depends on the name, not on the folder
+            models = load_models(folder, None, **{**self._options, "dtype": kind}, context=context)
             models.target_name = pair[0]  # a Hub model is known by its id, not by where its files lie
             models.heads = find_heads(pair[0], models.target)
             progress.stage(CALIBRATING)
@@ -297,8 +298,8 @@ class Shelf:
                 "Check config.json and the *.safetensors files.",
             ) from error
 
-    def _dtype(self) -> torch.dtype:
-        return resolve_dtype(self._options["dtype"], self.device)
+    def _dtype(self, target: str = "") -> torch.dtype:
+        return resolve_dtype(self._options["dtype"], self.device, target)
 
     def _drafter_dtype(self) -> torch.dtype:
         """As `engine.models.attach_drafter` decides it."""
