@@ -365,7 +365,10 @@ def test_a_round_writes_by_the_targets_law(
     """Every combination that follows from the declarations is put to the proof, and no other."""
     drafts, size, depth = WAYS[way]
     w = world(kind, size, depth)
-    tree, _ = next(drafts(w), (DraftTree.empty(), 1.0))
+    found = next(drafts(w), None)
+    if found is None:
+        pytest.skip("the drafter knows too few tokens for such drafts")
+    tree, _ = found
     if not len(tree) or not why_unsound("", {tree.sampling}, "", verifier.exact_for):
         assert float((written(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
 

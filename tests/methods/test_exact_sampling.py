@@ -62,7 +62,13 @@ def test_the_world_is_worth_testing_in(models: Models) -> None:
 
 
 def draw(
-    models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int, begin: int = 0
+    models: Models,
+    method: Configured,
+    sampling: SamplingParams,
+    n_tokens: int,
+    runs: int,
+    begin: int = 0,
+    prompt: Sequence[int] = START,
 ) -> list[list[int]]:
     """Independent generations, a hundred at once; a little longer than what is tested, so that drafts are not cut.
 
@@ -71,7 +77,7 @@ def draw(
     engine, found = Engine(models, max_rows=100, record=False), []
     for first in range(begin, runs, 100):
         rows = [
-            engine.submit(Request(START, method, sampling, n_tokens + 1, seed, stop_at_eos=False, paused=True))
+            engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False, paused=True))
             for seed in range(first, min(first + 100, runs))
         ]
         while not all(row.primed for row in rows):  # all are ready before one starts: batches are full

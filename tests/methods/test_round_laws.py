@@ -14,7 +14,7 @@ import pytest
 import torch
 import worlds
 from methods.test_enumerated import World, laws_drawn_from, texts_of, written_behind
-from methods.test_exact_sampling import FILTERED, PLAIN, SETTINGS, VOCABULARY, Wrong, draw, prompt_for, setting
+from methods.test_exact_sampling import FILTERED, PLAIN, PROMPT, SETTINGS, START, VOCABULARY, Wrong, draw, setting
 
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams, law, with_history
@@ -51,6 +51,11 @@ def target_laws(models: Models, prompt: list[int], sampling: SamplingParams) -> 
     return World(VOCABULARY, DEPTH, found, {})
 
 
+def prompt_of(method: Configured) -> list[int]:
+    """Text to copy from, for what does not draft with a model of its own."""
+    return START if "drafter" in method.needs else PROMPT
+
+
 def first_drafts(
     models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch
 ) -> list[tuple[Verification, int]]:
@@ -58,7 +63,7 @@ def first_drafts(
 
     Of a drafter that chooses, where others draw, a few runs say as much.
     """
-    prompt, rule = prompt_for(method.name), type(method.verifier).rule
+    prompt, rule = prompt_of(method), type(method.verifier).rule
     found: dict[tuple[tuple[int, ...], ...], list[Verification]] = {}
 
     def see(verifier: Verifier, v: Verification) -> Ruling:
@@ -69,9 +74,9 @@ def first_drafts(
 
     with patch.context() as seeing:
         seeing.setattr(type(method.verifier), "rule", see)
-        draw(models, method, sampling, DEPTH, FEW)
+        draw(models, method, sampling, DEPTH, FEW, prompt=prompt)
         if len(found) > 1 or any(v.tree.sampling is not Sampling.DETERMINISTIC for (v, *_) in found.values()):
-            draw(models, method, sampling, DEPTH, DRAFTS, FEW)
+            draw(models, method, sampling, DEPTH, DRAFTS, FEW, prompt)
     return [(same[0], len(same)) for same in found.values()]
 
 
@@ -81,7 +86,7 @@ def error(models: Models, method: Configured, sampling: SamplingParams, patch: p
     Compared are the probabilities of each first token, and sixteen sums over all outputs of `DEPTH` + 1 tokens, with
     random signs. Where all runs draft the same, nothing is left to chance, and any difference is infinitely far.
     """
-    w = target_laws(models, prompt_for(method.name), sampling)
+    w = target_laws(models, prompt_of(method), sampling)
     drafts, joint = first_drafts(models, method, sampling, patch), w.joint()
     with torch.inference_mode(), laws_drawn_from(patch) as drawn:
         for v, _ in drafts:
