@@ -11,6 +11,7 @@ from workbench.core.panics import no_panic
 from workbench.core.sampling import SamplingParams
 from workbench.engine.chosen import Chosen
 from workbench.engine.decoder import Decoder
+from workbench.engine.learning import put_by, remembered
 from workbench.engine.method import Promise
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
@@ -149,20 +150,22 @@ def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, 
     slot = row.place
     length, pictured, images, pictures = slot.length, slot.pictured, row.images, row.pictures
     vision, silenced, shown = row.vision, row.silenced, [*row.request.swaps]
+    taken = None if swaps else remembered(row, drafter, models)
     try:
         with no_panic():  # a panic, too, is to be followed by the restoration below
             for swap in swaps:
                 _show(row, target, swap)
             row.vision = {}
-            state = prime(row, drafter, models)
+            state = prime(row, drafter, models) if taken is None else taken.state
     except Exception:
         row.pictures, row.vision, row.silenced, row.request.swaps[:] = pictures, vision, silenced, shown
         if images is not None and any(swap.sees == BOTH for swap in swaps):
             _read(row, target, images, pictures)
         slot.length, slot.scratch, slot.pictured = length, 0, pictured
         raise
-    let_go(row)
-    row.state, row.swapped = state, [*swaps] or row.swapped
+    primed, row.silenced = row.silenced, silenced  # the old drafter's, while it goes
+    put_by(row, drafter, taken)
+    row.state, row.swapped, row.silenced = state, [*swaps] or row.swapped, "" if taken is not None else primed
 
 
 def _show(row: Row, target: Runner, swap: Swap) -> None:
@@ -204,15 +207,6 @@ def prime(row: Row, drafter: Drafter, models: Models) -> Any:
     except ContextError:
         row.silenced = _too_short(models)
         return None
-
-
-def let_go(row: Row) -> None:
-    """The drafter gives back what it holds for the row, which goes on, or ends, whatever comes of it."""
-    try:
-        row.drafter.release(row, row.models)
-    except Exception:
-        log.exception("%s could not give back what it held", row.configured.name)
-    row.state = None
 
 
 def levels_left(row: Row) -> int:

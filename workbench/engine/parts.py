@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -178,6 +178,15 @@ class Drafter(Part):
 
         Returns:
             `{"attention": maps, "gradient": maps}`, or None where it has no eyes of its own.
+        """
+        return None
+
+    def memory(self) -> Hashable | None:
+        """What its state for a row is called, where it is learnt from the text and from what the target said of it.
+
+        A drafter that names it goes on watching (`observe`) while another one drafts, and one whose memory has the same
+        name takes it up, be it the same drafter with other parameters (see `engine/learning.py`): the name holds all
+        parameters that the state depends on. None: a switch primes anew.
         """
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,7 @@ class Row:
         self.vision_said: dict[str, Any] = {}  # what of it is in the trace already
         self.swapped: list[Swap] = []  # pictures that the trace does not know yet
         self.state: Any = None
+        self.learners: dict[Hashable, Any] = {}  # drafters that watch, by their memories' names; see `learning.Learner`
         self.silenced = ""  # why the drafter in force drafts nothing more; "" while it does
         self.verifier_state: Any = None
         self.policy_state: Any = None

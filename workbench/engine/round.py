@@ -22,12 +22,13 @@ from workbench.core.errors import CapacityError, NumericalError
 from workbench.core.panics import no_panic
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, ancestors
-from workbench.engine.changing import let_go, levels_left, prime, switch
+from workbench.engine.changing import levels_left, prime, switch
 from workbench.engine.clock import Mark, Span
 from workbench.engine.decoder import House
 from workbench.engine.ends import cut
 from workbench.engine.extras import scored
 from workbench.engine.judging import N_FIGURES, figures
+from workbench.engine.learning import forget, let_go, tell
 from workbench.engine.models import Models
 from workbench.engine.parts import Exits, Outcome
 from workbench.engine.recording import Judged, keep_round, record_round
@@ -89,8 +90,9 @@ class DraftAndVerify:
         switch(row, self.models.target, settings)
 
     def close(self, row: Row) -> None:
-        """The drafter gives back what it holds."""
+        """The drafter gives back what it holds, and so do those that watch."""
         let_go(row)
+        forget(row)
 
     def step(self, rows: Sequence[Row]) -> bool:
         """One round of some rows. Returns whether there was one for any of them."""
@@ -250,6 +252,7 @@ class DraftAndVerify:
             outcome = Outcome(judged.tokens, judged.parents, verdict, emitted, root, top, row.plan, hidden, turn.taps)
             if not row.silenced:
                 row.drafter.observe(row, outcome)
+            tell(row, outcome)
             row.verifier.observe(row, outcome)
             row.policy.observe(row, row.policy_state, outcome)
         record = record_round(row, judged, kept, spans_text, timing, self.token_text, self.record, begun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from workbench.core.params import param
@@ -57,6 +58,10 @@ class NGram(Drafter):
     def siblings(self) -> frozenset[Sampling]:
         """Copied."""
         return frozenset({Sampling.DETERMINISTIC})
+
+    def memory(self) -> Hashable:
+        """The index, whichever occurrence is continued."""
+        return "prompt-lookup", self.ngram
 
     def prime(self, row: Row, models: Models) -> NGramIndex:
         """Index everything committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -52,6 +53,10 @@ class TokenRecycling(Drafter):
     def notice(self) -> str:
         """Warm drafts depend on other runs."""
         return WARM if self.warm else ""
+
+    def memory(self) -> Hashable:
+        """The table, whatever tree is read from it."""
+        return "token-recycling", self.warm
 
     def prime(self, row: Row, models: Models) -> np.ndarray:
         """The table [V, 8], −1 where nothing is known: a fresh one, or the shared one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -147,6 +148,10 @@ class LookaheadTrie(Drafter):
     def notice(self) -> str:
         """Warm drafts depend on other runs."""
         return WARM if self.warm else ""
+
+    def memory(self) -> Hashable:
+        """The trie, whatever is looked up in it."""
+        return "lookahead-trie", self.branch_length, self.warm
 
     def prime(self, row: Row, models: Models) -> TrieState:
         """Insert everything committed."""
