@@ -49,12 +49,16 @@ class Ruling:
         stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1).
         score: float [N], what a verifier's own `walk` chooses by among nodes that pass, as products along paths.
         reason: what the trace says of each node's test; None leaves it unsaid.
+        paid: float [N], what testing a node costs in distribution: its part of the total variation between the law of
+            the token that its place emits and the target's; the round's sum over tested nodes is in its signals. None
+            where nothing is paid, or it is not known.
     """
 
     accept: Float[Tensor, " N"]
     stop: Int[Tensor, " N_plus_1"]
     score: Float[Tensor, " N"] | None = None
     reason: Reason | None = None
+    paid: Float[Tensor, " N"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

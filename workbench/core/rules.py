@@ -31,6 +31,7 @@ class Rule:
         because: symbol of the formula → formula that gives its value, where it follows from others.
         leaves: what a rejection leaves of the law for the next sibling, or for the target's own token: `EXCESS`,
             `OTHERS` or `ALL`.
+        share: parameter of the method by which q counts in what a rejection leaves, (r − share · q)₊; "": 1.
         leviathan: whether it is min(1, p/q) against the target's whole law, of which α is the mean (q is a point mass
             where a draft was chosen, p where the target takes its likeliest token).
         source: paper and place.
@@ -43,6 +44,7 @@ class Rule:
     says: str
     because: Mapping[str, str] = field(default_factory=dict)
     leaves: str = ALL
+    share: str = ""
     leviathan: bool = False
     source: str = ""
 

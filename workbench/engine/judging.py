@@ -19,7 +19,7 @@ from workbench.engine.request import Row
 TOP = 8
 """Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""
 
-N_FIGURES = 15
+N_FIGURES = 16
 """Tensors that `figures` returns for each row."""
 
 
@@ -47,7 +47,7 @@ def figures(
         probability [N+1]; entropy [N+1]; target's probability [N]; acceptance probability [N]; drafter's probability
         [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
-        `q_of` [N+1] or empty.
+        `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty.
 
     Raises:
         WorkbenchError: siblings were chosen in a way that the drafter does not declare.
@@ -99,6 +99,7 @@ def figures(
         tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
         top_q, nothing if ruling.score is None else ruling.score, inputs,
         nothing if reason is None or reason.of is None else reason.of, q_of,
+        nothing if ruling.paid is None else ruling.paid,
     ]  # fmt: skip
 
 

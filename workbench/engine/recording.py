@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
     from workbench.engine.timing import Timing
 
+PAID = "distribution error (TV)"
+"""Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
+
 
 @dataclass(slots=True)
 class Judged:
@@ -51,17 +54,18 @@ class Judged:
     inputs: list[list[float]]
     rule_of: list[int]
     q_of: list[int]
+    paid: list[float]
     source: str | tuple[str, ...]
 
     @classmethod
     def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of, q_of = more
+        score, inputs, rule_of, q_of, paid = more
         verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
         return cls(
             tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
-            q_of, tree.source,
+            q_of, paid, tree.source,
         )  # fmt: skip
 
     @property
@@ -102,6 +106,8 @@ def record_round(
             accept[node] = judged.accept[node]
             uniform[node] = verdict.uniform.get(node)
     rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
+    if judged.paid:
+        row.signals[PAID] = sum(paid for paid, a in zip(judged.paid, accept, strict=True) if a is not None)
     base = len(row.committed) - kept
     depths = depths_of(judged.parents)
     nodes = Nodes(

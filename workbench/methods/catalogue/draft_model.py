@@ -9,7 +9,10 @@ from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
     "draft-model",
@@ -39,6 +42,7 @@ METHOD = Method(
     place=10,
     drafter=DraftModel(),
     verifier=Lossless(),
+    other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

@@ -6,7 +6,10 @@ from workbench.engine.declared import OUR_FAULT, WRONG_SETTING, Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
     "draft-tree-sampled",
@@ -29,6 +32,7 @@ METHOD = Method(
     place=30,
     drafter=SampledTree(),
     verifier=Lossless(),
+    other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
     policies=(Fixed(),),
     claims=(
         Claim(

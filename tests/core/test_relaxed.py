@@ -1,0 +1,188 @@
+"""The laws that approximate rules write, in closed form: what they keep, what they pay, and where they pay nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from workbench.core.rejection import Ruling, recursive_rejection
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.parts import Verification, Verifier
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.nearest import Nearest, nearest
+
+V = 4
+G_P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+WARM = SamplingParams(temperature=1.0)
+NEAR = torch.tensor([[1, 2, 3], [0, 2, 3], [3, 1, 0], [2, 1, 0]])
+
+
+def laws(seed: int, n: int) -> Tensor:
+    a = torch.rand(n, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) ** 2 + 0.01
+    return a / a.sum(1, keepdim=True)
+
+
+def judged(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = None) -> Ruling:
+    n = len(tree)
+    u = torch.zeros(n + 1, dtype=torch.float64)
+    return verifier.rule(Verification(tree, p.log(), p, WARM, u, state=state))
+
+
+def drawn(token: int, q: Tensor) -> DraftTree:
+    """One token, drawn from q."""
+    tree = DraftTree.chain([token])
+    return replace(tree, sampling=Sampling.SAMPLED, q=q[None], q_of=torch.tensor([0, -1]), logq=q[token].log()[None])
+
+
+def left_behind(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """The weights at the root that the token is drawn from once all drafts are rejected."""
+    seen: list[Tensor] = []
+
+    def see(weights: Tensor, u: Tensor) -> Tensor:
+        seen.append(weights)
+        return weights.argmax(1)
+
+    monkeypatch.setattr("workbench.core.relaxed.pick", see)
+    judged(verifier, tree, p, state)
+    return seen[0][0] / seen[0][0].sum()
+
+
+def written(verifier: Verifier, p: Tensor, q: Tensor, state: Any, patch: pytest.MonkeyPatch) -> tuple[Tensor, float]:
+    """(the law of the first token behind one draft drawn from q, what the rule says that it pays on the average)."""
+    out, paid = torch.zeros(V, dtype=torch.float64), 0.0
+    for x in range(V):
+        tree = drawn(x, q)
+        ruling = judged(verifier, tree, p.expand(2, V), state)
+        accept = ruling.accept[0]
+        out[x] += q[x] * accept
+        out += q[x] * (1 - accept) * left_behind(verifier, tree, p.expand(2, V), state, patch)
+        assert ruling.paid is not None
+        paid += float(q[x] * ruling.paid[0])
+    return out, paid
+
+
+def tv(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().sum() / 2)
+
+
+@pytest.mark.parametrize(
+    ("lenience", "wanted", "distance"),
+    [(0.9, [0.4444, 0.3333, 0.1667, 0.0556], 0.0556), (0.7, None, 0.1952), (0.5, None, 0.318)],
+)
+def test_lenience_writes_the_law_of_its_card(
+    lenience: float, wanted: list[float] | None, distance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The golden p and q of the cards; and the closed form of the docstring, entry for entry."""
+    q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+    out, paid = written(Lenient(lenience), G_P, q, None, monkeypatch)
+    kept, rest = torch.minimum(q, G_P / lenience), (G_P - lenience * q).clamp_min(0)
+    closed = kept + (1 - kept.sum()) * rest / rest.sum()
+    assert torch.allclose(out, closed, atol=1e-12)
+    assert paid == pytest.approx(tv(closed, G_P), abs=1e-12)
+    assert bool((out <= G_P / lenience + 1e-12).all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("lenience", [0.1, 0.6])
+def test_lenience_bounds_every_token_and_says_what_it_pays(
+    lenience: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, q = laws(seed, 2)
+    out, paid = written(Lenient(lenience), p, q, None, monkeypatch)
+    assert bool((out <= p / lenience + 1e-12).all())
+    assert paid == pytest.approx(tv(out, p), abs=1e-12)
+    assert paid > 0.01
+
+
+@pytest.fixture
+def by_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours as in the card, instead of by embeddings."""
+    monkeypatch.setattr("workbench.methods.verifiers.nearest.nearest", lambda unit, tokens, k: NEAR[tokens][:, :k])
+
+
+@pytest.mark.usefixtures("by_table")
+@pytest.mark.parametrize(
+    ("k", "mass", "lifted"),
+    [(1, 0.1, [0.5, 0.3, 0.2, 0.05]), (1, 0.2, [0.5, 0.3, 0.2, 0.2]), (2, 0.4, [0.8, 0.3, 0.5, 0.2])],
+)
+def test_neighbours_lend_what_the_card_says(k: int, mass: float, lifted: list[float]) -> None:
+    """The card's neighbours: 0: 1, 2, 3; 1: 0, 2, 3; 2: 3, 1, 0; 3: 2, 1, 0."""
+    for x in range(V):
+        ruling = judged(Nearest(k, mass), DraftTree.chain([x]), G_P.expand(2, V))
+        assert float(ruling.accept[0]) == pytest.approx(lifted[x], abs=1e-9)
+        assert ruling.paid is not None
+        assert float(ruling.paid[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
+
+
+@pytest.mark.usefixtures("by_table")
+@pytest.mark.parametrize("seed", range(6))
+def test_what_neighbours_cost_is_never_more_than_what_is_said(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the average over the draws; for a chosen draft it is the total variation itself."""
+    p, q = laws(seed, 2)
+    verifier = Nearest(2, 0.3)
+    out, paid = written(verifier, p, q, None, monkeypatch)
+    assert tv(out, p) <= paid + 1e-12
+    for x in range(V):
+        tree = DraftTree.chain([x])
+        ruling = judged(verifier, tree, p.expand(2, V))
+        point = (1 - ruling.accept[0]) * left_behind(verifier, tree, p.expand(2, V), None, monkeypatch)
+        point[x] += ruling.accept[0]
+        assert ruling.paid is not None
+        assert tv(point, p) == pytest.approx(float(ruling.paid[0]), abs=1e-12)
+
+
+def test_neighbours_are_by_the_angle_between_embeddings() -> None:
+    embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [-1.0, 0.0]])
+    unit = torch.nn.functional.normalize(embeddings, dim=1)
+    assert nearest(unit, torch.tensor([0, 3]), 9).tolist() == [[1, 2, 3], [2, 1, 0]]
+    assert nearest(unit, torch.tensor([2]), 0).shape == (1, 0)
+
+
+def trees(seed: int) -> list[DraftTree]:
+    """Two siblings and a child of the elder: chosen, drawn, drawn without replacement, and each as it likes."""
+    q = laws(seed, 2)
+    tokens, parents = [0, 1, 2], [-1, -1, 0]
+    q_of = torch.tensor([0, 1, -1, -1])
+    chosen = DraftTree.of(tokens, parents)
+    chance = torch.stack([q[0, 0], q[0, 1], q[1, 2]]).log()
+    like = [replace(chosen, sampling=how, q=q, q_of=q_of, logq=chance)
+            for how in (Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT)]  # fmt: skip
+    own = replace(
+        chosen,
+        sampling=Sampling.MIXED,
+        q=q,
+        law_of=torch.tensor([-1, 0, 1]),
+        without=torch.tensor([False, True, False]),
+    )
+    return [chosen, *like, own]
+
+
+EXACT: list[Callable[[], Verifier]] = [lambda: Lenient(1.0), lambda: Nearest(0, 0.3), lambda: Nearest(3, 0.0)]
+
+
+@pytest.mark.parametrize(("seed", "exact"), list(itertools.product(range(2), range(len(EXACT)))))
+def test_at_the_end_of_its_range_a_knob_keeps_the_targets_law(seed: int, exact: int) -> None:
+    """However siblings were chosen, the tests are those of recursive rejection, and nothing is paid."""
+    p, unit = laws(seed + 9, 4), torch.nn.functional.normalize(laws(3, V), dim=1)
+    for tree in trees(seed):
+        ruling = judged(EXACT[exact](), tree, p, unit)
+        wanted = recursive_rejection(tree, p, torch.zeros(4, dtype=torch.float64))
+        assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
+        assert torch.equal(ruling.stop, wanted.stop)
+        assert ruling.paid is not None
+        assert float(ruling.paid.abs().max()) < 1e-12
+
+
+def test_a_greedy_round_is_the_targets() -> None:
+    tree, p = DraftTree.chain([0, 1]), laws(1, 3)
+    for verifier in (Lenient(0.1), Nearest(3, 1.0)):
+        ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
+        assert ruling.stop.tolist() == p.argmax(1).tolist()
+        assert ruling.paid is None

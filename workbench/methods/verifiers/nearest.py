@@ -1,0 +1,89 @@
+"""LANTERN's relaxed acceptance: a draft may spend the probability of tokens that lie near it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.rejection import Reason, Ruling, greedy_match
+from workbench.core.relaxed import relaxed_rejection
+from workbench.core.rules import Rule
+from workbench.core.sampling import likeliest
+from workbench.engine.models import Models
+from workbench.engine.parts import Verification, Verifier
+from workbench.engine.request import Row
+
+NEAREST = Rule(
+    "nearest",
+    "p of it and its neighbours",
+    "min(1, (r + s) / q′)",
+    {"r": "residual", "s": "near", "q′": "q_left"},
+    "Tokens whose embeddings lie nearest to it lend it their probability s, as long as that stays within δ; r is its "
+    "own, q′ its chance in the drafter's law (1 where it was chosen). A rejection takes it out, and those neighbours.",
+    source="Jang et al. 2025, LANTERN, arXiv:2410.03355, §3",
+)
+_SHARED = "nearest: unit embeddings"
+
+
+@dataclass(frozen=True)
+class Nearest(Verifier):
+    """p̃ₓ(x) = p(x) + Σ p(b₁ … bₘ), m ≤ k as large as that sum stays within δ; accept x with min(1, p̃ₓ(x) / q(x)).
+
+    b₁, b₂, … are the tokens nearest to x, by the cosine of the target's input embeddings. After a rejection the next
+    token is drawn from (p̃ₓ − q)₊, normalised: p̃ₓ has nothing left at the neighbours it took from. δ = 0 or k = 0 is
+    exact. What a round pays is, summed over its tests, what the neighbours add to the chance of being kept: it is the
+    total variation that one chosen draft costs its place, and for drawn ones bounds it on the average. At temperature 0
+    it is greedy match.
+
+    Source: Jang et al. 2025, LANTERN, arXiv:2410.03355, §3, made for image tokens, whose neighbours lie near in the
+    codebook; δ there bounds how far p̃ₓ is from p.
+    """
+
+    name: ClassVar[str] = "nearest"
+    neighbours: int = param(8, ge=0, le=64, doc="k, tokens nearest to a draft that may lend it their probability")
+    mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, most probability that they lend; 0 keeps the target's law")
+
+    def prime(self, row: Row, models: Models) -> Float[Tensor, "V D"]:
+        """The target's input embeddings, each of length 1; one copy for all rows."""
+        if _SHARED not in models.shared:
+            weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
+            models.shared[_SHARED] = torch.nn.functional.normalize(weight.detach().float(), dim=1)
+        return models.shared[_SHARED]
+
+    def rule(self, v: Verification) -> Ruling:
+        """Recursive rejection against p̃ₓ."""
+        if v.u_stop is None:
+            return greedy_match(v.tree, likeliest(v.logits))
+        near = nearest(v.state, v.tree.tokens, self.neighbours)  # [N, k]
+
+        def lift(left: Tensor, node: Tensor, x: Tensor) -> Tensor:
+            lent = left.gather(1, near[node])  # [N+1, k], nearest first
+            within = lent.cumsum(1) <= self.mass
+            moved = left.scatter(1, near[node], torch.where(within, 0.0, lent))
+            return moved.scatter_add(1, x, (lent * within).sum(1, keepdim=True))
+
+        found = relaxed_rejection(v.tree, v.p, v.u_stop, lift)
+        inputs = {"residual": found.residual, "q_left": found.q_left, "near": found.lifted - found.residual}
+        if v.tree.q is not None:
+            inputs["q"] = found.q
+        tiny = torch.finfo(v.p.dtype).tiny
+        paid = found.accept - (found.residual / found.q_left.clamp_min(tiny)).clamp(max=1)
+        return Ruling(found.accept, found.stop, reason=Reason((NEAREST,), inputs), paid=paid)
+
+
+def nearest(unit: Float[Tensor, "V D"], tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
+    """The k tokens nearest to each of `tokens`, itself not among them, the nearest first; fewer where V is small.
+
+    Args:
+        unit: embeddings of length 1.
+        tokens: ids.
+        k: how many.
+    """
+    cosine = unit[tokens] @ unit.T
+    cosine.scatter_(1, tokens.unsqueeze(1), -torch.inf)
+    return cosine.topk(min(k, unit.shape[0] - 1), dim=1).indices
