@@ -52,18 +52,18 @@ export function heated(known, least, from, to) {
 /** What a rejection leaves of a law r, normalised. Pure.
  *  @param {{r: number|null, q: number|null}[]} rows  @param {{r: number, q: number}} rest  unrecorded mass of both
  *  @param {string} how  "excess": (r − q)₊; "others": r without the token; "all": r itself  @param {number} own  the
- *    token's row */
-export function left(rows, rest, how, own) {
+ *    token's row  @param {number} share  by which q counts: (r − share · q)₊ */
+export function left(rows, rest, how, own, share = 1) {
   const weights = rows.map((row, i) =>
     row.r === null
       ? null
       : how === "excess"
-        ? Math.max(0, row.r - (row.q ?? 0))
+        ? Math.max(0, row.r - share * (row.q ?? 0))
         : how === "others" && i === own
           ? 0
           : row.r,
   );
-  const others = how === "excess" ? Math.max(0, rest.r - rest.q) : rest.r,
+  const others = how === "excess" ? Math.max(0, rest.r - share * rest.q) : rest.r,
     total = weights.reduce((sum, w) => sum + (w ?? 0), others);
   return total > 1e-12
     ? { rows: weights.map((w) => (w === null ? null : w / total)), rest: others / total }
@@ -129,10 +129,12 @@ export function judge(round, node, rules, moved) {
       Math.abs(nodes.inputs.q_left[node] - nodes.q[node]) > 1e-9;
   const whole = { rows: known.rows.map((_, i) => ({ r: p.known[i], q: q.known[i] })), rest: { r: p.rest, q: q.rest } };
   let { rows, rest } = whole;
+  const share = told.rule.share && before > SURE ? (moved.params[told.rule.share] ?? 1) : 1;
   for (const elder of eldest) {
     const gone = known.rows.findIndex((row) => row.token === nodes.tokens[elder]),
       taken = without ? 1 - (rows[gone].q ?? 0) : 1;
-    const after = left(rows, rest, before <= SURE ? CHOSEN.leaves : leaves(round, elder, rules, told.rule), gone);
+    const how = before <= SURE ? CHOSEN.leaves : leaves(round, elder, rules, told.rule);
+    const after = left(rows, rest, how, gone, share);
     rows = rows.map((row, i) => ({
       r: after.rows[i],
       q: row.q === null ? null : without && i === gone ? 0 : row.q / taken,
@@ -164,12 +166,12 @@ export function judge(round, node, rules, moved) {
     for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = formula.evaluate(why, values);
   // the next draft is drawn anew where q is a law: not this token's chance, but Σ min(p, q) says how often one is kept
   const drawn = rule.leaves === "excess" && rows[own].q !== null,
-    overlap = rows.reduce((sum, row) => sum + Math.min(row.r ?? 0, row.q ?? 0), 0);
+    overlap = rows.reduce((sum, row) => sum + Math.min((row.r ?? 0) / share, row.q ?? 0), 0);
   const exact = formula.evaluate(rule.formula, values),
     accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact)),
     rate = drawn ? Math.min(1, overlap) : accept;
   const compares = /[=<>]/.test(rule.formula),
-    after = left(rows, rest, rule.leaves, own);
+    after = left(rows, rest, rule.leaves, own, share);
   return {
     rule,
     values,

@@ -1,0 +1,16 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { left } from "./playing.js";
+
+test("what a rejection leaves: q counts by its share", () => {
+  const rows = [
+    { r: 0.5, q: 0.1 },
+    { r: 0.3, q: 0.4 },
+    { r: 0.2, q: 0.5 },
+  ];
+  const rest = { r: 0, q: 0 };
+  assert.deepEqual(left(rows, rest, "excess", 1), { rows: [1, 0, 0], rest: 0 });
+  const half = left(rows, rest, "excess", 1, 0.5); // 0.45, 0.1, 0
+  assert.ok(Math.abs(half.rows[0] - 9 / 11) < 1e-12 && Math.abs(half.rows[1] - 2 / 11) < 1e-12);
+  assert.equal(half.rows[2], 0);
+});
