@@ -8,8 +8,6 @@ from workbench.methods.drafters.ngram import NGram
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.nearest import Nearest
-from workbench.methods.verifiers.typical import TypicalAcceptance
 
 TINY_COPIER = (
     f"{WRONG_SCALE}: the 13M target copies in three of the five prompts only (τ {{}} there); it answers the other two "
@@ -38,7 +36,7 @@ METHOD = Method(
     place=40,
     drafter=NGram(),
     verifier=Lossless(),
-    other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
+    other_verifiers=(Lenient(),),
     policies=(Fixed(depth=10),),
     claims=(
         Claim(
