@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,9 @@ from workbench.methods import registry
 from workbench.methods.growers.best_first import most_promising, subtree
 from workbench.methods.growers.chain import _chain_tree
 from workbench.methods.verifiers.exact import Exact
+from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.nearest import Nearest
 
 pytestmark = pytest.mark.unchecked
 Text = tuple[int, ...]
@@ -294,6 +297,12 @@ def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
         yield drawn
 
 
+def state_of(verifier: Verifier, size: int) -> Any:
+    """What a verifier keeps of a row here: of `Nearest`, the tokens' embeddings, which lie on a circle."""
+    angle = torch.arange(size) * (math.tau / size) ** 0.9
+    return torch.stack([angle.cos(), angle.sin()], 1) if isinstance(verifier, Nearest) else None
+
+
 def written(
     w: World, drafts: Drafts, verifier: Verifier, patch: pytest.MonkeyPatch, sampling: SamplingParams = WARM
 ) -> Tensor:
@@ -312,7 +321,7 @@ def written(
         for tree, chance in drafts:
             p = torch.stack([w.p[text] for text in texts_of(tree)])
             u = None if sampling.greedy else torch.full((len(p),), 0.5, dtype=torch.float64)
-            v = Verification(tree, p.log(), p, sampling, u)
+            v = Verification(tree, p.log(), p, sampling, u, state=state_of(verifier, w.size))
             out += chance * written_behind(v, verifier, joint, w.depth, drawn)
             whole += chance
     assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
@@ -419,6 +428,11 @@ def test_a_greedy_round_writes_what_the_target_would(
 def test_an_approximate_verifier_does_not(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless all is kept of drafts that have the target's law already: nothing is paid then, either."""
     drafts, size, depth = WAYS[way]
     w = world(kind, size, depth)
-    assert distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()]) > 1e-3
+    if isinstance(verifier, Nearest):
+        verifier = replace(verifier, mass=1.0)  # of three tokens a neighbour has more than the default lends
+    apart = distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()])
+    keeps_all = kind == "equal" and way != "top-k tree" and isinstance(verifier, Lenient | Nearest)
+    assert apart < EXACTLY if keeps_all else apart > 1e-3
