@@ -21,6 +21,7 @@ from workbench.engine.growing import Step
 from workbench.engine.parts import Outcome, Policy
 from workbench.engine.plan import Plan
 from workbench.methods import registry
+from workbench.methods.drafters.ngram import NGram
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Belief, Planned
@@ -35,7 +36,7 @@ def bare_row() -> Row:
     """A row of no request, with what policies read."""
     row: Any = Row.__new__(Row)
     row.trace, row.signals, row.models = SimpleNamespace(rounds=[]), {}, None
-    row.configured = SimpleNamespace(drafter="one")
+    row.configured = SimpleNamespace(drafter=NGram(1))
     return row
 
 
@@ -174,7 +175,7 @@ def test_looking_for_what_is_not_there_costs_a_look_and_what_is_found_is_drafted
 def test_what_a_run_learnt_of_one_drafter_is_not_believed_of_the_next() -> None:
     run = Run(Planned(), lambda k: 1 + 0.3 * k, chains(0.0)).go(200)
     assert run.state[0].acceptance < 0.2
-    run.row.configured.drafter = "another"
+    run.row.configured.drafter = NGram(2)
     run.go(1)
     assert run.state[0].acceptance == pytest.approx(0.7)
 
