@@ -46,6 +46,7 @@ DRAFTS = "tests/methods/test_drafts.py::"
 BY_ITS_LAW = DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path"
 PLAIN_PASS = DRAFTS + "test_a_feature_drafters_nodes_are_a_plain_pass_over_their_path"
 DRAFTERS = "tests/methods/test_drafters.py::"
+LENGTHS = "tests/methods/test_lengths.py::"
 REJECTION = "tests/core/test_rejection.py::"
 ANY_TWO_LAWS = REJECTION + "test_the_emitted_law_is_the_targets_for_any_two_laws"
 RECORDED = "tests/methods/test_rules.py::test_what_was_recorded_is_what_the_stated_rule_gives"
@@ -461,20 +462,52 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="drafts become longer the more often they fail",
     ),
     _m(
-        "planned-leaves-verification-out",
+        "planned-never-stops",
         "methods/policies/planned.py",
-        "state.costs.verify_s(k + 1)",
-        "state.costs.verify_s(1)",
-        DRAFTERS + "test_the_planned_length_is_the_one_that_pays",
-        why="the planned length is longer than what pays",
+        "return 0 if is_soon or belief.lost_s + regret > may_lose_s else longest",
+        "return longest",
+        LENGTHS + "test_a_drafter_of_no_use_costs_next_to_nothing_in_the_long_run",
+        why="drafting goes on where it loses",
+    ),
+    _m(
+        "planned-never-tries-again",
+        "methods/policies/planned.py",
+        "return 0 if is_soon or belief.lost_s + regret > may_lose_s else longest",
+        "return 0",
+        LENGTHS + "test_drafting_begins_again_where_the_text_turns_easy_and_ends_where_it_turns_hard",
+        why="one hard passage ends drafting for the rest of the text",
     ),
     _m(
         "belief-never-forgets",
         "methods/policies/planned.py",
-        "state.tested = self.forgetting * state.tested",
-        "state.tested = state.tested",
-        DRAFTERS + "test_the_belief_follows_what_was_tested_and_forgets",
-        why="the believed acceptance falls to 0 in a long text",
+        "counts[level] *= forgetting",
+        "counts[level] *= 1.0",
+        LENGTHS + "test_the_belief_follows_what_was_tested_and_forgets",
+        why="what the text was long ago decides how far is drafted",
+    ),
+    _m(
+        "bandit-takes-the-mean-of-rates",
+        "methods/policies/bandit.py",
+        "(n, t / max(s, 1e-9)) for",
+        "(n, sum(x / y for j, x, y in self.rounds if j == k) / n) for",
+        LENGTHS + "test_the_bandits_reward_is_all_tokens_over_all_seconds",
+        why="short rounds look faster than they are",
+    ),
+    _m(
+        "entropy-without-its-root",
+        "methods/policies/entropy.py",
+        "torch.special.entr(p).sum(-1).sqrt()",
+        "torch.special.entr(p).sum(-1)",
+        LENGTHS + "test_the_root_of_the_entropy_by_hand",
+        why="the stop is at another bound than it says",
+    ),
+    _m(
+        "oracle-is-one-token-late",
+        "methods/policies/optimal_oracle.py",
+        "wanted = state[step.level] if",
+        "wanted = state[step.level - 1] if",
+        LENGTHS + "test_the_oracle_drafts_what_is_kept_and_no_more",
+        why="the roof of all policies is none",
     ),
     _m(
         "dynamic-tree-by-the-node-alone",

@@ -126,8 +126,8 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
             low, high = values_of(spec)
             high = min(high, 24) if name == "nodes" else high
             values[name] = rng.randint(low, high) if spec.kind == "int" else rng.uniform(low, high)
-    if values.get("policy") == "planned":  # depends on the clock: fine when greedy, not when runs are compared
-        values["policy"] = "heuristic"
+    if values.get("policy") in ("planned", "bandit"):  # of the clock: fine when greedy, not when runs are compared
+        values["policy"] = method.params["policy"].default
     return method.with_params(**values)
 
 

@@ -19,7 +19,6 @@ from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request, Row, load_models
-from workbench.engine.calibration import Costs
 from workbench.engine.parts import Outcome
 from workbench.engine.plan import Plan
 from workbench.methods import registry
@@ -28,7 +27,6 @@ from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling, te
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
 from workbench.methods.drafters.warmth import WARM
 from workbench.methods.growers import stochastic_beam
-from workbench.methods.policies.planned import Planned
 from workbench.trace.metrics import summary
 
 letters = st.lists(st.integers(0, 2), max_size=30)
@@ -417,35 +415,6 @@ def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, tempe
     trace = Engine(models).generate(Request(prompt, registry.get(name), sampling, max_new_tokens=80))
     assert trace.token_ids == (prompt * 20)[:80]
     assert summary(trace)["tau"] > tau
-
-
-@pytest.mark.parametrize(
-    ("accepted", "draft_s", "depth"),
-    [(0.95, 0.0, 6), (0.95, 0.02, 6), (0.6, 0.02, 4), (0.6, 0.1, 2), (0.6, 0.4, 1), (0.05, 0.1, 1)],
-)
-def test_the_planned_length_is_the_one_that_pays(accepted: float, draft_s: float, depth: int) -> None:
-    """Against Leviathan's E[τ] summed term by term, with one second a verification and 5 % for each further token."""
-    costs = Costs({1: 1.0, 2: 1.05, 4: 1.15, 8: 1.35, 16: 1.75}, draft_s)
-    policy, row = Planned(depth=6), recycling_row()
-    belief = policy.start()
-    belief.accepted, belief.tested, belief.costs = 100 * accepted, 100.0, costs
-    rates = [
-        sum(accepted**i for i in range(k + 1)) / (k * draft_s + 1 + 0.05 * k) for k in range(1, 7)
-    ]  # fmt: skip
-    assert policy.plan(row, belief).depth == 1 + rates.index(max(rates)) == depth
-
-
-def test_the_belief_follows_what_was_tested_and_forgets() -> None:
-    policy, row = Planned(forgetting=0.5), recycling_row()
-    belief = policy.start()
-    for _ in range(40):
-        policy.observe(
-            row,
-            belief,
-            Outcome([1, 2], [-1, 0], Verdict((0,), 0, True, ((0, True), (1, False)), {}), [1, 3], 4, [], Plan(2)),
-        )
-    assert belief.accepted / belief.tested == pytest.approx(0.5)
-    assert belief.tested == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("policy", ["heuristic", "confidence"])

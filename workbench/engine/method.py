@@ -232,9 +232,13 @@ class Configured:
 
     @property
     def promise(self) -> Promise:
-        """The method's promise with the verifier that is chosen, for drafts as its drafter makes them when so set."""
+        """The method's promise with the verifier that is chosen, for drafts as its drafter makes them when so set.
+
+        With a policy that simulates, what would be exact is a simulation.
+        """
         promise = self.method.promises.get(self.values.get("verifier", ""), self.method.promise)
-        return Promise.APPROXIMATE if promise is Promise.EXACT and self.unsound else promise
+        promise = Promise.APPROXIMATE if promise is Promise.EXACT and self.unsound else promise
+        return Promise.SIMULATION if self.policy.simulates and promise is Promise.EXACT else promise
 
     @property
     def unsound(self) -> str:

@@ -254,6 +254,9 @@ class Verifier(Part):
 class Policy(Part):
     """Decides how much to draft. Subclasses are frozen dataclasses of parameters; `start` gives their state."""
 
+    simulates: ClassVar[bool] = False
+    """Whether it knows what no real one could: with it every method is a simulation (`Promise.SIMULATION`)."""
+
     def start(self) -> Any:
         """State for one row."""
         return None

@@ -5,9 +5,12 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
+from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
@@ -36,14 +39,14 @@ METHOD = Method(
         "With policy=confidence a draft stops by the drafter's law before a token is drawn from it, where Hugging "
         "Face's rule looks at the drawn token, because a stop that looks at the token would bias sampled text; "
         "unlikely tokens stay in the draft, and it may be shorter or longer than there.",
-        "policy=planned counts with seconds measured on this machine instead of the paper's one ratio of costs, which "
-        "lets the chosen length differ from the paper's formula.",
+        "policy=planned counts with the seconds that this very run's rounds took instead of the paper's one ratio of "
+        "costs, and with acceptance by level; it may draft nothing, and its length differ from the formula's.",
     ),
     place=10,
     drafter=DraftModel(),
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
-    policies=(Fixed(), Heuristic(), Confidence(), Planned()),
+    policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import TopKTree
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -35,7 +38,7 @@ METHOD = Method(
     place=20,
     drafter=TopKTree(),
     verifier=Lossless(),
-    policies=(Fixed(),),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
     claims=(
         Claim(
             "speed-up over plain decoding",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from workbench.engine.declared import OUR_FAULT, WRONG_SETTING, Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import SampledTree
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
@@ -33,7 +36,7 @@ METHOD = Method(
     drafter=SampledTree(),
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
-    policies=(Fixed(),),
+    policies=(Fixed(), Planned(), Entropy(), Bandit()),
     claims=(
         Claim(
             "τ / τ of a chain with the same target budget (12 nodes)", "LLaMA-2 7B to 70B with a 115M drafter, OPT",

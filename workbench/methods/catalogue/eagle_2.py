@@ -6,7 +6,10 @@ from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 TRIMMED = (
@@ -46,7 +49,7 @@ METHOD = Method(
     place=100,
     drafter=Eagle(),
     verifier=Lossless(),
-    policies=(Fixed(depth=5),),
+    policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna, LLaMA-2-chat and LLaMA-3-instruct, six tasks", 3.05, 4.26,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.early_exit import EarlyExit
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -39,7 +43,10 @@ METHOD = Method(
     place=70,
     drafter=EarlyExit(),
     verifier=Lossless(),
-    policies=(Fixed(depth=3), Confidence(depth=3)),
+    policies=(
+        *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
+        *(Bandit(depth=3), OptimalOracle(depth=3)),
+    ),
     claims=(
         Claim(
             "speed-up over plain decoding",

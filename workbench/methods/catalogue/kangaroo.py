@@ -6,8 +6,12 @@ from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_2 import TRIMMED
 from workbench.methods.drafters.kangaroo import ExitAdapter, Kangaroo
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -39,7 +43,10 @@ METHOD = Method(
     place=110,
     drafter=Kangaroo(),
     verifier=Lossless(),
-    policies=(Confidence(depth=4), Fixed(depth=4)),
+    policies=(
+        *(Confidence(depth=4), Fixed(depth=4), Planned(depth=4), Entropy(depth=4)),
+        *(Bandit(depth=4), OptimalOracle(depth=4)),
+    ),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna, Spec-Bench, one sequence", 1.68, 1.68,

@@ -6,7 +6,9 @@ from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.prompt_lookup import TINY_COPIER
 from workbench.methods.drafters.trie import LookaheadTrie
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -38,7 +40,7 @@ METHOD = Method(
     place=60,
     drafter=LookaheadTrie(),
     verifier=Lossless(),
-    policies=(Fixed(depth=8),),
+    policies=(Fixed(depth=8), Planned(depth=8), Bandit(depth=8)),
     claims=(
         Claim(
             "speed-up over plain decoding where the text repeats its prompt", "retrieval-augmented service at Alipay",

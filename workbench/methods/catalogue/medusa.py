@@ -5,7 +5,9 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Head, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -49,7 +51,7 @@ METHOD = Method(
     drafter=Medusa(),
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(),),
-    policies=(Fixed(),),
+    policies=(Fixed(), Planned(), Bandit()),
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,

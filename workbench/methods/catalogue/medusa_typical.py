@@ -6,7 +6,9 @@ from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.medusa import DIFFERS, HEAD, PAPER
 from workbench.methods.drafters.medusa import Medusa
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
@@ -25,7 +27,7 @@ METHOD = Method(
     place=90,
     drafter=Medusa(),
     verifier=TypicalAcceptance(),
-    policies=(Fixed(),),
+    policies=(Fixed(), Planned(), Bandit()),
     claims=(
         Claim(
             "τ / τ of exact sampling with the same heads, temperature 0.8", "Vicuna, temperature 0.7 and above",

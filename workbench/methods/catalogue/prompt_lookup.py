@@ -5,7 +5,10 @@ from __future__ import annotations
 from workbench.engine.declared import WRONG_SCALE, Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.ngram import NGram
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -37,7 +40,7 @@ METHOD = Method(
     drafter=NGram(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
-    policies=(Fixed(depth=10),),
+    policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10), OptimalOracle(depth=10)),
     claims=(
         Claim(
             "speed-up over plain decoding on texts grounded in their input",

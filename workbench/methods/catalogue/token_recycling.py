@@ -5,7 +5,9 @@ from __future__ import annotations
 from workbench.engine.declared import Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
+from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -39,7 +41,7 @@ METHOD = Method(
     place=50,
     drafter=TokenRecycling(),
     verifier=Lossless(),
-    policies=(Fixed(depth=6),),
+    policies=(Fixed(depth=6), Planned(depth=6), Bandit(depth=6)),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna 7B to 33B, Spec-Bench", 2.0, 2.0,

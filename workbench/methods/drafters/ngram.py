@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+import torch
+
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import goes_on
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
 from workbench.engine.plan import Plan
@@ -76,9 +79,21 @@ class NGram(Drafter):
         for n in range(self.ngram, 0, -1):
             found = index.continuation(n, plan.depth, self.occurrence == "latest")
             if found:
+                if plan.stops:
+                    found = self._gone_on_with(row, found)
                 row.signals["matched tokens"] = n
                 return DraftTree.chain(found, source="prompt-lookup", device=row.models.target.device)
         return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
+
+    def _gone_on_with(self, row: Row, found: list[int]) -> list[int]:
+        """As much as the policy goes on with; what is copied is certain of itself, its law is one token."""
+        size, device = row.models.target.vocab_size, row.models.target.device
+        for level, token in enumerate(found[1:], 1):
+            certain = torch.zeros(1, size, device=device)
+            certain[0, token] = 1.0
+            if not goes_on(row, level, lambda p=certain: p):
+                return found[:level]
+        return found
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Index the new tokens."""

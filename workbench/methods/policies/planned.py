@@ -1,63 +1,193 @@
-"""The length that pays best, from measured costs and the acceptance seen so far."""
+"""The length that pays best, from what this very run's rounds cost and keep; none where drafting loses."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.calibration import Costs, costs_of
 from workbench.engine.parts import Outcome, Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.policies.fixed import DEPTH
+from workbench.methods.policies.laps import Lap, Laps
+
+FIRST = 2
+"""Levels of the first draft: its cost and that of a plain pass say what longer ones are likely to cost."""
+SHARE = 0.02
+"""Part of the run's time that may be lost by trying what is believed to be slower."""
+WINDOW = 5
+"""Rounds of one length whose median is its cost."""
+EVERY = 4
+"""Rounds of one kind, drafting or plain, before the other is tried."""
+POOLED = 2.0
+"""Tests that the acceptance of all levels together counts for in that of one level."""
+REMEMBERED = 2.0
+"""Tests that rounds without a draft leave in memory: so few that one try can change the belief."""
 
 
 @dataclass(slots=True)
-class _Belief:
-    """Accepted and tested drafts, discounted, and the costs of this machine."""
+class Belief:
+    """What a run has shown so far. Counts are discounted, level 1 is the first drafted token.
 
-    accepted: float
-    tested: float
-    costs: Costs | None = None
+    Attributes:
+        whose: drafter and models that it is of.
+        seconds: of the last rounds by their length; 0: of those that verified one token alone.
+        accepted: by level, drafts that were kept.
+        tested: by level, rounds that were planned so deep and kept all above. The first has a prior of one test
+            accepted at 0.7.
+        offered: planned rounds in which the drafter had something.
+        asked: planned rounds.
+        idle_s: seconds of drafting in those in which it had nothing.
+        drafting: whether the last rounds were planned to draft.
+        alike: how many of them.
+        lost_s: seconds that drafting took more than plain decoding would have, since it last gained.
+        tried_s: seconds that plain passes cost where drafting pays.
+        spent_s: seconds of all rounds.
+    """
+
+    whose: Any = None
+    laps: Laps = field(default_factory=Laps)
+    seconds: dict[int, deque[float]] = field(default_factory=dict)
+    accepted: dict[int, float] = field(default_factory=lambda: {1: 0.7})
+    tested: dict[int, float] = field(default_factory=lambda: {1: 1.0})
+    offered: float = 1.0
+    asked: float = 1.0
+    idle_s: float = 0.0
+    drafting: bool = False
+    alike: int = 0
+    lost_s: float = 0.0
+    tried_s: float = 0.0
+    spent_s: float = 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Of all levels together."""
+        return sum(self.accepted.values()) / sum(self.tested.values())
+
+    def costs(self, depth: int) -> list[float]:
+        """Seconds of a round of 0 … `depth` levels: measured, or on the line through the measured lengths beside it."""
+        known = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
+        found = []
+        for k in range(depth + 1):
+            at = next((i for i, (n, _) in enumerate(known) if n >= k), len(known) - 1)
+            (a, t_a), (b, t_b) = known[max(0, at - 1)], known[at]
+            found.append(t_b if k == b or a == b else t_a + max(0.0, t_b - t_a) * (k - a) / (b - a))
+        return found
+
+    def tokens(self, depth: int) -> list[float]:
+        """Expected tokens of a round with a draft of 0 … `depth` levels: 1 + Σ Π chance.
+
+        A level's chance is its share of kept tests; one seldom tested is taken to be like the others.
+        """
+        found, reached, pooled = [1.0], 1.0, POOLED * self.acceptance
+        for level in range(1, depth + 1):
+            reached *= (self.accepted.get(level, 0.0) + pooled) / (self.tested.get(level, 0.0) + POOLED)
+            found.append(found[-1] + reached)
+        return found
+
+    def outlook(self, depth: int) -> list[tuple[float, float]]:
+        """Expected (tokens, seconds) of a round planned 0 … `depth` levels deep, which may find nothing to draft."""
+        costs = self.costs(depth)
+        share, idle_s = self.offered / self.asked, self.idle_s / self.asked
+        without_s = (1 - share) * costs[0] + idle_s
+        both = list(zip(self.tokens(depth), costs, strict=True))
+        return [both[0], *((share * n + 1 - share, share * s + without_s) for n, s in both[1:])]
+
+    def judge(self, outcome: Outcome, forgetting: float) -> None:
+        """Count what was tested. A draft that was shorter than planned fails at its end: the plan is what is judged."""
+        self.laps.judged(outcome)
+        planned, kept = outcome.planned.depth, len(outcome.verdict.path)
+        if not planned:
+            if self.tested[1] > REMEMBERED:
+                self._forget(forgetting)
+            return
+        self.offered = forgetting * self.offered + bool(outcome.tokens)
+        self.asked, self.idle_s = forgetting * self.asked + 1, forgetting * self.idle_s
+        if outcome.tokens:
+            self._forget(forgetting)
+            for level in range(1, min(planned, kept + 1) + 1):
+                self.accepted[level] = self.accepted.get(level, 0.0) + (level <= kept)
+                self.tested[level] = self.tested.get(level, 0.0) + 1
+
+    def _forget(self, forgetting: float) -> None:
+        for counts in (self.accepted, self.tested):
+            for level in counts:
+                counts[level] *= forgetting
+
+    def time(self, lap: Lap) -> None:
+        """Take in what a round took. One that found nothing to draft is a plain pass and an idle look."""
+        idle_s = 0.0 if lap.nodes or not lap.planned else lap.drafting_s
+        self.idle_s += idle_s
+        own = self.seconds.setdefault(lap.planned if lap.nodes else 0, deque(maxlen=WINDOW))
+        own.append(lap.seconds - idle_s)
+        self.spent_s += lap.seconds
+        if bool(lap.planned) is not self.drafting:
+            self.drafting, self.alike = not self.drafting, 0
+        self.alike += 1
+        if 0 in self.seconds and lap.planned:  # a machine that stood still is not the draft's fault
+            worth_s = lap.tokens * median_low(self.seconds[0])
+            self.lost_s = max(0.0, self.lost_s + min(lap.seconds, 2 * median_low(own) + idle_s) - worth_s)
 
 
 @dataclass(frozen=True)
 class Planned(Policy):
-    """Choose K up to a bound so that expected tokens per second are largest.
+    """Choose K from 0 up to a bound so that expected tokens per second are largest.
 
-    Tokens a round: (1 − αᴷ⁺¹)/(1 − α), with α the acceptance rate seen so far (older rounds count less). Seconds a
-    round: K draft steps and one verification of K + 1 tokens, both measured once on this machine.
+    Tokens of a round: 1 + Σ of the chances that all levels down to each are kept, with the acceptance rates seen so far
+    (older rounds count less). Seconds of a round: medians of this run's own rounds of each length, plain ones among
+    them. Where K = 0 wins, nothing is drafted, and a draft is tried again only while what drafts have lost stays below
+    one plain pass and 2 % of the run's time; plain passes where drafting pays cost 2 % at most, too.
 
-    Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs and
+    acceptance by level; Liu et al. 2024, SmartSpec, arXiv:2406.14066: K = 0 and exploring now and then.
     """
 
     name: ClassVar[str] = "planned"
     depth: int = param(4, **DEPTH)
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="weight of a past round, by the next one")
 
-    def start(self) -> _Belief:
-        """A prior of one test accepted at 0.7."""
-        return _Belief(0.7, 1.0)
+    def start(self) -> list[Belief]:
+        """What is believed, in a list so that another drafter can begin anew."""
+        return [Belief()]
 
-    def plan(self, row: Row, state: _Belief, batch: Sequence[Row] = ()) -> Plan:
-        """The best K from 1 to `depth`."""
-        assert row.models is not None
-        if state.costs is None:
-            state.costs = costs_of(row.models)
-        alpha = min(state.accepted / state.tested, 0.999)
+    def plan(self, row: Row, state: list[Belief], batch: Sequence[Row] = ()) -> Plan:
+        """The best K from 0 to `depth`, or what is to be tried again."""
+        if state[0].whose != (whose := (row.drafter, id(row.models))):
+            state[0] = Belief(whose)
+        belief = state[0]
+        if (lap := belief.laps.over(row)) is not None:
+            belief.time(lap)
+        k = self.choose(belief)
+        row.signals["planned depth"] = k
+        row.signals["believed acceptance"] = belief.acceptance
+        return Plan(k)
 
-        def rate(k: int) -> float:
-            tokens = (1 - alpha ** (k + 1)) / (1 - alpha)
-            return tokens / (k * state.costs.draft_s + state.costs.verify_s(k + 1))  # type: ignore[union-attr]
+    def choose(self, belief: Belief) -> int:
+        """Plain, a short draft, plain once more; then what pays, or what may be tried."""
+        plain = len(belief.seconds.get(0, ()))
+        if plain < 2 and (not plain or belief.drafting):
+            return 0
+        if plain < 2:
+            return min(self.depth, FIRST)
+        outlook = belief.outlook(self.depth)
+        rates = [tokens / seconds for tokens, seconds in outlook]
+        longest, plain_s = max(range(1, self.depth + 1), key=rates.__getitem__), outlook[0][1]
+        if rates[longest] > rates[0]:
+            regret = plain_s - 1 / rates[longest]
+            if belief.alike < EVERY or belief.tried_s + regret > SHARE * belief.spent_s:
+                return longest
+            belief.tried_s += regret
+            return 0
+        tokens, seconds = outlook[longest]
+        regret = seconds - tokens * plain_s
+        is_soon = belief.alike < EVERY and regret > SHARE * plain_s  # a look that costs next to nothing is always taken
+        may_lose_s = SHARE * belief.spent_s + plain_s
+        return 0 if is_soon or belief.lost_s + regret > may_lose_s else longest
 
-        best = max(range(1, self.depth + 1), key=rate)
-        row.signals["planned depth"] = best
-        row.signals["believed acceptance"] = alpha
-        return Plan(best)
-
-    def observe(self, row: Row, state: _Belief, outcome: Outcome) -> None:
+    def observe(self, row: Row, state: list[Belief], outcome: Outcome) -> None:
         """Count what was tested."""
-        state.accepted = self.forgetting * state.accepted + len(outcome.verdict.path)
-        state.tested = self.forgetting * state.tested + len(outcome.verdict.tested)
+        state[0].judge(outcome, self.forgetting)

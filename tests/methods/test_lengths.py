@@ -1,0 +1,293 @@
+"""How far to draft: policies that learn from a run's own clock, against clocks and drafters made by hand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.rejection import Verdict
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Promise, Request, Row
+from workbench.engine.growing import Step
+from workbench.engine.parts import Outcome, Policy
+from workbench.engine.plan import Plan
+from workbench.methods import registry
+from workbench.methods.drafters.ngram import NGram
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.entropy import Entropy, root_entropy
+from workbench.methods.policies.planned import Belief, Planned
+from workbench.trace.events import Nodes, Phase, Round
+from workbench.trace.metrics import summary
+
+Seconds = Callable[[int], float]
+Kept = Callable[[int, int], int]
+
+
+def bare_row() -> Row:
+    """A row of no request, with what policies read."""
+    row: Any = Row.__new__(Row)
+    row.trace, row.signals, row.models = SimpleNamespace(rounds=[]), {}, None
+    row.configured = SimpleNamespace(drafter=NGram(1))
+    return row
+
+
+@dataclass
+class Run:
+    """A row on a clock made by hand: `cost` is a round's seconds by its drafted levels, plain passes take 1."""
+
+    policy: Policy
+    cost: Seconds
+    kept: Kept
+    offers: Callable[[int], bool] = lambda i: True
+    idle_s: float = 0.0
+    depths: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.row: Any = bare_row()
+        self.state = self.policy.start()
+
+    def go(self, rounds: int) -> Run:
+        """So many rounds more."""
+        for i in range(len(self.depths), len(self.depths) + rounds):
+            depth = self.policy.plan(self.row, self.state).depth
+            drafted = depth if depth and self.offers(i) else 0
+            kept = min(self.kept(i, drafted), drafted)
+            seconds = self.cost(drafted) + (self.idle_s if depth and not drafted else 0.0)
+            path = tuple(range(kept))
+            verdict = Verdict(path, 0, kept < drafted, tuple((n, n < kept) for n in range(min(kept + 1, drafted))), {})
+            tokens = list(range(drafted))
+            parents = [n - 1 for n in range(drafted)]
+            self.policy.observe(
+                self.row, self.state, Outcome(tokens, parents, verdict, [0] * (kept + 1), 0, [], Plan(depth))
+            )
+            drafting = seconds - 1.0
+            phases = [Phase("draft", self.seconds, self.seconds + drafting)]
+            phases.append(Phase("verify", self.seconds + drafting, self.seconds + seconds))
+            self.row.trace.rounds.append(
+                Round(i, "m", {}, Nodes(), list(path), None, None, [], phases=phases, seconds=seconds)
+            )
+            self.depths.append(depth)
+            self.seconds += seconds
+            self.tokens += kept + 1
+        return self
+
+    @property
+    def speed_up(self) -> float:
+        """Over plain decoding, of one token a second."""
+        return self.tokens / self.seconds
+
+
+def chains(acceptance: float | Callable[[int], float], seed: int = 0) -> Kept:
+    """Every token is kept with one probability, which may depend on the round."""
+    rng = random.Random(seed)
+
+    def kept(i: int, drafted: int) -> int:
+        a = acceptance(i) if callable(acceptance) else acceptance
+        return next((n for n in range(drafted) if rng.random() >= a), drafted)
+
+    return kept
+
+
+# -- planned ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draft_s", [0.02, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("depth", [4, 10])
+def test_a_drafter_of_no_use_costs_next_to_nothing_in_the_long_run(draft_s: float, depth: int) -> None:
+    run = Run(Planned(depth=depth), lambda k: 1 + draft_s * k, lambda i, n: 0).go(2000)
+    assert run.speed_up > 0.97
+    assert sum(map(bool, run.depths[-1000:])) > 1, "it is tried again now and then"
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.1, 0.2, 0.3, 0.5])
+@pytest.mark.parametrize("first_s", [0.1, 0.4, 0.8])
+def test_no_text_of_a_hundred_tokens_loses_more_than_a_twentieth(acceptance: float, first_s: float) -> None:
+    """Where a draft costs something before its first token, as an extra forward of heads or of layers does."""
+    figures = []
+    for seed in range(20):
+        run = Run(Planned(), lambda k: 1 + (first_s + 0.15 * k) * (k > 0), chains(acceptance, seed))
+        while run.tokens < 100:
+            run.go(1)
+        figures.append(run.speed_up)
+    assert sum(figures) / len(figures) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "draft_s", "best"),
+    [(0.95, 0.0, 6), (0.95, 0.02, 6), (0.6, 0.02, 4), (0.6, 0.1, 2), (0.3, 0.1, 1), (0.6, 0.75, 0), (0.05, 0.1, 0)],
+)
+def test_the_planned_length_is_the_one_that_pays(acceptance: float, draft_s: float, best: int) -> None:
+    """Against Leviathan's E[τ] summed term by term, with one second a verification and 5 % for each further token."""
+
+    def cost(k: int) -> float:
+        return k * draft_s + 1 + 0.05 * k
+
+    rates = [sum(acceptance**i for i in range(k + 1)) / cost(k) for k in range(7)]
+    assert rates.index(max(rates)) == best
+    belief = Belief()
+    for k in (0, 3, 6):
+        belief.seconds[k] = deque([cost(k)])
+    belief.accepted, belief.tested = {1: 1e4 * acceptance}, {1: 1e4}
+    outlook = [tokens / seconds for tokens, seconds in belief.outlook(6)]
+    assert outlook == pytest.approx(rates, rel=1e-3)
+    run = Run(Planned(depth=6, forgetting=0.98), cost, chains(acceptance)).go(1500)
+    assert run.speed_up > 0.94 * max(rates)
+
+
+def test_drafting_begins_again_where_the_text_turns_easy_and_ends_where_it_turns_hard() -> None:
+    easy = lambda i: 0.95 if 500 <= i < 800 else 0.0  # noqa: E731
+    run = Run(Planned(), lambda k: 1 + 0.2 * k, chains(easy)).go(1200)
+    assert sum(run.depths[300:500]) < 30
+    assert sum(run.depths[600:800]) > 3.5 * 200 * 0.9
+    assert sum(run.depths[900:1200]) < 45
+
+
+def test_a_machine_that_grows_slow_at_long_passes_is_seen() -> None:
+    """The cost of drafts changes in mid-run, as where another program takes the other core."""
+    state = {"slow": 0.1}
+    run = Run(Planned(), lambda k: 1 + state["slow"] * k, chains(0.6)).go(300)
+    assert sum(run.depths[200:]) > 200
+    state["slow"] = 1.5
+    run.go(400)
+    assert sum(map(bool, run.depths[400:])) < 30
+
+
+def test_looking_for_what_is_not_there_costs_a_look_and_what_is_found_is_drafted() -> None:
+    """A copying drafter that finds something in every tenth round: whole copies then, else a hundredth of a pass."""
+    run = Run(Planned(depth=8), lambda k: 1 + 0.02 * k, lambda i, n: n, offers=lambda i: i % 10 == 0, idle_s=0.01)
+    run.go(1000)
+    found = [d for i, d in enumerate(run.depths) if i % 10 == 0 and i > 100]
+    assert sum(found) / len(found) > 6
+    assert run.speed_up > 1.5
+
+
+def test_what_a_run_learnt_of_one_drafter_is_not_believed_of_the_next() -> None:
+    run = Run(Planned(), lambda k: 1 + 0.3 * k, chains(0.0)).go(200)
+    assert run.state[0].acceptance < 0.2
+    run.row.configured.drafter = NGram(2)
+    run.go(1)
+    assert run.state[0].acceptance == pytest.approx(0.7)
+
+
+def test_the_belief_follows_what_was_tested_and_forgets() -> None:
+    """A draft of two of which the first is kept: 1 of 2 tests, and at weight 0.5 a round as much as four tests."""
+    belief = Belief()
+    for _ in range(20):
+        verdict = Verdict((0,), 0, True, ((0, True), (1, False)), {})
+        belief.judge(Outcome([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
+    assert belief.acceptance == pytest.approx(0.5)
+    assert sum(belief.tested.values()) == pytest.approx(4.0)
+    assert belief.tokens(1)[1] == pytest.approx(1 + (2 + 2 * 0.5) / (2 + 2))
+
+
+# -- bandit -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("acceptance", "draft_s"), [(0.9, 0.1), (0.6, 0.3), (0.05, 0.4)])
+def test_the_bandit_finds_the_length_that_pays(acceptance: float, draft_s: float) -> None:
+    rates = [sum(acceptance**i for i in range(k + 1)) / (1 + draft_s * k) for k in range(5)]
+    run = Run(Bandit(), lambda k: 1 + draft_s * k, chains(acceptance)).go(3000)
+    assert run.speed_up > 0.93 * max(rates)
+    assert set(run.depths) == set(range(5))
+
+
+def test_the_bandits_reward_is_all_tokens_over_all_seconds() -> None:
+    """Two rounds of 1 token in 0.01 s and of 9 in 0.19 s: 50 a second, where the mean of their rates is 74."""
+    run = Run(Bandit(depth=1), lambda k: 1.0, chains(0.0))
+    played = run.state[0]
+    played.rounds.extend([(1, 1, 0.01), (1, 9, 0.19), (0, 2, 0.05)])
+    assert played.rates() == {1: (2, pytest.approx(50.0)), 0: (1, pytest.approx(40.0))}
+    assert Bandit(depth=1, exploration=0.0).choose(played.rates()) == 1
+    assert Bandit(depth=1, exploration=2.0).choose(played.rates()) == 0, "what was played less is played"
+
+
+def test_the_bandit_forgets_what_was_best_before_the_text_changed() -> None:
+    swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
+    run = Run(Bandit(remembered=100), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)
+    assert sum(run.depths[500:600]) > 250
+    assert sum(run.depths[800:]) < 200
+
+
+# -- entropy ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_root_of_the_entropy_by_hand() -> None:
+    """The cards' golden law has 1.1421 nats; four tokens alike have ln 4; a certain one has none."""
+    laws = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25] * 4, [1.0, 0, 0, 0]], dtype=torch.float64)
+    assert root_entropy(laws).tolist() == pytest.approx([1.0687, 1.1774, 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize(("bound", "goes_on"), [(1.06, False), (1.07, True)])
+def test_a_draft_ends_where_no_law_is_peaked_enough(bound: float, goes_on: bool) -> None:
+    golden, flat = [0.5, 0.3, 0.15, 0.05], [0.25] * 4
+    assert bool(Entropy(root_entropy=bound).go_on(bare_row(), None, Step(1, torch.tensor([flat, golden])))) is goes_on
+
+
+# -- on the engine ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+
+
+NAMES = ("draft-model", "draft-tree", "eagle-2", "medusa", "prompt-lookup", "token-recycling", "early-exit", "kangaroo")
+
+
+def offered() -> Sequence[tuple[str, str]]:
+    """Each method's policies of this file."""
+    own = {"planned", "entropy", "bandit", "optimal-oracle"}
+    return [(name, p.name) for name in NAMES for p in registry.get(name).policies if p.name in own]
+
+
+@pytest.mark.parametrize(("name", "policy"), offered())
+def test_greedy_text_is_the_targets_however_long_the_drafts(name: str, policy: str, models: Models) -> None:
+    prompt = [3, 1, 4, 1, 5, 3, 1, 4]
+    plain = Request(prompt, registry.get("autoregressive"), max_new_tokens=24, stop_at_eos=False)
+    values = {"exit_layer": 1} if name == "early-exit" else {}
+    method = registry.get(name).with_params(policy=policy, **values)
+    if models.why_not(method.needs):
+        pytest.skip("no such head in this world")
+    trace = Engine(models).generate(Request(prompt, method, max_new_tokens=24, stop_at_eos=False))
+    assert trace.token_ids == Engine(models).generate(plain).token_ids
+    assert trace.header.simulation is (policy == "optimal-oracle")
+
+
+@pytest.mark.parametrize("name", ["draft-model", "prompt-lookup"])
+def test_the_oracle_drafts_what_is_kept_and_no_more(name: str, models: Models) -> None:
+    """As many tokens a round as the whole draft would give, and nothing refused but a first token."""
+    prompt = [3, 1, 4, 1, 5, 3, 1, 4, 1]
+    traces = [
+        Engine(models).generate(
+            Request(prompt, registry.get(name).with_params(policy=p, depth=5), max_new_tokens=80, stop_at_eos=False)
+        )
+        for p in ("fixed", "optimal-oracle")
+    ]
+    fixed, roof = traces
+    assert roof.token_ids == fixed.token_ids
+    assert summary(roof)["tau"] == summary(fixed)["tau"]
+    for a, b in itertools.zip_longest(fixed.rounds, roof.rounds):
+        assert a.path == b.path
+        if a.path:
+            assert len(b.nodes) == len(a.path)
+    assert sum(len(r.nodes) for r in fixed.rounds) > sum(len(r.nodes) for r in roof.rounds)
+
+
+def test_the_oracle_says_that_it_knows_nothing_of_sampled_text(models: Models) -> None:
+    method = registry.get("draft-model").with_params(policy="optimal-oracle")
+    assert method.promise is Promise.SIMULATION
+    assert registry.get("draft-model").with_params().promise is Promise.EXACT
+    trace = Engine(models).generate(Request([3, 1, 4], method, SamplingParams(1.0), 12, seed=1, stop_at_eos=False))
+    assert any("greedy text alone" in warning for warning in trace.footer.warnings)
+    assert not trace.footer.error

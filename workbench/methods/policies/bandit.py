@@ -1,0 +1,89 @@
+"""Every length is a machine to play, its reward the tokens a second of this run."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from workbench.core.params import param
+from workbench.engine.parts import Outcome, Policy
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.methods.policies.fixed import DEPTH
+from workbench.methods.policies.laps import Lap, Laps
+
+
+@dataclass(slots=True)
+class Played:
+    """The last rounds, as (length, tokens, seconds), and whose they are."""
+
+    whose: Any = None
+    laps: Laps = field(default_factory=Laps)
+    rounds: deque[tuple[int, int, float]] = field(default_factory=deque)
+
+    def take(self, lap: Lap, window: int) -> None:
+        """A round more; the oldest is forgotten."""
+        self.rounds.append((lap.planned, lap.tokens, lap.seconds))
+        while len(self.rounds) > window:
+            self.rounds.popleft()
+
+    def rates(self) -> dict[int, tuple[int, float]]:
+        """Length → (rounds, tokens a second): sums over sums, since a mean of rates favours short rounds."""
+        sums: dict[int, tuple[int, int, float]] = {}
+        for k, tokens, seconds in self.rounds:
+            n, t, s = sums.get(k, (0, 0, 0.0))
+            sums[k] = n + 1, t + tokens, s + seconds
+        return {k: (n, t / max(s, 1e-9)) for k, (n, t, s) in sums.items()}
+
+
+@dataclass(frozen=True)
+class Bandit(Policy):
+    """Choose K from 0 up to a bound by UCB1 over the last rounds: the largest rate + c · scale · √(2 ln n / n_K).
+
+    Lengths that were not played within the window come first, the longest before all. The scale is the best rate, so
+    that c has no unit. Nothing is assumed of costs or acceptance.
+
+    Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens a second; a sliding window).
+    The card's batch of several sequences is one sequence here, and the mean of a window takes the place of its trimmed
+    mean.
+    """
+
+    name: ClassVar[str] = "bandit"
+    depth: int = param(4, **DEPTH)
+    exploration: float = param(0.2, ge=0.0, le=2.0, doc="weight c of what is not known yet")
+    remembered: int = param(200, ge=20, le=1000, doc="rounds remembered")
+
+    def start(self) -> list[Played]:
+        """Nothing was played, in a list so that another drafter can begin anew."""
+        return [Played()]
+
+    def plan(self, row: Row, state: list[Played], batch: Sequence[Row] = ()) -> Plan:
+        """The length whose bound is highest."""
+        if state[0].whose != (whose := (row.drafter, id(row.models))):
+            state[0] = Played(whose)
+        played = state[0]
+        if (lap := played.laps.over(row)) is not None:
+            played.take(lap, self.remembered)
+        k = self.choose(played.rates())
+        row.signals["planned depth"] = k
+        return Plan(k)
+
+    def choose(self, rates: dict[int, tuple[int, float]]) -> int:
+        """By (rounds, tokens a second) of each length that was played."""
+        for k in range(self.depth, -1, -1):
+            if k not in rates:
+                return k
+        total, scale = sum(n for n, _ in rates.values()), max(rate for _, rate in rates.values())
+
+        def bound(k: int) -> float:
+            n, rate = rates[k]
+            return rate / scale + self.exploration * math.sqrt(2 * math.log(total) / n)
+
+        return max(range(self.depth + 1), key=bound)
+
+    def observe(self, row: Row, state: list[Played], outcome: Outcome) -> None:
+        """What the round gave; what it took is known once it is over."""
+        state[0].laps.judged(outcome)

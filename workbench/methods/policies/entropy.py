@@ -1,0 +1,54 @@
+"""Stop drafting where the drafter's own law is too flat for its token to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.engine.growing import Step
+from workbench.engine.parts import Policy
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.methods.policies.fixed import DEPTH
+
+
+def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
+    """√H of each law, with H in nats.
+
+    Example:
+        >>> root_entropy(torch.tensor([0.5, 0.3, 0.15, 0.05])).item()  # doctest: +ELLIPSIS
+        1.0687...
+    """
+    return torch.special.entr(p).sum(-1).sqrt()
+
+
+@dataclass(frozen=True)
+class Entropy(Policy):
+    """Up to K tokens, but no further once the square root of the entropy of the drafter's law passes a bound.
+
+    By Pinsker's inequality a token is accepted with probability 1 − TV ≥ 1 − √(KL/2); with the divergence taken to be
+    proportional to the drafter's own entropy H, that is 1 − √(γH). SVIP stops where √H > h, AdaEDL where 1 − √(γH) < λ:
+    one rule, with h = (1 − λ)/√γ. The test looks at the law before a token is drawn from it, so exactness holds when
+    sampling too; of a tree it goes on while one node is sure enough. The first token is always drafted.
+
+    Source: Zhang et al. 2024, SVIP, arXiv:2411.18462; Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, whose λ also
+    follows the acceptance seen so far: here the bound stays as it is set.
+    """
+
+    name: ClassVar[str] = "entropy"
+    depth: int = param(4, **DEPTH)
+    root_entropy: float = param(1.0, ge=0.0, le=4.0, doc="√H, in √nat, of the drafter's law above which drafting stops")
+
+    def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
+        """Depth K with the stop."""
+        return Plan(self.depth, stops=True)
+
+    def go_on(self, row: Row, state: Any, step: Step) -> Bool[Tensor, ""]:
+        """While some law is peaked enough."""
+        return root_entropy(step.p).amin() <= self.root_entropy
