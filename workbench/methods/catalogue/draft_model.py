@@ -5,6 +5,8 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
@@ -39,6 +41,7 @@ METHOD = Method(
     place=10,
     drafter=DraftModel(),
     verifier=Lossless(),
+    growers=offered(Chain()),
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

@@ -6,6 +6,8 @@ from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -46,6 +48,7 @@ METHOD = Method(
     place=100,
     drafter=Eagle(),
     verifier=Lossless(),
+    growers=offered(BestFirst()),
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Head, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
+from workbench.methods.growers.offered import offered
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
@@ -49,6 +51,7 @@ METHOD = Method(
     drafter=Medusa(),
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(),),
+    growers=offered(Template()),
     policies=(Fixed(),),
     claims=(
         Claim(

@@ -6,6 +6,7 @@ from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.medusa import DIFFERS, HEAD, PAPER
 from workbench.methods.drafters.medusa import Medusa
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
@@ -25,6 +26,7 @@ METHOD = Method(
     place=90,
     drafter=Medusa(),
     verifier=TypicalAcceptance(),
+    growers=(Template(),),
     policies=(Fixed(),),
     claims=(
         Claim(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.engine.declared import Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -39,6 +40,7 @@ METHOD = Method(
     place=50,
     drafter=TokenRecycling(),
     verifier=Lossless(),
+    growers=(Template(nodes=16),),
     policies=(Fixed(depth=6),),
     claims=(
         Claim(
