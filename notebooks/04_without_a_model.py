@@ -421,9 +421,11 @@ w.tree(branching, round=saved[0] if saved else 0)
 # rebuild that part of the drafter from the outside.
 
 # %%
-from workbench.methods.drafters.token_recycling import template
+from workbench.engine.plan import Plan
+from workbench.methods.growers.template import Template
 
-shape = template(16, 6)  # which ranks to follow: (0,) the best successor, (0, 1) the second best behind it, …
+tree16 = Template(nodes=16)
+shape = tree16.paths(Plan(6))  # which ranks to follow: (0,) the best successor, (0, 1) the second best behind it, …
 print("a tree of", len(shape), "nodes, as ranks:", *shape[:8], "…")
 
 
@@ -450,7 +452,7 @@ recycled = wb.generate(texts["story-dragon"][0], method="token-recycling", max_n
 table, text, mine, theirs = {}, list(recycled.header.prompt_tokens), 0, 0
 for r in recycled.rounds:
     depth = min(6, length - (len(text) - len(recycled.header.prompt_tokens)) - 1)
-    drafts = follow(table, text[-1], [path for path in template(16, depth) if max(path) < 5] if depth else [])
+    drafts = follow(table, text[-1], [path for path in tree16.paths(Plan(depth)) if max(path) < 5] if depth else [])
     assert drafts <= paths_of(r.nodes)
     mine, theirs = mine + len(drafts), theirs + len(paths_of(r.nodes))
     places = [text[-1], *r.nodes.tokens]  # every token that the target has just read …

@@ -138,8 +138,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "without-replacement-declared-independent",
         "methods/growers/stochastic_beam.py",
-        "sampling=Sampling.WITHOUT_REPLACEMENT",
-        "sampling=Sampling.SAMPLED",
+        "siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT",
+        "siblings: ClassVar[Sampling] = Sampling.SAMPLED",
         RECORDED + "[draft-tree-sampled-sampled]",
         why="later siblings are judged by another law than the one they were drawn from",
     ),
@@ -195,7 +195,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "drafts-past-its-positions",
-        "methods/drafters/draft_model.py",
+        "methods/drafters/catching_up.py",
         "return row.models.drafter.context - (len(row.committed) - slot.shift) + 1",
         "return row.models.drafter.context - (len(row.committed) - slot.shift) + 3",
         "tests/engine/test_changes.py::test_a_drafter_stops_where_its_positions_end[llama-draft-model]",
@@ -203,7 +203,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "slot-leaks-when-a-prefill-fails",
-        "methods/drafters/draft_model.py",
+        "methods/drafters/catching_up.py",
         "models.drafter.close(slot)\n        raise",
         "raise",
         "tests/engine/test_changes.py::test_a_prefill_that_fails_gives_its_slot_back[in its first forward-draft-model]",
@@ -212,7 +212,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "promise-by-the-defaults",
         "engine/method.py",
-        "self.method.unsound(self.verifier, self.drafter)",
+        "self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)",
         "self.method.unsound(self.verifier)",
         "tests/engine/test_verification.py::test_the_promise_follows_how_the_drafter_draws_as_it_is_set",
         why="a run whose parameters break the law is called exact",
@@ -432,8 +432,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "medusa-takes-ranks-for-heads",
         "methods/drafters/medusa.py",
-        "tokens=tokens[shape.head, shape.rank]",
-        "tokens=tokens[shape.head.flip(0), shape.rank]",
+        "HeadLaws(self, len(self.tokens), tokens.shape[0])",
+        "HeadLaws(self, len(self.tokens) - 1, tokens.shape[0])",
         DRAFTS + "test_medusas_heads_read_the_newest_state_the_target_has",
         why="a head's guess stands at another head's place",
     ),
@@ -452,6 +452,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         "scores.sort(descending=False, stable=True)",
         "tests/methods/test_feature.py::test_the_tree_is_the_best_of_what_was_offered",
         why="of all nodes offered the least likely are verified",
+    ),
+    _m(
+        "a-grower-overruns-its-budget",
+        "methods/growers/spec_infer.py",
+        ".repeat_interleave(k)[: most - growth.n]",
+        ".repeat_interleave(k)",
+        "tests/methods/test_shapes.py::test_a_grower_keeps_to_its_plans_budget",
+        why="a draft has more nodes than its policy paid for",
+    ),
+    _m(
+        "dyspec-forgets-elder-siblings",
+        "methods/growers/dyspec.py",
+        "(1 - elder)",
+        "(1 - 0 * elder)",
+        "tests/methods/test_shapes.py::test_dyspec_is_the_heap_of_its_paper",
+        why="nodes go to siblings that are never reached",
     ),
     _m(
         "heuristic-grows-after-a-rejection",
@@ -519,7 +535,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "draft-model-forgets-to-read",
-        "methods/drafters/draft_model.py",
+        "methods/drafters/catching_up.py",
         "slot.length += behind + min(len(outcome.verdict.path), read)",
         "slot.length += behind + len(outcome.verdict.path)",
         DRAFTS + "test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it[draft-model]",

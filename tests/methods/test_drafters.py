@@ -23,10 +23,11 @@ from workbench.engine.parts import Outcome
 from workbench.engine.plan import Plan
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGramIndex
-from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling, template
+from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
 from workbench.methods.drafters.warmth import WARM
 from workbench.methods.growers import stochastic_beam
+from workbench.methods.growers.template import Template
 from workbench.trace.metrics import summary
 
 letters = st.lists(st.integers(0, 2), max_size=30)
@@ -209,7 +210,7 @@ def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str) -> No
 def recycling_row(nodes: int = 24) -> Row:
     """A row that is never run: one committed token, an empty table."""
     models = worlds.world("llama", noise=None)
-    drafter = TokenRecycling(nodes=nodes)
+    drafter = TokenRecycling()
     row = Row(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
     row.state = drafter.prime(row, models)
     return row
@@ -218,14 +219,13 @@ def recycling_row(nodes: int = 24) -> Row:
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 6))
 def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: int) -> None:
-    row, drafter = RECYCLING_ROW, TokenRecycling(nodes=n)
+    row, drafter, shape = RECYCLING_ROW, TokenRecycling(), Template(nodes=n)
     generator = torch.Generator().manual_seed(seed)
     row.state[:] = torch.randint(-1, 9, row.state.shape, generator=generator).numpy()
-    row.configured = registry.get("token-recycling").with_params(nodes=n)
-    tree = drafter.propose_row(row, Plan(depth))
+    tree = drafter.propose_row(row, Plan(depth, grower=shape))
     wanted: list[tuple[tuple[int, ...], int]] = []
     known: dict[tuple[int, ...], int] = {(): 1}
-    for ranks in template(n, depth):
+    for ranks in shape.paths(Plan(depth)):
         if ranks[:-1] in known:
             token = int(row.state[known[ranks[:-1]], ranks[-1]])
             if token >= 0:

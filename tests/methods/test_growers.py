@@ -18,8 +18,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Models, Request
 from workbench.engine.calibration import Costs
-from workbench.engine.growing import Grower, Growth, Laws, Step, WholeLaws
-from workbench.engine.parts import Policy
+from workbench.engine.growing import Growth, Laws, Step, WholeLaws
+from workbench.engine.parts import Grower, Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods import registry
@@ -74,7 +74,7 @@ def test_best_first_keeps_the_best_of_what_the_best_of_each_level_offer(width: i
             level = [(*text, int(x)) for text in level for x in laws[text].argsort(descending=True)[:width]]
             offered += level
         best = sorted(offered, key=lambda text: -chance(laws, text))[:nodes]
-        tree = BestFirst(width, nodes, ranked).grow(TableGrowth(laws), DEPTH)
+        tree = BestFirst(width, nodes, ranked).grow(TableGrowth(laws), Plan(DEPTH))
         found = texts_of(tree)
         assert sorted(found) == sorted(best)
         assert [len(text) for text in found] == sorted(map(len, found)), "level by level"
@@ -94,7 +94,7 @@ def test_a_threshold_offers_every_path_that_reaches_it(threshold: float, childre
             likeliest = [(*text, int(x)) for text in level for x in laws[text].argsort(descending=True)[:children]]
             level = [t for i, t in enumerate(likeliest) if chance(laws, t) >= threshold or i == depth == 0]
             offered += level
-        assert texts_of(PathThreshold(threshold, children).grow(TableGrowth(laws), DEPTH)) == offered
+        assert texts_of(PathThreshold(threshold, children).grow(TableGrowth(laws), Plan(DEPTH))) == offered
 
 
 # -- over every drafter -----------------------------------------------------------------------------------------------

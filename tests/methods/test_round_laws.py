@@ -104,9 +104,11 @@ def error(models: Models, method: Configured, sampling: SamplingParams, patch: p
 
 
 def choices(method: Method) -> list[Configured]:
-    """Short drafts, with each choice of a policy and of a verifier."""
+    """Short drafts, with each choice of a policy and a verifier; of a grower over one drafter (see test_shapes.py)."""
     chosen = SETTINGS.get(method.name, {})
-    named = [{name: c} for name, spec in method.params.items() if spec.kind == "choice" for c in spec.choices[1:]]
+    told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
+    told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
+    named = [{spec.name: c} for spec in told for c in spec.choices[1:]]
     return [method.with_params(**chosen | values) for values in [{}, *named]]
 
 
@@ -143,7 +145,7 @@ class KeepsLikeliest(SampledTree):
     """Draws three siblings without replacement and verifies the two likeliest: a choice that looks at identities."""
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        tree = super().propose_row(row, Plan(1))
+        tree = super().propose_row(row, Plan(1, grower=plan.grower))
         keep = tree.logq.topk(min(2, len(tree))).indices.sort().values
         assert tree.q_of is not None
         return dataclasses.replace(
@@ -153,5 +155,5 @@ class KeepsLikeliest(SampledTree):
 
 
 def test_drawing_three_and_keeping_the_likeliest_two_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = dataclasses.replace(setting("draft-tree-sampled"), drafter=KeepsLikeliest(width=3))
+    broken = dataclasses.replace(setting("draft-tree-sampled"), drafter=KeepsLikeliest())
     assert error(models, broken, PLAIN, monkeypatch) > TOO_FAR

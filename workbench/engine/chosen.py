@@ -49,7 +49,8 @@ class Choice(Protocol):
 class Chosen(Protocol):
     """A method with all parameters decided: `Configured`.
 
-    Its parts are as `engine/parts.py` and `engine/decoder.py` have them: `Drafter`, `Verifier`, `Policy`, `OwnRounds`.
+    Its parts are as `engine/parts.py` and `engine/decoder.py` have them: `Drafter`, `Grower`, `Verifier`,
+    `Policy`, `OwnRounds`.
     """
 
     @property
@@ -95,6 +96,11 @@ class Chosen(Protocol):
     @property
     def policy(self) -> Any:
         """The policy in force."""
+        ...
+
+    @property
+    def grower(self) -> Any:
+        """The way of growing in force, or None."""
         ...
 
     @property

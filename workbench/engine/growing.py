@@ -7,7 +7,7 @@ laws, and a new drafter with every way of growing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.sampling import SamplingParams, law
-from workbench.core.tree import DraftTree
 
 if TYPE_CHECKING:
     from workbench.engine.request import Row
@@ -84,9 +83,12 @@ class Growth:
         parents: of each level, [w]: the number of the node it hangs on; −1 is the root.
         read: numbers of the nodes that were expanded, [w] at a time, in the order in which the drafter read them.
         sees: bool [w, nodes read]: what each node expanded last sees, itself included.
+        chances: how often the r-th best token of each level was right on held-out text, where that was measured; the
+            last level's serve all deeper ones. For shapes that are decided before the laws are known.
     """
 
     root: Laws
+    chances: Sequence[Sequence[float]] = ()
 
     def __init__(self, row: Row, source: str, device: torch.device) -> None:
         self.row, self.source, self.device = row, source, device
@@ -135,17 +137,13 @@ class Growth:
         """Whether the row's policy lets the tree have another level, by the laws behind the nodes expanded last."""
         return goes_on(self.row, len(self.tokens), laws.whole)
 
+    def paths(self) -> list[list[int]]:
+        """Tokens from the root to each node expanded last (costs a synchronisation)."""
+        read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
+        return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self.sees.tolist()]
+
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """No more is asked for. `kept`: numbers of the nodes that are drafted, in their order there; all by default."""
-
-
-@dataclass(frozen=True)
-class Grower:
-    """A way of growing trees. Subclasses are frozen dataclasses of parameters."""
-
-    def grow(self, growth: Growth, depth: int) -> DraftTree:
-        """A tree of at most `depth` ≥ 1 levels; closes the growth."""
-        raise NotImplementedError
 
 
 @lru_cache(maxsize=64)

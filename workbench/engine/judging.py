@@ -13,7 +13,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.sampling import SamplingParams, largest, law, with_history
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import Verification
+from workbench.engine.parts import Verification, siblings_of
 from workbench.engine.request import Row
 
 TOP = 8
@@ -50,13 +50,13 @@ def figures(
         `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty.
 
     Raises:
-        WorkbenchError: siblings were chosen in a way that the drafter does not declare.
+        WorkbenchError: siblings were chosen in a way that drafter and grower do not declare.
     """
     n = len(tree)
-    if n and not row.sampling.greedy and tree.sampling not in row.drafter.siblings():
+    if n and not row.sampling.greedy and tree.sampling not in siblings_of(row.drafter, row.plan.grower):
         raise WorkbenchError(
             f"{type(row.drafter).__name__} drafted siblings that are {tree.sampling.value}, and does not declare it.",
-            "Name it in the drafter's `siblings`: by them follows which verifiers keep the target's law.",
+            "Name it in the drafter's or the grower's `siblings`, from which follows what keeps the target's law.",
         )
     row.raw = logits if row.request.extras.logprobs is not None else None
     if row.sampling.needs_history:

@@ -13,7 +13,7 @@ from workbench.core.params import ParamSpec, params_of
 from workbench.core.soundness import why_unsound
 from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.decoder import OwnRounds
-from workbench.engine.parts import Drafter, Part, Policy, Verifier
+from workbench.engine.parts import Drafter, Grower, Part, Policy, Verifier, siblings_of
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models
@@ -56,6 +56,8 @@ class Method:
         drafter: with default parameters.
         verifier: with default parameters.
         policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
+        growers: ways in which its drafts may grow, for a drafter that follows one; the first is the default. With more
+            than one, `grower` becomes a parameter.
         other_verifiers: what may judge instead of `verifier`. With any, `verifier` becomes a parameter, and the promise
             follows from the one that is chosen: see `promises`.
         rounds: how it writes where it does not draft and verify in turn: see `engine/decoder.py`. What its other parts
@@ -78,6 +80,7 @@ class Method:
     drafter: Drafter
     verifier: Verifier
     policies: tuple[Policy, ...]
+    growers: tuple[Grower, ...] = ()
     other_verifiers: tuple[Verifier, ...] = ()
     rounds: OwnRounds | None = None
     idea: str = ""
@@ -105,7 +108,7 @@ class Method:
     @property
     def needs(self) -> tuple[str, ...]:
         """What its parts take besides the target, the drafter's first; of alternatives, what the default one takes."""
-        return _needs(self.drafter, self.verifier, self.policies[0], self.rounds)
+        return _needs(self.drafter, *self.growers[:1], self.verifier, self.policies[0], self.rounds)
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
@@ -125,19 +128,23 @@ class Method:
         others = {v.name: Promise.APPROXIMATE if self.unsound(v) else sound for v in self.other_verifiers}
         return {self.verifier.name: self.promise} | others
 
-    def unsound(self, verifier: Verifier, drafter: Drafter | None = None) -> str:
+    def unsound(
+        self, verifier: Verifier, drafter: Drafter | None = None, grower: Grower | type[Grower] | None = None
+    ) -> str:
         """Why its drafts, judged by `verifier`, would not follow the target's law; "" if they do. Greedy text does.
 
         Args:
             verifier: one of its own.
             drafter: its drafter with other parameters than the defaults.
+            grower: another way of growing than the default one.
         """
-        drafter = drafter or self.drafter
-        return why_unsound(type(drafter).__name__, drafter.siblings(), type(verifier).__name__, verifier.exact_for)
+        drafter, grower = drafter or self.drafter, grower or next(iter(self.growers), None)
+        siblings = siblings_of(drafter, grower)
+        return why_unsound(type(drafter).__name__, siblings, type(verifier).__name__, verifier.exact_for)
 
     @property
     def params(self) -> dict[str, ParamSpec]:
-        """All parameters by name: policies, drafter, verifiers; before those of alternatives, which one is chosen.
+        """All parameters by name: policies, drafter, growers, verifiers; first of alternatives, which one is chosen.
 
         Raises:
             ValueError: two parts use one name for different parameters, or alternatives have no names of their own (a
@@ -167,6 +174,7 @@ class Method:
         return (
             ("policy", self.policies, "how the draft length is decided"),
             ("drafter", (self.drafter,), ""),
+            *((("grower", self.growers, "how the draft tree grows"),) if self.growers else ()),
             ("verifier", self.verifiers, "what decides which drafts are kept"),
             *rounds,
         )
@@ -199,6 +207,7 @@ class Configured:
     verifier: Verifier
     policy: Policy
     values: Mapping[str, Any]
+    grower: Grower | None = None
     rounds: OwnRounds | None = None
 
     def taps(self, models: Models) -> set[int]:
@@ -218,7 +227,7 @@ class Configured:
     @property
     def needs(self) -> tuple[str, ...]:
         """What its parts take besides the target, the drafter's first."""
-        return _needs(self.drafter, self.verifier, self.policy, self.rounds)
+        return _needs(self.drafter, self.grower, self.verifier, self.policy, self.rounds)
 
     @property
     def drafts(self) -> bool:
@@ -232,7 +241,7 @@ class Configured:
 
     @property
     def promise(self) -> Promise:
-        """The method's promise with the verifier that is chosen, for drafts as its drafter makes them when so set.
+        """The method's promise with the verifier that is chosen, for drafts as drafter and grower make them when so set.
 
         With a policy that simulates, what would be exact is a simulation.
         """
@@ -243,7 +252,7 @@ class Configured:
     @property
     def unsound(self) -> str:
         """Why what it writes would not follow the target's law; "" if it does. Greedy text does."""
-        return self.method.unsound(self.verifier, self.drafter)
+        return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)
 
     def changed(self, **values: Any) -> Configured:
         """The same method with other parameters; the rest stays."""

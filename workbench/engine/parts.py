@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from workbench.core.errors import WorkbenchError
 from workbench.core.rejection import Ruling, Verdict, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.growing import Grower, Growth, Step
-from workbench.engine.plan import Plan
+from workbench.engine.growing import Growth, Step
+from workbench.engine.plan import Grows, Plan
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models
@@ -91,7 +92,7 @@ class Exits:
 
 
 class Part:
-    """What drafters, verifiers and policies have in common."""
+    """What drafters, growers, verifiers and policies have in common."""
 
     name: ClassVar[str] = ""
     """Kebab-case; by it one of several is chosen."""
@@ -194,24 +195,53 @@ class Drafter(Part):
         """Give back what `prime` took (a row in a draft model's cache)."""
 
 
-class LawDrafter(Drafter):
-    """A drafter that gives a law behind any node of a tree: how the tree grows is its plan's affair."""
+class Grower(Part):
+    """A way of growing trees over any drafter that gives laws. Subclasses are frozen dataclasses of parameters."""
 
-    @property
-    def grower(self) -> Grower:
-        """How its trees grow where the plan does not say."""
+    siblings: ClassVar[Sampling]
+    """How the siblings in its trees come where the target samples. When it is greedy they may be chosen."""
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """A tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
         raise NotImplementedError
+
+
+def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozenset[Sampling]:
+    """How siblings in a drafter's trees may be chosen, under a grower: one that it cannot follow changes nothing."""
+    may = drafter.siblings()
+    return may if grower is None else may & {grower.siblings} or may
+
+
+class LawDrafter(Drafter):
+    """A drafter that gives a law behind any node of a tree: how the tree grows is its plan's affair.
+
+    So its siblings may come in any way, and what the grower says of them holds: see `siblings_of`.
+    """
+
+    usual: ClassVar[Grower | None] = None
+    """How its trees grow where neither plan nor method names a way."""
 
     def begin(self, row: Row) -> Growth | None:
         """A tree without nodes; None where nothing can be drafted yet."""
         raise NotImplementedError
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
-        """The tree that the plan's grower makes of its laws."""
+        """The tree that the plan's grower makes of its laws.
+
+        Raises:
+            WorkbenchError: neither the plan nor the method names a grower, and there is no usual one (a mistake in the
+                registry).
+        """
+        grower = plan.grower or self.usual
+        if grower is None:
+            raise WorkbenchError(
+                f"{type(self).__name__} gives laws, and nothing says how a tree grows of them.",
+                "Name growers in the method: see workbench/methods/growers.",
+            )
         growth = self.begin(row)
         if growth is None:
             return DraftTree.empty(device=row.models.target.device)
-        return (plan.grower or self.grower).grow(growth, plan.depth)
+        return grower.grow(growth, plan)
 
 
 class Verifier(Part):
@@ -256,6 +286,8 @@ class Policy(Part):
 
     simulates: ClassVar[bool] = False
     """Whether it knows what no real one could: with it every method is a simulation (`Promise.SIMULATION`)."""
+    grows: ClassVar[type[Grower] | None] = None
+    """The way of growing that its plans name, whichever was chosen for the method; None: they leave it to that."""
 
     def start(self) -> Any:
         """State for one row."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
 
 
 @runtime_checkable
 class Grows(Protocol):
-    """What a plan knows of a grower; see `engine/growing.py`, where growers and what they are given are."""
+    """What a plan knows of a grower: see `Grower` in `engine/parts.py`; `engine/growing.py` has what it is given."""
 
-    def grow(self, growth: Any, depth: int) -> DraftTree:
-        """A tree of at most `depth` levels."""
+    siblings: ClassVar[Sampling]
+
+    def grow(self, growth: Any, plan: Plan) -> DraftTree:
+        """A tree within the plan."""
         ...
 
 
@@ -24,10 +26,16 @@ class Plan:
     Attributes:
         depth: most levels; 0 asks for no draft at all.
         stops: ask the policy behind each level whether to go on (`Policy.go_on`), which costs a synchronisation.
-        grower: how the tree grows, for drafters that give laws; None: as the drafter does by itself.
+        grower: how the tree grows, for drafters that follow one; None: as the method's settings say.
+        nodes: most nodes of the tree, for drafters that follow a grower; None: as many as the grower has by itself.
     """
 
     depth: int
     _: KW_ONLY
     stops: bool = False
     grower: Grows | None = None
+    nodes: int | None = None
+
+    def within(self, nodes: int) -> int:
+        """As many nodes, or levels of a chain, as the budget lets be."""
+        return nodes if self.nodes is None else min(nodes, self.nodes)

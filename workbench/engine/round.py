@@ -262,9 +262,10 @@ class DraftAndVerify:
 
 
 def plan(row: Row, batch: Sequence[Row]) -> None:
-    """Plan a row's round: no deeper than the text and the drafter's positions go on."""
+    """Plan a row's round: no deeper than text, budget and the drafter's positions go on; it says how the tree grows."""
     planned = row.policy.plan(row, row.policy_state, batch)
-    row.plan = replace(planned, depth=max(0, min(planned.depth, row.remaining - 1, levels_left(row))))
+    depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
+    row.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
 
 
 def propose_again(turn: Turn) -> None:

@@ -110,11 +110,11 @@ class Settings:
 def _valid(method: Choice, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that the method allows; a parameter of one name may have another range elsewhere.
 
-    Which policy and verifier decide is the new method's to say: its promise is not weakened unasked.
+    Which policy, grower and verifier decide is the new method's to say: its promise is not weakened unasked.
     """
     kept = {}
     for name, spec in method.params.items():
-        if name in values and name not in ("policy", "verifier"):
+        if name in values and name not in ("policy", "grower", "verifier"):
             with contextlib.suppress(ParameterError):
                 kept[name] = spec.parse(values[name])
     return kept

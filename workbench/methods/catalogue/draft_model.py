@@ -5,6 +5,8 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.entropy import Entropy
@@ -47,6 +49,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
     policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),
+    growers=offered(Chain()),
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,

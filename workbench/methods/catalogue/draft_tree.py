@@ -5,6 +5,8 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import TopKTree
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
@@ -39,6 +41,7 @@ METHOD = Method(
     drafter=TopKTree(),
     verifier=Lossless(),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    growers=offered(BestFirst(ranked=False)),
     claims=(
         Claim(
             "speed-up over plain decoding",
@@ -48,7 +51,7 @@ METHOD = Method(
         Claim(
             "speed / speed of a static tree with the same drafter", "EAGLE-2 against EAGLE-1", 1.2, 1.4,
             "Li et al. 2024, arXiv:2406.16858, abstract", None, key="over-static",
-            lacks="a method that verifies a static tree of the same drafter",
+            lacks="a comparison of two settings of one method by speed (grower=template is the static tree)",
         ),
     ),
     suites={

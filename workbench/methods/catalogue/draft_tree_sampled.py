@@ -5,6 +5,8 @@ from __future__ import annotations
 from workbench.engine.declared import OUR_FAULT, WRONG_SETTING, Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.draft_tree import SampledTree
+from workbench.methods.growers.offered import offered
+from workbench.methods.growers.stochastic_beam import StochasticBeam
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
@@ -29,14 +31,14 @@ METHOD = Method(
     differs=(
         "At temperature 0 each law is taken as its likeliest token alone, so that the tree is a chain: greedy text is "
         "exact, and siblings, which could save a round, are not tried.",
-        "Only RSD-S, the stochastic beam, is built; RSD-C, a tree of constant branching, is not, and the paper's "
-        "comparison of the two cannot be repeated.",
+        "RSD-S, the stochastic beam, is the default; grower=rsd-c is the paper's tree of constant branching.",
     ),
     place=30,
     drafter=SampledTree(),
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
+    growers=offered(StochasticBeam()),
     claims=(
         Claim(
             "τ / τ of a chain with the same target budget (12 nodes)", "LLaMA-2 7B to 70B with a 115M drafter, OPT",

@@ -6,6 +6,8 @@ from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature_net import FeatureNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
@@ -50,6 +52,7 @@ METHOD = Method(
     drafter=Eagle(),
     verifier=Lossless(),
     policies=(Fixed(depth=5), Planned(depth=5), Entropy(depth=5), Bandit(depth=5)),
+    growers=offered(BestFirst()),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna, LLaMA-2-chat and LLaMA-3-instruct, six tasks", 3.05, 4.26,

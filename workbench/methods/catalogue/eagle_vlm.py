@@ -6,6 +6,8 @@ from workbench.engine.bundle import VISION_TARGET
 from workbench.engine.declared import Claim, Head, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -48,6 +50,7 @@ METHOD = Method(
     place=150,
     drafter=EagleVLM(),
     verifier=Lossless(),
+    growers=offered(BestFirst()),
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -9,6 +9,7 @@ from workbench.engine.declared import Claim, Head, Measured, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.flash import Flash, FlashNet
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import metrics
@@ -53,7 +54,8 @@ METHOD = Method(
         "pictures of the bundled target have 64 patches. Training draws how many of the queries are used, so that one "
         "drafter can be measured at every size; each size may be a little worse than a drafter of its own.",
         "The tree is chosen anew every round from the probabilities of the round, and a next block goes on behind the "
-        "likeliest path; the paper has one static tree of 63 nodes. At the same size more may be accepted.",
+        "likeliest path; the paper has one static tree of 63 nodes (shape=medusa-63 is a published one of that size). "
+        "At the same size more may be accepted.",
         "The first future feature comes from the layer itself, normed as EagleVLM's here, and attention has as many "
         "key heads as query heads, where the paper groups four: the bundled target is too narrow to gain from groups.",
         LOSSES,
@@ -61,6 +63,7 @@ METHOD = Method(
     place=180,
     drafter=Flash(),
     verifier=Lossless(),
+    growers=(Template(),),
     policies=(Fixed(depth=8),),
     claims=(
         Claim(

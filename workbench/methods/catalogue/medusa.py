@@ -5,6 +5,8 @@ from __future__ import annotations
 from workbench.engine.declared import Claim, Head, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.medusa import Medusa, MedusaHeads
+from workbench.methods.growers.offered import offered
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
@@ -52,6 +54,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=(TypicalAcceptance(),),
     policies=(Fixed(), Planned(), Bandit()),
+    growers=offered(Template()),
     claims=(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,

@@ -6,6 +6,7 @@ from workbench.engine.declared import Claim, Recording
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.medusa import DIFFERS, HEAD, PAPER
 from workbench.methods.drafters.medusa import Medusa
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
@@ -28,6 +29,7 @@ METHOD = Method(
     drafter=Medusa(),
     verifier=TypicalAcceptance(),
     policies=(Fixed(), Planned(), Bandit()),
+    growers=(Template(),),
     claims=(
         Claim(
             "τ / τ of exact sampling with the same heads, temperature 0.8", "Vicuna, temperature 0.7 and above",

@@ -7,6 +7,8 @@ from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setti
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_vlm import LOSSES
 from workbench.methods.drafters.msd import MSD, MSDNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -45,6 +47,7 @@ METHOD = Method(
     place=160,
     drafter=MSD(),
     verifier=Lossless(),
+    growers=offered(BestFirst()),
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

@@ -7,6 +7,8 @@ from workbench.engine.declared import WRONG_SCALE, Claim, Head, Recording, Setti
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.eagle_vlm import CITED, LOSSES, PAPER
 from workbench.methods.drafters.specvlm import SpecVLM, SpecVLMNet
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -39,6 +41,7 @@ METHOD = Method(
     place=170,
     drafter=SpecVLM(),
     verifier=Lossless(),
+    growers=offered(BestFirst()),
     policies=(Fixed(depth=5),),
     claims=(
         Claim(

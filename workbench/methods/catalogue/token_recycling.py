@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.engine.declared import Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.token_recycling import TokenRecycling
+from workbench.methods.growers.template import Template
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
@@ -42,6 +43,7 @@ METHOD = Method(
     drafter=TokenRecycling(),
     verifier=Lossless(),
     policies=(Fixed(depth=6), Planned(depth=6), Bandit(depth=6)),
+    growers=(Template(nodes=16),),
     claims=(
         Claim(
             "speed-up over plain decoding", "Vicuna 7B to 33B, Spec-Bench", 2.0, 2.0,

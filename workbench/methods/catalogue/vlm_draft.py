@@ -7,6 +7,8 @@ from workbench.engine.declared import Claim, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.catalogue.msd import NO_ROOM
 from workbench.methods.drafters.vlm import SeeingDraftModel
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.dynamic_tree import DynamicTree
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless
@@ -39,6 +41,7 @@ METHOD = Method(
     place=130,
     drafter=SeeingDraftModel(),
     verifier=Lossless(),
+    growers=offered(Chain()),
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(

@@ -8,6 +8,8 @@ from workbench.engine.bundle import VISION_TARGET
 from workbench.engine.declared import Claim, Measured, Recording, Setting
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.vlm import BlindDraftModel
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.offered import offered
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
@@ -53,6 +55,7 @@ METHOD = Method(
     place=120,
     drafter=BlindDraftModel(),
     verifier=Lossless(),
+    growers=offered(Chain()),
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

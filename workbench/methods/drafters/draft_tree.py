@@ -8,29 +8,33 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.params import param
 from workbench.core.sampling import sayable, with_history
 from workbench.core.transfer import to_device, to_host
-from workbench.engine.growing import Grower, Growth, WholeLaws
+from workbench.engine.growing import Growth, WholeLaws
 from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter, Outcome
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner, Segment, Slot
-from workbench.methods.drafters.draft_model import reach_of, read_committed, unread
-from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
 from workbench.methods.growers.chain import fit_vocabulary
-from workbench.methods.growers.stochastic_beam import StochasticBeam
 
 
 class GrowthState:
-    """A row of the draft model's cache, and where the nodes of the last tree lie in its scratch."""
+    """A row of the draft model's cache, and where the nodes of the last tree lie in its scratch.
+
+    Attributes:
+        slot: the row.
+        scratch_of: of each node that was read, its place in the scratch.
+        is_tree: whether the last draft grew here, and was no chain drafted in lock-step with others.
+    """
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.scratch_of: dict[int, int] = {}
+        self.is_tree = False
 
 
 class ModelGrowth(Growth):
@@ -42,15 +46,16 @@ class ModelGrowth(Growth):
         self.runner: Runner = row.models.drafter
         self.state: GrowthState = row.state
         super().__init__(row, source, self.runner.device)
+        self.state.is_tree = True
         tokens = unread(row, row.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
-        self.root = self._laws(out.logits[0, -1:], [[]])
+        self.root = laws_of(row, out.logits[0, -1:], [[]])
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
         depth = torch.full_like(tokens, len(self.tokens) - 1)
         out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
-        return self._laws(out.logits[0], self._paths() if self.row.sampling.needs_history else [])
+        return laws_of(self.row, out.logits[0], self.paths() if self.row.sampling.needs_history else [])
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Remember where the nodes that are drafted lie in the cache's scratch."""
@@ -60,19 +65,21 @@ class ModelGrowth(Growth):
         final = range(self.n) if kept is None else found[-1]
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
-    def _paths(self) -> list[list[int]]:
-        """Tokens from the root to each node expanded last."""
-        read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
-        return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self.sees.tolist()]
 
-    def _laws(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> WholeLaws:
-        assert self.row.models is not None
-        logits = fit_vocabulary(logits, self.row.models.target.vocab_size)
-        sampling = self.row.sampling
-        if sampling.needs_history:
-            histories = [to_device([*self.row.committed, *path], self.device) for path in paths]
-            logits = sayable(with_history(logits, sampling, histories))
-        return WholeLaws.of(logits, sampling)
+def laws_of(row: Row, logits: Float[Tensor, "w V"], paths: Sequence[Sequence[int]]) -> WholeLaws:
+    """The laws of a model's logits, warped as the target's are.
+
+    Args:
+        row: whose text it is.
+        logits: behind w nodes.
+        paths: tokens from the root to each of them; read where the text before counts, and only there.
+    """
+    assert row.models is not None
+    logits, sampling = fit_vocabulary(logits, row.models.target.vocab_size), row.sampling
+    if sampling.needs_history:
+        histories = [to_device([*row.committed, *path], logits.device) for path in paths]
+        logits = sayable(with_history(logits, sampling, histories))
+    return WholeLaws.of(logits, sampling)
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class TreeFromModel(LawDrafter):
             keep.append(state.scratch_of[node])
         if state.slot.scratch and all(a < b for a, b in itertools.pairwise(keep)):
             row.models.drafter.commit(state.slot, keep)
-        state.slot.scratch, state.scratch_of = 0, {}
+        state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def release(self, row: Row, models: Models) -> None:
         """Give the cache row back."""
@@ -119,30 +126,19 @@ class TreeFromModel(LawDrafter):
 
 @dataclass(frozen=True)
 class TopKTree(TreeFromModel):
-    """A tree of the draft model's likeliest continuations. See `BestFirst`.
+    """A tree of the draft model's likeliest continuations, where nothing else was chosen. See `BestFirst`.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
     """
 
     source: ClassVar[str] = "draft-tree"
-    width: int = param(3, ge=1, le=8, doc="nodes expanded a level, and children offered by each")
-    nodes: int = param(12, ge=1, le=96, doc="nodes verified a round")
-
-    @property
-    def grower(self) -> Grower:
-        return BestFirst(self.width, self.nodes, ranked=False)
 
 
 @dataclass(frozen=True)
 class SampledTree(TreeFromModel):
-    """A tree of continuations drawn from the draft model without replacement. See `StochasticBeam`.
+    """A tree of continuations drawn from the draft model without replacement, likewise. See `StochasticBeam`.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S).
     """
 
     source: ClassVar[str] = "draft-tree-sampled"
-    width: int = param(3, ge=1, le=8, doc="paths kept a level")
-
-    @property
-    def grower(self) -> Grower:
-        return StochasticBeam(self.width)

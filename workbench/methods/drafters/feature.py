@@ -11,10 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.errors import ModelError
-from workbench.core.params import param
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
-from workbench.engine.growing import Grower, Growth, Laws, WholeLaws
+from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter, Outcome
 from workbench.engine.request import Request, Row
@@ -153,15 +152,14 @@ class FeatureGrowth(Growth):
 class FeatureDrafter(LawDrafter):
     """What the feature drafters share; each of them is a dataclass that names its net.
 
-    The tree is EAGLE-2's where the plan names no other: see `BestFirst`.
+    The tree grows as the plan says, or as EAGLE-2's: see `BestFirst`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1; EAGLE-2, arXiv:2406.16858, §4.
     """
 
     reads_target: ClassVar[bool] = True
     net: ClassVar[type[FeatureNet]]
-    width: int = param(3, ge=1, le=8, doc="nodes expanded a level, and children offered by each")
-    nodes: int = param(12, ge=1, le=96, doc="nodes verified a round")
+    usual: ClassVar[BestFirst] = BestFirst()
 
     @property
     def how(self) -> Any:
@@ -185,10 +183,6 @@ class FeatureDrafter(LawDrafter):
             seconds = clock.mark().seconds - start.seconds
             see(row, drafter=self.net.kind, drafter_prefill_s=seconds, **shown(seen, entered, state))
         return state
-
-    @property
-    def grower(self) -> Grower:
-        return BestFirst(self.width, self.nodes)
 
     def begin(self, row: Row) -> FeatureGrowth | None:
         """Read what was accepted; a prompt of one token has nothing to go on from: the target has read nothing yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -12,14 +12,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.params import param
-from workbench.core.templates import best_paths, parents_of
+from workbench.core.templates import parents_of
 from workbench.core.transfer import to_host
-from workbench.core.tree import DraftTree
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.drafters.compressors import spread
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState
 from workbench.methods.drafters.feature_net import FeatureNet, Seen, View
+from workbench.methods.growers.shapes import MOST_NODES, WIDTH
+from workbench.methods.growers.template import PUBLISHED, template_of
 
 
 class FlashNet(FeatureNet):
@@ -79,23 +81,29 @@ class Flash(FeatureDrafter):
     """Draft k levels with one forward; further forwards go on at the end of the likeliest path.
 
     The levels of a block do not know each other, so their guesses are combined as Medusa's are: a path's promise is the
-    product of the probabilities of its tokens, each at its own level. Here the tree is chosen anew every round, from
-    the probabilities of the round, where the paper has a static one; a plan's grower and its stops are not asked.
+    product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's template
+    names: a published one, as the paper has one static tree, or the best by the probabilities of the round itself. A
+    plan's stops are not asked.
 
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
 
     needs: ClassVar[tuple[str, ...]] = (FlashNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = FlashNet
+    width: int = param(3, **WIDTH)
     latents: int = param(8, ge=1, le=64, doc="vectors that a picture becomes, at most as many as were trained")
 
     @property
     def how(self) -> int:
         return self.latents
 
+    def siblings(self) -> frozenset[Sampling]:
+        """The likeliest ones of each level."""
+        return frozenset({Sampling.DETERMINISTIC})
+
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Blocks of k levels, one forward each. A node is named by the ranks of the tokens on its path."""
-        state, depth = cast(FeatureState, row.state), plan.depth
+        state, depth, shape = cast(FeatureState, row.state), plan.depth, template_of(plan)
         guess = state.newest()
         if guess is None:
             return DraftTree.empty(device=row.models.target.device)
@@ -107,7 +115,9 @@ class Flash(FeatureDrafter):
             best = state.best(features, self.width)
             logq, tokens = to_host(best)
             chance = [[math.exp(q) for q in level] for level in logq]
-            for path in best_paths(chance, self.nodes, len(chance)):
+            for path in shape.paths(replace(plan, depth=len(chance)), chance):
+                if max(path) >= len(tokens[0]):
+                    continue
                 along = score + sum(logq[i][rank] for i, rank in enumerate(path))
                 found[trunk + path] = (along, tokens[len(path) - 1][path[-1]], chance[len(path) - 1][path[-1]])
             trunk += (0,) * len(chance)
@@ -118,7 +128,8 @@ class Flash(FeatureDrafter):
             guess = state.speculate(features, best[1][:, 0], places, None)[-1:]
         state.entries.forget()
         # a child is never likelier than its parent, and at a tie the shorter path comes first: what is kept is a tree
-        paths = sorted(sorted(found, key=lambda path: (-found[path][0], len(path)))[: self.nodes], key=len)
+        most = plan.within(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
+        paths = sorted(sorted(found, key=lambda path: (-found[path][0], len(path)))[:most], key=len)
         return DraftTree.of(
             [found[path][1] for path in paths],
             parents_of(paths),

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import ModelError
-from workbench.core.params import param
-from workbench.core.templates import best_paths, parents_of
-from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree import DraftTree
+from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter
+from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.trained import TrainedNet, head_of, load_trained
+from workbench.methods.growers.template import Template
 
 RANKS = 10
 
@@ -93,49 +91,69 @@ class MedusaState:
         return self.head(self.net(hidden).transpose(0, 1))
 
 
+class HeadsGrowth(Growth):
+    """A tree over guesses that are blind to each other: head k has the same law behind all nodes of level k.
+
+    Args:
+        row: whose text it is.
+        hidden: what the heads read.
+        logq: log-probabilities of each head's likeliest tokens, falling.
+        tokens: their ids.
+    """
+
+    def __init__(
+        self, row: Row, hidden: Float[Tensor, " D"], logq: Float[Tensor, "K R"], tokens: Int[Tensor, "K R"]
+    ) -> None:
+        super().__init__(row, "medusa", hidden.device)
+        self.state: MedusaState = row.state
+        self.hidden, self.logq, self.guesses = hidden, logq, tokens
+        self.chances = self.state.net.accuracy
+        self.root = HeadLaws(self, 0, 1)
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HeadLaws:
+        return HeadLaws(self, len(self.tokens), tokens.shape[0])
+
+
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A static tree as tensors: which head and which of its ranks each node takes, int64 [N], and the parents."""
+class HeadLaws(Laws):
+    """What one head says behind each of `n` nodes.
 
-    head: Int[Tensor, " N"]
-    rank: Int[Tensor, " N"]
-    parents: Int[Tensor, " N"]
-    depth: int
-    fanout: int
+    Attributes:
+        of: the tree.
+        level: the head, from 0.
+        n: nodes.
+    """
 
+    of: HeadsGrowth
+    level: int
+    n: int
 
-@lru_cache(maxsize=64)
-def template(accuracy: tuple[tuple[float, ...], ...], n_nodes: int, depth: int, device: torch.device) -> Template:
-    """The static tree for measured head accuracies."""
-    paths = best_paths(accuracy, n_nodes, min(depth, len(accuracy)))
-    parents = parents_of(paths)
-    return Template(
-        head=torch.tensor([len(path) - 1 for path in paths], device=device),
-        rank=torch.tensor([path[-1] for path in paths], device=device),
-        parents=torch.tensor(parents, device=device),
-        depth=max(map(len, paths)),
-        fanout=max(Counter(parents).values()),
-    )
+    def whole(self) -> Float[Tensor, "w V"]:
+        """Over all of the target's tokens; penalties, which depend on the text before, are left out."""
+        state = self.of.state
+        logits = state.head.whole(state.net(self.of.hidden[None])[self.level])
+        return WholeLaws.of(logits, self.of.row.sampling).p.expand(self.n, -1)
+
+    def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Of the tokens that the heads keep, plain: without temperature. At most ten."""
+        logq, tokens = self.of.logq[self.level, :k], self.of.guesses[self.level, :k]
+        return logq.repeat(self.n, 1), tokens.repeat(self.n, 1)
 
 
 @dataclass(frozen=True)
-class Medusa(Drafter):
+class Medusa(LawDrafter):
     """All heads read one hidden state, that of the newest token the target has seen, and guess independently.
 
     The newest committed token was drawn from that state but has not been through the target, so head k guesses the
     k-th token after it. A path (i₁, i₂, …) of the static tree means: the i₁-th best guess of head 1, then the i₂-th
-    best of head 2, …: which guesses are combined was decided once, from the heads' accuracies on held-out text.
+    best of head 2, …: which guesses are combined was decided once, from the heads' accuracies on held-out text. See
+    `Template`; other growers combine the heads' laws by what they say in this round.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1 (heads), §2.1.2 and §2.3.3 (tree).
     """
 
     needs: ClassVar[tuple[str, ...]] = ("medusa", "trees")
     reads_target: ClassVar[bool] = True
-    nodes: int = param(12, ge=1, le=96, doc="nodes of the static tree")
-
-    def siblings(self) -> frozenset[Sampling]:
-        """The heads' likeliest ones."""
-        return frozenset({Sampling.DETERMINISTIC})
 
     def prime(self, row: Row, models: Models) -> MedusaState:
         """The heads, loaded once for the target.
@@ -151,6 +169,10 @@ class Medusa(Drafter):
             )
         return MedusaState(net, head_of(MedusaHeads, models))
 
+    def reach(self, row: Row) -> int:
+        """One level a head."""
+        return len(row.state.net.heads)
+
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """One pass of the heads for all rows, then each row's tree."""
         assert rows[0].models is not None
@@ -162,22 +184,10 @@ class Medusa(Drafter):
             start = target.clock.mark()
             logits = ready[0].state.guess(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
-            best = logits.float().softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
+            best = logits.float().log_softmax(-1).topk(min(RANKS, logits.shape[-1]), dim=-1)
             tokens = ready[0].state.head.tokens(best.indices)
             for b, row in enumerate(ready):
-                trees[id(row)] = self._tree(row, tokens[b], best.values[b])
+                grower, state = row.plan.grower or Template(), hidden[id(row)]
+                assert state is not None
+                trees[id(row)] = grower.grow(HeadsGrowth(row, state, best.values[b], tokens[b]), row.plan)
         return [trees[id(row)] for row in rows]
-
-    def _tree(self, row: Row, tokens: Tensor, chance: Tensor) -> DraftTree:
-        """Combine the heads' guesses: tokens, chance [K, RANKS]."""
-        shape = template(row.state.net.accuracy, cast(Medusa, row.drafter).nodes, row.plan.depth, tokens.device)
-        return DraftTree(
-            tokens=tokens[shape.head, shape.rank],
-            parents=shape.parents,
-            logq=torch.zeros(len(shape.head), device=tokens.device),
-            sampling=Sampling.DETERMINISTIC,
-            depth=shape.depth,
-            fanout=shape.fanout,
-            source="medusa",
-            score=chance[shape.head, shape.rank],
-        )

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from workbench.core.params import param
-from workbench.core.templates import best_paths
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Outcome
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.drafters.warmth import WARM, warmth
+from workbench.methods.growers.template import known_paths, template_of
 
 RANKS = 8
 """Successors remembered for each token."""
-
-RANK_CHANCE = (0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02)
-"""Assumed chance that a successor of this rank comes next; it only decides the tree's shape, never what is accepted."""
-
-
-@lru_cache(maxsize=64)
-def template(n_nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """Rank paths of the static tree."""
-    return tuple(best_paths([RANK_CHANCE], n_nodes, depth))
 
 
 @dataclass(frozen=True)
@@ -38,12 +27,13 @@ class TokenRecycling(Drafter):
     Every verified node updates the table, accepted or not: candidates that lost are the drafts of later rounds. Rows
     never seen propose nothing.
 
+    The shape is the plan's template; what else a grower asks for a table of tokens cannot tell.
+
     Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696, §3. The paper's tree has 80 nodes, for a GPU; the shape
-    here is the best tree of the chosen size under assumed chances of the ranks.
+    here is by default the best tree of the chosen size under assumed chances of the ranks.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    nodes: int = param(16, ge=1, le=96, doc="nodes of the static tree")
     warm: bool = warmth("the table")
 
     def siblings(self) -> frozenset[Sampling]:
@@ -72,8 +62,8 @@ class TokenRecycling(Drafter):
         index: dict[tuple[int, ...], int] = {(): -1}
         tokens: list[int] = []
         parents: list[int] = []
-        for path in template(self.nodes, plan.depth):
-            if path[:-1] not in index:
+        for path in known_paths(template_of(plan), plan.depth, plan.nodes):
+            if path[:-1] not in index or path[-1] >= RANKS:
                 continue
             parent = index[path[:-1]]
             token = int(table[tokens[parent] if parent >= 0 else row.committed[-1], path[-1]])

@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
-from workbench.engine.parts import Outcome
 from workbench.engine.request import Request, Row
-from workbench.engine.runner import Slot
 from workbench.engine.vision.attribution import explain_draft_model
-from workbench.methods.drafters.draft_model import DraftModel, keep_chain, read_committed, unread
-from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
-from workbench.methods.growers.chain import draft_chain
+from workbench.methods.drafters.catching_up import read_committed
+from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.drafters.draft_tree import GrowthState
 
 
 @dataclass(frozen=True)
@@ -30,13 +27,13 @@ class BlindDraftModel(DraftModel):
     blind: ClassVar[bool] = True
     source: ClassVar[str] = "vlm-text-only"
 
-    def prime(self, row: Row, models: Models) -> Slot:
+    def prime(self, row: Row, models: Models) -> GrowthState:
         """Take a row of the draft model's cache and read the text part of the prompt and all that was generated."""
-        return read_committed(row, models, blind=True)
+        return GrowthState(read_committed(row, models, blind=True))
 
 
 @dataclass(frozen=True)
-class SeeingDraftModel(TreeFromModel):
+class SeeingDraftModel(DraftModel):
     """Run a small vision-language model ahead; it reads the pictures by its own processor and vision tower.
 
     A chain, or a tree where the policy plans one: see `DynamicTree`.
@@ -47,29 +44,8 @@ class SeeingDraftModel(TreeFromModel):
     needs: ClassVar[tuple[str, ...]] = ("drafter", "pictures", "sight")
     source: ClassVar[str] = "vlm-draft"
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains in lock-step, trees one after the other."""
-        chains = [row for row in rows if row.plan.grower is None]
-        trees: dict[int, DraftTree] = {}
-        if chains:
-            models = chains[0].models
-            assert models.drafter is not None
-            slots = [row.state.slot for row in chains]
-            feed = [unread(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
-            drafted = draft_chain(chains, models.drafter, slots, feed, self.source)
-            trees = {id(row): tree for row, tree in zip(chains, drafted, strict=True)}
-        return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.plan) for row in rows]
-
     def explain(
         self, models: Models, request: Request, tokens: Sequence[int], told: Callable[[float], None] = lambda _: None
     ) -> dict[str, Any] | None:
         """Maps over the draft model's own vision tokens."""
         return explain_draft_model(models, request, tokens, told)
-
-    def observe(self, row: Row, outcome: Outcome) -> None:
-        """Keep what was read and accepted, of a tree or of a chain."""
-        state: GrowthState = row.state
-        if state.scratch_of:
-            super().observe(row, outcome)
-        else:
-            keep_chain(row, state.slot, outcome)

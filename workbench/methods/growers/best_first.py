@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.growing import Grower, Growth
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.shapes import NODES, WIDTH
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,16 @@ class BestFirst(Grower):
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4.1 (expand) and §4.2 (rerank).
     """
 
-    width: int = 3
-    nodes: int = 12
+    name: ClassVar[str] = "eagle-2"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
+    width: int = param(3, **WIDTH)
+    nodes: int = param(12, **NODES)
     ranked: bool = True
 
-    def grow(self, growth: Growth, depth: int) -> DraftTree:
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Grow, rank, keep."""
+        depth, nodes = plan.depth, plan.within(self.nodes)
         logq, tokens = growth.root.best(self.width)  # [w, k], the children of the nodes expanded last
         k = tokens.shape[1]
         growth.add(tokens[0])
@@ -55,7 +64,7 @@ class BestFirst(Grower):
             said.append(logq.view(-1))
             scores.append((level[chosen].unsqueeze(1) + logq).view(-1))
         ranking = torch.cat(scores).nan_to_num(-torch.inf)  # a drafter that fails ranks last, and it is still a tree
-        keep = most_promising(ranking, self.nodes)
+        keep = most_promising(ranking, nodes)
         growth.close(keep)
         score = torch.cat(said).exp()
         return subtree(keep, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)

@@ -1,9 +1,10 @@
-"""Drafting a chain token by token from something that gives logits."""
+"""A chain: drafted token by token, by any drafter that gives laws, or in lock-step from something that gives logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -13,9 +14,43 @@ from workbench.core.draw import Purpose
 from workbench.core.sampling import law, likeliest, pick, sayable, with_history
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
-from workbench.engine.growing import goes_on
+from workbench.engine.growing import Growth, goes_on
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.runner import Output, Segment, Slot
+
+
+@dataclass(frozen=True)
+class Chain(Grower):
+    """One token after the other: the likeliest when decoding is greedy, else drawn from the drafter's law.
+
+    Drafters that can do so draft the chains of several rows in lock-step, to the same tokens: see `draft_chain`.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
+    """
+
+    name: ClassVar[str] = "chain"
+    siblings: ClassVar[Sampling] = Sampling.SAMPLED
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """As many tokens as the plan has levels."""
+        row, laws = growth.row, growth.root
+        depth = plan.within(plan.depth)
+        sampled = not row.sampling.greedy
+        u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
+        u = None if u is None else u.to(growth.device, non_blocking=True)
+        said: list[Tensor] = []
+        for level in range(depth):
+            p = laws.whole()
+            token = likeliest(p) if u is None else pick(p, u[level : level + 1])
+            said.append(p)
+            growth.add(token, torch.zeros_like(token) if level else None)
+            if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
+                break
+        growth.close()
+        return _chain_tree(torch.cat(growth.tokens), torch.cat(said), sampled, growth.source, logits=False)
+
 
 Law = Callable[[Row, Tensor], Tensor]
 """(row, logits [1, V] after penalties) → the law q [1, V] the next drafted token is drawn from."""
@@ -120,11 +155,13 @@ def _uniforms(row: Row) -> Float[Tensor, " K"]:
     return torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
 
 
-def _chain_tree(tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str) -> DraftTree:
-    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits."""
+def _chain_tree(
+    tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str, logits: bool = True
+) -> DraftTree:
+    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` says no."""
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
-    chance = (laws if sampled else laws.softmax(1)).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    chance = (laws if sampled or not logits else laws.softmax(1)).gather(1, tokens.unsqueeze(1)).squeeze(1)
     if not sampled:
         return DraftTree(
             tokens, parents, torch.zeros_like(chance), Sampling.DETERMINISTIC, n, source=source, score=chance

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.growing import Grower, Growth
-
-MOST_NODES = 96
-"""Nodes of one tree."""
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.shapes import MOST_NODES
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,15 @@ class PathThreshold(Grower):
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961.
     """
 
+    name: ClassVar[str] = "path-threshold"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
     threshold: float = 0.1
     children: int = 4
 
-    def grow(self, growth: Growth, depth: int) -> DraftTree:
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """All nodes of a level at a time, until none is likely enough."""
+        depth, most = plan.depth, plan.within(MOST_NODES)
         laws = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
         said, fanout = [], 1
@@ -41,7 +46,7 @@ class PathThreshold(Grower):
             offered = reached >= math.log(self.threshold)
             offered[0, 0] |= level == 0
             places = offered.nonzero()  # siblings stay in the order of their probability
-            room = MOST_NODES - growth.n
+            room = most - growth.n
             if len(places) > room:
                 places = places[reached[offered].topk(room).indices.sort().values]
             if not len(places):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.draw import Purpose
-from workbench.core.transfer import to_device
+from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.growing import Grower, Growth
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.drawn import Drawn
+from workbench.methods.growers.shapes import MOST_NODES, WIDTH
 
 
 @dataclass(frozen=True)
@@ -30,49 +35,31 @@ class StochasticBeam(Grower):
     arXiv:1903.06059, Algorithm 1. When decoding is greedy the laws are point masses and the tree is a chain.
     """
 
-    width: int = 3
+    name: ClassVar[str] = "rsd-s"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
+    width: int = param(3, **WIDTH)
 
-    def grow(self, growth: Growth, depth: int) -> DraftTree:
-        """`depth` levels of at most `width` nodes."""
-        row = growth.row
-        p = _drawn_from(growth.root.whole(), row.sampling.greedy)
-        laws, law_of = [p], [0]  # law_of[i + 1]: row of `laws` for node i's children
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """Levels of at most `width` nodes; the budget cuts the last one, by values as ever."""
+        row, most = growth.row, plan.within(MOST_NODES)
+        drawn = Drawn(growth, self.siblings)
+        p = drawn.law(growth.root)
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
-        logq: list[Tensor] = []
-        for level in range(depth):
+        for level in range(plan.depth):
             u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
-            k = min(self.width, int(torch.isfinite(flat).sum()))
+            k = min(self.width, most - growth.n, int(torch.isfinite(flat).sum()))
             top = flat.topk(k)  # falling: siblings come out in their order
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
-            logq.append(p[parent, token].log())
             phi, value = child_phi.reshape(-1)[top.indices], top.values
-            growth.add(token, parent if level else None)
-            if level + 1 == depth or not growth.goes_on(said := growth.expand()):
-                law_of += [-1] * k
+            drawn.add(token, parent)
+            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
                 break
-            p = _drawn_from(said.whole(), row.sampling.greedy)
-            law_of += range(law_of[-1] + 1, law_of[-1] + 1 + k)  # every node of the level has a law of its own
-            laws.append(p)
-        growth.close()
-        return DraftTree(
-            tokens=torch.cat(growth.tokens),
-            parents=torch.cat(growth.parents),
-            logq=torch.cat(logq),
-            sampling=Sampling.WITHOUT_REPLACEMENT,
-            depth=depth,
-            fanout=self.width,
-            q=torch.cat(laws),
-            q_of=to_device(law_of, growth.device),
-            source=growth.source,
-        )
-
-
-def _drawn_from(p: Float[Tensor, "w V"], greedy: bool) -> Float[Tensor, "w V"]:
-    """The laws that siblings are drawn from: when decoding is greedy, the likeliest token alone."""
-    return torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0) if greedy else p
+            p = drawn.law(said)
+        return drawn.tree(self.width)
 
 
 def _perturb(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from workbench.core.params import param
-from workbench.engine.parts import Policy
+from workbench.engine.parts import Grower, Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.methods.growers.path_threshold import PathThreshold
@@ -25,6 +25,8 @@ class DynamicTree(Policy):
     """
 
     name: ClassVar[str] = "dynamic-tree"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    grows: ClassVar[type[Grower]] = PathThreshold
     depth: int = param(6, **DEPTH)
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="least probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="most children of a node")

@@ -1,0 +1,282 @@
+"""Trees drawn from laws and trees of fixed shapes: node for node on tables, within their budget, and sound."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import worlds
+from methods.test_enumerated import WARM, World, laws_drawn_from, world, written_behind
+from methods.test_enumerated import texts_of as places_of
+from methods.test_growers import DEPTH, TableGrowth, V, table, texts_of
+from torch import Tensor
+
+from workbench.core.draw import Draw
+from workbench.core.sampling import SamplingParams
+from workbench.core.templates import best_paths, parents_of
+from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
+from workbench.engine import Engine, Models, Request
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower, Verification
+from workbench.engine.plan import Plan
+from workbench.methods import registry
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.constant_branching import ConstantBranching
+from workbench.methods.growers.drawn import Drawn
+from workbench.methods.growers.dyspec import DySpec
+from workbench.methods.growers.offered import EVERY
+from workbench.methods.growers.shapes import widths
+from workbench.methods.growers.spec_infer import SpecInfer
+from workbench.methods.growers.template import PUBLISHED, Template
+from workbench.methods.verifiers.lossless import Lossless
+
+DRAWN = [grower for grower in EVERY if grower.siblings is not Sampling.DETERMINISTIC]
+
+
+def by_name(grower: Grower) -> str:
+    return grower.name
+
+
+def growth(laws: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM) -> TableGrowth:
+    found = TableGrowth(laws)
+    found.row = SimpleNamespace(sampling=sampling, committed=[0], draw=Draw(seed))  # type: ignore[assignment]
+    return found
+
+
+# -- fixed shapes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "nodes", "depth"), [("medusa-63", 63, 4), ("eagle-25", 25, 5)])
+def test_published_trees_have_their_nodes(shape: str, nodes: int, depth: int) -> None:
+    paths = Template(shape).paths(Plan(9))
+    assert len(paths) == len(set(paths)) == nodes
+    assert max(map(len, paths)) == depth
+    assert parents_of(paths)  # every path's beginning is there
+    assert all((*path[:-1], path[-1] - 1) in paths for path in paths if path[-1]), "and every better sibling"
+    said = {"medusa-63": {(2, 2), (1, 0, 1), (0, 0, 0, 1)}, "eagle-25": {(3, 0), (0, 2, 1), (0, 0, 0, 0, 1)}}
+    assert said[shape] <= set(paths)
+    assert len(Template(shape).paths(Plan(9, nodes=7))) == 7
+
+
+@pytest.mark.parametrize("grower", [Template(nodes=9), *map(Template, [*PUBLISHED, "even"])], ids=lambda g: g.shape)
+def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: Template) -> None:
+    for seed in range(4):
+        laws, made = table(seed), growth(table(seed))
+        made.chances = ((0.5, 0.3, 0.1), (0.4, 0.35))
+        tree, wanted = grower.grow(made, Plan(DEPTH)), dict[tuple[int, ...], tuple[int, ...]]({(): ()})
+        for path in grower.paths(Plan(DEPTH), made.chances):
+            if max(path) < V:
+                above = wanted[path[:-1]]
+                wanted[path] = (*above, int(laws[above].argsort(descending=True)[path[-1]]))
+        del wanted[()]
+        assert texts_of(tree) == list(wanted.values()), "in the order of the shape"
+        assert tree.fanout == max(Counter(tree.parents.tolist()).values())
+        assert tree.score is not None
+        assert tree.score.tolist() == pytest.approx([float(laws[t[:-1]][t[-1]]) for t in wanted.values()])
+    if grower.shape == "best":
+        assert grower.paths(Plan(3), made.chances) == best_paths(made.chances, 9, 3)
+
+
+# -- drawn trees ------------------------------------------------------------------------------------------------------
+
+
+def check_laws(tree: DraftTree, laws: dict[tuple[int, ...], Tensor]) -> None:
+    """Each node was drawn from the law behind its parent's text."""
+    assert tree.q is not None
+    assert tree.q_of is not None
+    for text, parent, logq in zip(places_of(tree)[1:], tree.parents.tolist(), tree.logq.tolist(), strict=True):
+        row = int(tree.q_of[parent + 1])
+        assert row >= 0
+        assert torch.equal(tree.q[row], laws[text[:-1]])
+        assert logq == pytest.approx(math.log(float(laws[text[:-1]][text[-1]])))
+
+
+@pytest.mark.parametrize("grower", DRAWN, ids=by_name)
+def test_every_node_is_drawn_from_the_law_behind_its_parent(grower: Grower) -> None:
+    for seed in range(6):
+        tree = grower.grow(growth(table(seed), seed), Plan(DEPTH))
+        assert tree.sampling is grower.siblings
+        check_laws(tree, table(seed))
+
+
+@pytest.mark.parametrize("kind", [SpecInfer, ConstantBranching], ids=lambda kind: kind.name)
+def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | ConstantBranching]) -> None:
+    repeated = 0
+    for seed in range(12):
+        tree = kind("2-3").grow(growth(table(seed), seed), Plan(DEPTH))
+        depth = [0, *depths_of(tree.parents.tolist())]
+        for at, children in enumerate(children_of(tree.parents.tolist())):
+            assert len(children) == [2, 3, 1, 0][depth[at]]
+            repeated += len(children) - len({int(tree.tokens[i]) for i in children})
+    assert (repeated > 0) is (kind is SpecInfer), "independent draws may repeat, those without replacement never"
+    assert widths("2-3", 4) == [2, 3, 1, 1]
+    with pytest.raises(ValueError, match="each level has 1 to"):
+        widths("2-0", 4)
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 9, 30])
+def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise siblings come in the order of q; the naive heap takes one place after the other."""
+    monkeypatch.setattr(Drawn, "gumbel", lambda self, p, level: p.double().log())
+    for seed in range(5):
+        laws = table(seed)
+        heap: list[tuple[float, tuple[int, ...], int]] = [(-1.0, (), 0)]
+        taken, worths = set[tuple[int, ...]](), []
+        while heap and len(taken) < nodes:
+            value, above, elder = heapq.heappop(heap)
+            order = laws[above].argsort(descending=True).tolist()
+            left = float(laws[above][order[elder:]].sum())
+            chance = float(laws[above][order[elder]]) / left
+            taken.add((*above, order[elder]))
+            worths.append(-value)
+            if elder + 1 < V:
+                heapq.heappush(heap, (value * (1 - chance), above, elder + 1))
+            if len(above) + 1 < DEPTH:
+                heapq.heappush(heap, (value * chance, (*above, order[elder]), 0))
+        assert set(texts_of(DySpec(nodes).grow(growth(laws), Plan(DEPTH)))) == taken
+        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).grow(growth(laws), Plan(DEPTH))
+        assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
+
+
+def test_a_law_of_few_tokens_has_no_more_children_than_that() -> None:
+    laws = {text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)}
+    tree = ConstantBranching("4-1-1").grow(growth(laws), Plan(2))
+    assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("grower", EVERY, ids=by_name)
+def test_a_grower_keeps_to_its_plans_budget(grower: Grower, nodes: int) -> None:
+    for seed in range(3):
+        tree = grower.grow(growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
+        assert 1 <= len(tree) <= nodes
+        whole = grower.grow(growth(table(seed), seed), Plan(DEPTH))
+        assert len(tree) == min(nodes, len(whole)) or grower.siblings is not Sampling.DETERMINISTIC
+        depths_of(tree.parents.tolist())  # it is a tree
+
+
+@pytest.mark.parametrize("grower", DRAWN, ids=by_name)
+def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: Grower) -> None:
+    laws = table(1)
+    tree = grower.grow(growth(laws, sampling=SamplingParams()), Plan(DEPTH))
+    text: tuple[int, ...] = ()
+    for token in tree.tokens.tolist():
+        assert token == int(laws[text].argmax())
+        text = (*text, token)
+    assert len(text) == DEPTH
+
+
+# -- sound ------------------------------------------------------------------------------------------------------------
+
+
+def off(grower: Grower, w: World, plan: Plan, patch: pytest.MonkeyPatch, draws: int = 400) -> float:
+    """How far what a round writes is from the target's law, in standard errors of the drafts that were drawn."""
+    found: dict[tuple[tuple[int, ...], ...], list[DraftTree]] = {}
+    for seed in range(draws):
+        tree = grower.grow(growth(dict(w.q), seed), plan)
+        found.setdefault((tuple(tree.tokens.tolist()), tuple(tree.parents.tolist())), []).append(tree)
+    joint, apart = w.joint(), []
+    with laws_drawn_from(patch) as drawn:
+        for tree, *_ in found.values():
+            p = torch.stack([w.p[text] for text in places_of(tree)])
+            v = Verification(tree, p.log(), p, WARM, torch.full((len(p),), 0.5, dtype=torch.float64))
+            apart.append((written_behind(v, Lossless(), joint, w.depth, drawn) - joint[()]).flatten())
+    n, figures = torch.tensor([len(same) for same in found.values()]).double()[:, None], torch.stack(apart)
+    mean = (n * figures).sum(0) / n.sum()
+    spread = ((n * (figures - mean) ** 2).sum(0) / n.sum() ** 2).sqrt()
+    return float((mean.abs() / (spread + 1e-10)).max())
+
+
+@dataclass(frozen=True)
+class KeepsTheLikelier(ConstantBranching):
+    """Draws three and keeps the two likeliest: a choice that looks at identities."""
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        tree = ConstantBranching("3-1").grow(growth, Plan(1))
+        keep = tree.logq.topk(2).indices.sort().values
+        assert tree.q_of is not None
+        return replace(
+            tree, tokens=tree.tokens[keep], parents=tree.parents[keep], logq=tree.logq[keep],
+            q_of=torch.cat([tree.q_of[:1], tree.q_of[keep + 1]]),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", [Plan(2), Plan(2, nodes=4)], ids=["whole", "cut"])
+@pytest.mark.parametrize("grower", EVERY, ids=by_name)
+def test_what_a_grower_declares_keeps_the_targets_law(
+    grower: Grower, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of some eighteen figures one is off by 5.5 standard errors in one of a million such tests."""
+    assert off(grower, world("any", 3, 2), plan, monkeypatch, 1 if grower not in DRAWN else 400) < 5.5
+
+
+def test_a_grower_that_looks_at_identities_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert off(KeepsTheLikelier(), world("any", 3, 2), Plan(2), monkeypatch) > 8
+
+
+# -- as a choice of methods -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return worlds.small_world(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "eagle-2"])
+def test_every_grower_grows_over_every_drafter_that_gives_laws(name: str, models: Models) -> None:
+    """Side by side; greedy text is the target's, and the chains among them are drafted together."""
+    engine, method = Engine(models, max_rows=32), registry.get(name)
+    plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
+    assert {grower.name for grower in method.growers} == {grower.name for grower in EVERY}
+    rows = {
+        (grower.name, heat): engine.submit(
+            Request([3, 1, 4], method.with_params(grower=grower.name), SamplingParams(heat), 9, seed=5)
+        )
+        for grower in EVERY
+        for heat in (0.0, 1.2)
+    }
+    while not engine.idle:
+        engine.step()
+    for (grower, heat), row in rows.items():
+        assert not row.error, grower
+        assert row.trace is not None
+        assert row.trace.header.params["grower"] == grower
+        if not heat:
+            assert row.trace.token_ids == plain.token_ids, grower
+        if heat and grower != "chain":
+            branches = any(len(r.nodes.parents) > len(set(r.nodes.parents)) for r in row.trace.rounds)
+            assert branches, f"{grower} over {name} is a chain"
+
+
+def test_a_chain_is_the_same_alone_and_in_lock_step(models: Models) -> None:
+    """Over the draft model's tree as over its chain."""
+    for sampling in (SamplingParams(), SamplingParams(1.0), SamplingParams(1.0, repetition_penalty=1.5)):
+        written = []
+        for name in ("draft-model", "draft-tree"):
+            asked = registry.get(name).with_params(grower="chain", depth=3)
+            trace = Engine(models).generate(Request([3, 1, 4], asked, sampling, 12, seed=8))
+            written.append([(r.nodes.tokens, [e.token for e in r.emitted]) for r in trace.rounds])
+        assert written[0] == written[1]
+
+
+def test_soundness_follows_from_what_the_grower_declares() -> None:
+    @dataclass(frozen=True)
+    class ForChosen(Lossless):
+        name = "for-chosen"
+        exact_for = frozenset({Sampling.DETERMINISTIC})
+
+    method = replace(registry.get("draft-tree"), name="either", other_verifiers=(ForChosen(),))
+    assert not method.unsound(ForChosen())
+    assert "without replacement" in method.unsound(ForChosen(), grower=ConstantBranching())
+    assert "independently" in method.unsound(ForChosen(), grower=Chain())
+    chosen = {
+        name: method.with_params(verifier="for-chosen", grower=name).promise.value for name in ("eagle-2", "rsd-c")
+    }
+    assert chosen == {"eagle-2": "exact", "rsd-c": "approximate"}
+    assert "trees" not in registry.get("draft-model").needs
+    assert "trees" in registry.get("draft-model").with_params(grower="rsd-s").needs

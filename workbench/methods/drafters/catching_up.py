@@ -1,0 +1,108 @@
+"""What a draft model has read of a row's text, and how it catches up with what was committed since."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from workbench.core.errors import MethodUnavailableError
+from workbench.core.transfer import to_device
+from workbench.engine.models import Models
+from workbench.engine.parts import Outcome
+from workbench.engine.request import Row
+from workbench.engine.runner import Slot
+from workbench.engine.vision.reading import process, text_only, translated
+from workbench.engine.vision.showing import position_bytes, see
+
+
+def keep_chain(row: Row, slot: Slot, outcome: Outcome) -> None:
+    """Keep of a drafted chain what was read and accepted: the unread part, then the accepted drafts."""
+    behind = len(row.committed) - len(outcome.emitted) - slot.length - slot.shift
+    read = max(0, slot.scratch - behind)
+    slot.length += behind + min(len(outcome.verdict.path), read) if slot.scratch else 0
+    slot.scratch = 0
+
+
+def reach_of(row: Row, slot: Slot) -> int:
+    """Levels that the draft model has positions for: the first needs what is committed, the next one token more."""
+    assert row.models.drafter is not None
+    return row.models.drafter.context - (len(row.committed) - slot.shift) + 1
+
+
+def read_committed(row: Row, models: Models, blind: bool = False) -> Slot:
+    """A new row of the draft model's cache that holds everything committed but the last token.
+
+    Of a prompt with pictures, a draft model that has a processor reads the pictures its own way; any other, or with
+    `blind`, gets the text alone.
+
+    Raises:
+        ContextError: the draft model has no positions for all of it.
+    """
+    assert models.drafter is not None
+    slot = models.drafter.open(id(row))
+    try:
+        _read_into(slot, row, models, blind)
+    except BaseException:  # whatever it was: nobody else knows of the slot
+        models.drafter.close(slot)
+        raise
+    return slot
+
+
+def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
+    runner = models.drafter
+    assert runner is not None
+    if row.images is None:
+        if len(row.committed) > 1:
+            runner.prefill(slot, row.committed[:-1])
+        return
+    if blind or models.drafter_processor is None:
+        read = _text_of(row, models)
+        begun = time.perf_counter()
+        if len(read) > 1:
+            runner.prefill(slot, read[:-1])
+        seen, seconds = 0, time.perf_counter() - begun
+    else:
+        inputs = read_pictures(row, models)
+        runner.prefill_multimodal(slot, inputs)
+        assert slot.pictured is not None
+        read, seen, seconds = inputs["input_ids"][0].tolist(), slot.pictured.n_vision, slot.pictured.seconds
+    slot.shift = row.prompt_length - len(read)
+    if row.n_new:
+        runner.prefill(slot, row.committed[slot.length + slot.shift : -1])
+    see(row, n_drafter=seen, drafter_bytes=seen * position_bytes(runner), drafter_prefill_s=seconds)
+
+
+def _text_of(row: Row, models: Models) -> list[int]:
+    """The prompt without its pictures. It ends as the prompt does: the last token is read again in the first round."""
+    read = text_only(models, row.request.prompt if len(row.request.prompt) else row.committed[: row.prompt_length])
+    last = row.committed[row.prompt_length - 1]
+    return read if read and read[-1] == last else [*read, last]
+
+
+def read_pictures(row: Row, models: Models) -> dict[str, torch.Tensor]:
+    """What the draft model's own processor makes of the row's prompt and of the pictures that drafters are shown.
+
+    Raises:
+        MethodUnavailableError: the pictures themselves were not given, or the two models end the prompt differently.
+    """
+    if not row.pictures:
+        raise MethodUnavailableError(
+            f"{models.drafter_name} reads pictures by its own processor, and only the target's tensors were given.",
+            "Give Request.pictures as well.",
+        )
+    prompt = translated(models.processor, models.drafter_processor, row.request.prompt)
+    inputs = process(models.drafter_processor, prompt, row.pictures)
+    if int(inputs["input_ids"][0, -1]) != row.committed[row.prompt_length - 1]:
+        raise MethodUnavailableError(
+            f"{models.drafter_name} and {models.target_name} write the end of a prompt with pictures differently.",
+            "Choose a draft model of the target's family.",
+        )
+    return inputs
+
+
+def unread(row: Row, models: Models, slot: Slot) -> torch.Tensor:
+    """Committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
+    assert models.drafter is not None
+    slot.scratch = 0
+    return to_device(row.committed[slot.length + slot.shift :], models.drafter.device)

@@ -1,0 +1,49 @@
+"""A tree of constant branching whose siblings are drawn without replacement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from workbench.core.params import param
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.drawn import Drawn
+from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+
+
+@dataclass(frozen=True)
+class ConstantBranching(Grower):
+    """Draw the children of each node without replacement: the tokens of the largest log q + Gumbel noise, falling.
+
+    A law that allows fewer tokens than that has as many children as it allows.
+
+    Attributes:
+        branching: children of each node, level by level. Where nodes are too many the last ones are left out.
+
+    Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the laws are point masses and
+    the tree is a chain.
+    """
+
+    name: ClassVar[str] = "rsd-c"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
+    branching: str = param("3-2-1-1", **BRANCHING)
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """Level by level."""
+        most = plan.within(MOST_NODES)
+        drawn, said = Drawn(growth, self.siblings), growth.root
+        fan = widths(self.branching, plan.depth)
+        for level, k in enumerate(fan):
+            p = drawn.law(said)
+            top = drawn.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
+            below, rank = torch.isfinite(top.values).nonzero()[: most - growth.n].unbind(1)
+            drawn.add(top.indices[below, rank], below)
+            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
+                break
+        return drawn.tree(max(fan))

@@ -1,0 +1,89 @@
+"""A tree whose nodes are drawn from laws, and the laws they were drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.draw import Purpose
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Growth, Laws
+
+
+class Drawn:
+    """Levels that are drawn, one after the other; nodes of a level that were expanded have a law each.
+
+    Args:
+        growth: what the tree grows in.
+        sampling: how its siblings relate.
+    """
+
+    def __init__(self, growth: Growth, sampling: Sampling) -> None:
+        self.growth, self.sampling = growth, sampling
+        self._laws: list[Float[Tensor, "w V"]] = []
+        self._logq: list[Float[Tensor, " w"]] = []
+
+    def law(self, laws: Laws) -> Float[Tensor, "w V"]:
+        """What the children of the nodes expanded last are drawn from; when greedy, the likeliest token alone."""
+        p = laws.whole()
+        if self.growth.row.sampling.greedy:
+            p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
+        self._laws.append(p)
+        return p
+
+    def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"]) -> None:
+        """Add a level that was drawn from the newest laws.
+
+        Args:
+            tokens: of its nodes; siblings in the order in which they were drawn.
+            below: the law that each was drawn from, by its place among the newest.
+        """
+        self._logq.append(self._laws[-1][below, tokens].log())
+        self.growth.add(tokens, below if self.growth.n else None)
+
+    def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
+        """`n` numbers for the draws of a level, from 0: float64."""
+        row = self.growth.row
+        found = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        return found.to(self.growth.device, non_blocking=True)
+
+    def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
+        """Log p plus Gumbel noise, float64: in falling order, each row is drawn without replacement. −∞ where p is."""
+        row = self.growth.row
+        u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+        u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
+        return p.double().log() - torch.log(-torch.log(u))
+
+    def tree(self, fanout: int, kept: Sequence[int] | None = None) -> DraftTree:
+        """The draft tree; closes the growth.
+
+        Args:
+            fanout: most children of a node.
+            kept: numbers of the nodes that are drafted, rising, their parents among them; all by default.
+        """
+        growth = self.growth
+        everything = kept is None or len(kept) == growth.n
+        keep = torch.arange(growth.n, device=growth.device) if kept is None else to_device(kept, growth.device)
+        growth.close(None if everything else keep)
+        parents = torch.cat(growth.parents)[keep]
+        q_of = torch.full((growth.n + 1,), -1, device=growth.device)
+        q_of[0] = 0
+        if growth.read:
+            read = torch.cat(growth.read)[: sum(map(len, self._laws)) - 1]  # the last to be read may have no children
+            q_of[read + 1] = torch.arange(1, len(read) + 1, device=growth.device)
+        of_kept = torch.cat([q_of[:1], q_of[keep + 1]])
+        return DraftTree(
+            tokens=torch.cat(growth.tokens)[keep],
+            parents=parents if everything else torch.where(parents < 0, parents, torch.searchsorted(keep, parents)),
+            logq=torch.cat(self._logq)[keep],
+            sampling=self.sampling,
+            depth=len(growth.tokens),
+            fanout=fanout,
+            q=torch.cat(self._laws),
+            q_of=of_kept,
+            source=growth.source,
+        )

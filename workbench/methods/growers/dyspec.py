@@ -1,0 +1,81 @@
+"""Grow where the drafter's own law expects most to be accepted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from workbench.core.params import param
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.drawn import Drawn
+from workbench.methods.growers.shapes import NODES
+
+
+@dataclass(frozen=True)
+class DySpec(Grower):
+    """Draw siblings without replacement, and give each next node to the place that is likeliest to be reached.
+
+    The chance that a child is accepted once its elder siblings were not is taken for its chance in what they left of
+    the drafter's law. A place for a node is then worth v · (1 − what its elder siblings hold of q), with v the product
+    of q along the path above it. It is known before the place's token is drawn, and no place below or behind is worth
+    more: so what is kept never depends on which token was drawn there, and recursive rejection keeps the target's law.
+
+    The heap takes the places of the largest worth, one after the other. Here a level's are found together, and those
+    that cannot be among the best are never expanded: the same tree as with one node at a time, with one forward of the
+    drafter a level.
+
+    Attributes:
+        nodes: at most.
+        form: heap: the `nodes` places of the largest worth. threshold: those that are worth more than a bound.
+        worth: that bound.
+
+    Source: Xiong et al. 2024, DySpec, arXiv:2410.11744, §4 (heap), §4.2 (threshold). When decoding is greedy the laws
+    are point masses and the tree is a chain.
+    """
+
+    name: ClassVar[str] = "dyspec"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
+    nodes: int = param(12, **NODES)
+    form: str = param("heap", choices=("heap", "threshold"), doc="which places of a dyspec tree get a node")
+    worth: float = param(0.08, ge=0.01, le=1.0, doc="by threshold, least chance that a place is reached")
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """Level by level, and of all that was drawn the best places."""
+        most = plan.within(self.nodes)
+        drawn, said = Drawn(growth, self.siblings), growth.root
+        path = torch.ones(1, dtype=torch.float64, device=growth.device)  # product of q down to each node expanded last
+        found = path.new_zeros(0)  # what each place drawn so far is worth
+        for level in range(plan.depth):
+            p = drawn.law(said)
+            top = drawn.gumbel(p, level).topk(min(most, p.shape[1]), dim=1)
+            q = p.double().gather(1, top.indices)
+            elder = torch.cat([q.new_zeros(len(q), 1), q[:, :-1].cumsum(1)], 1)
+            worth = path.unsqueeze(1) * (1 - elder).clamp_min(0)  # [w, k]
+            worth = torch.where(torch.isfinite(top.values), worth, 0)
+            bound = self._bound(torch.cat([found, worth.view(-1)]), most)
+            below, place = ((worth >= bound) & (worth > 0)).nonzero().unbind(1)
+            if not len(below):
+                break
+            drawn.add(top.indices[below, place], below)
+            found = torch.cat([found, worth[below, place]])
+            path = torch.minimum(path[below] * q[below, place], found[-len(below) :])  # whatever rounding says
+            inner = ((path >= bound) & (path > 0)).nonzero().squeeze(1)
+            if level + 1 == plan.depth or not len(inner) or not growth.goes_on(said := growth.expand(inner)):
+                break
+            path = path[inner]
+        best = found.sort(descending=True, stable=True).indices[:most].sort().values  # elder and above come first
+        fan = Counter(torch.cat(growth.parents)[best].tolist())
+        return drawn.tree(max(fan.values()), best.tolist())
+
+    def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
+        """What a place has to be worth: as much as the last one that there is room for, or the threshold."""
+        if self.form == "threshold":
+            return worth.new_tensor(self.worth).clamp_max(worth.max())  # the first place is always worth 1
+        return worth.topk(min(most, worth.shape[0])).values[-1]

@@ -1,0 +1,50 @@
+"""A tree whose siblings are drawn independently, as many at each level as was said beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from workbench.core.params import param
+from workbench.core.sampling import pick
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.drawn import Drawn
+from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+
+
+@dataclass(frozen=True)
+class SpecInfer(Grower):
+    """Draw the children of each node independently of each other from the drafter's law.
+
+    Equal siblings may come, and the younger of them is lost: an elder that was rejected has nothing left of p. They
+    stay where they were drawn, because a rule that is exact for independent draws counts with them.
+
+    Attributes:
+        branching: children of each node, level by level. Where nodes are too many the last ones are left out.
+
+    Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, §3 (expansion-based trees, by default ⟨1, 1, 3, 1, 1, …⟩).
+    When decoding is greedy the laws are point masses and the tree is a chain.
+    """
+
+    name: ClassVar[str] = "specinfer"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.SAMPLED
+    branching: str = param("3-2-1-1", **BRANCHING)
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """Level by level."""
+        most, sampling = plan.within(MOST_NODES), growth.row.sampling
+        drawn, said = Drawn(growth, self.siblings), growth.root
+        fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)
+        for level, k in enumerate(fan):
+            p = drawn.law(said)
+            below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - growth.n]
+            drawn.add(pick(p[below], drawn.uniforms(below.shape[0], level)), below)
+            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
+                break
+        return drawn.tree(max(fan))

@@ -1,0 +1,169 @@
+"""Fixed shapes: which ranks of a drafter's guesses are tried where is decided before any law is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice, product
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.templates import best_paths, parents_of
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Growth
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, NODES, widths
+
+Path = tuple[int, ...]
+"""Ranks from the root to a node: (0, 1) is the second choice behind the first."""
+
+ASSUMED = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
+"""Chances of the ranks, at every level, where none were measured. They decide the shape alone, not what is accepted."""
+
+PUBLISHED: dict[str, dict[Path, int]] = {
+    "medusa-63": {
+        (): 10, (0,): 10, (1,): 7, (2,): 3, (3,): 2, (4,): 1, (5,): 1, (6,): 1, (7,): 1, (8,): 1, (9,): 1,
+        (0, 0): 10, (0, 1): 3, (0, 2): 2, (0, 3): 1, (0, 4): 1, (0, 5): 1, (0, 6): 1, (0, 7): 1, (1, 0): 2, (2, 0): 1,
+        (0, 0, 0): 2,
+    },
+    "eagle-25": {
+        (): 4, (0,): 3, (1,): 2, (2,): 2, (3,): 1, (0, 0): 3, (0, 1): 2, (0, 2): 2, (1, 0): 1, (0, 0, 0): 3,
+        (0, 0, 0, 0): 2,
+    },
+}  # fmt: skip
+"""Children of each node that has any, in the trees that came with the papers' code.
+
+Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `medusa_choices.py` (63 nodes); Li et al.
+2024, EAGLE, arXiv:2401.15077, §4.2, `mc_sim_7b_63` of `choices.py` (25 nodes, in spite of its name).
+"""
+
+
+@dataclass(frozen=True)
+class Template(Grower):
+    """A tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
+
+    Attributes:
+        shape: best: of all trees of `nodes` nodes the one likeliest to be right, by how often each rank was right on
+            held-out text, or by assumed chances where that was not measured; medusa-63 and eagle-25: as published, with
+            all of their nodes; even: by `branching`.
+        nodes: at most, of a best or an even tree.
+        branching: of an even tree, children of each node, level by level.
+
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3; Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
+    """
+
+    name: ClassVar[str] = "template"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
+    shape: str = param("best", choices=("best", *PUBLISHED, "even"), doc="which fixed tree")
+    nodes: int = param(12, **NODES)
+    branching: str = param("3-2-1-1", **BRANCHING)
+
+    def paths(self, plan: Plan, chances: Sequence[Sequence[float]] = ()) -> list[Path]:
+        """The nodes as paths of ranks, parents before children, better siblings first.
+
+        Args:
+            plan: how deep, and within which budget.
+            chances: how often each rank of each level is right, the last level's for all deeper ones; none: `ASSUMED`.
+        """
+        depth, most = plan.depth, plan.within(self.nodes)
+        if self.shape == "best":
+            return best_paths(chances or ASSUMED, most, depth)
+        if self.shape == "even":
+            fan = widths(self.branching, depth)
+            levels = (product(*map(range, fan[: level + 1])) for level in range(depth))
+            return [path for level in levels for path in islice(level, most)][:most]
+        children = PUBLISHED[self.shape]
+        found = [(*above, rank) for above, n in children.items() for rank in range(n) if len(above) < depth]
+        return sorted(found, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """Ask for as many ranks as a level needs, and take what the shape names."""
+        paths = known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances)))
+        guesses = [growth.root.best(max(map(max, paths)) + 1)]
+        known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
+        shape = template(paths, known, growth.device)
+        said = []
+        for level, (below, rank, inner) in enumerate(shape.levels):
+            logq, tokens = guesses[-1]
+            growth.add(tokens[below, rank], below if level else None)
+            said.append(logq[below, rank])
+            if level + 1 == len(shape.levels) or not growth.goes_on(laws := growth.expand(inner)):
+                break
+            guesses.append(laws.best(shape.ranks[level + 1]))
+        if len(said) < len(shape.levels):  # its policy has stopped it
+            shape = template(tuple(path for path in paths if len(path) <= len(said)), known, growth.device)
+        growth.close(shape.order)
+        return DraftTree(
+            tokens=torch.cat(growth.tokens)[shape.order],
+            parents=shape.parents,
+            logq=torch.zeros(len(shape.order), device=growth.device),
+            sampling=self.siblings,
+            depth=len(said),
+            fanout=shape.fanout,
+            source=growth.source,
+            score=torch.cat(said)[shape.order].exp(),
+        )
+
+
+def template_of(plan: Plan) -> Template:
+    """The fixed shape that a plan names; of a plan that names none, the best of 12 nodes."""
+    return plan.grower if isinstance(plan.grower, Template) else Template()
+
+
+@lru_cache(maxsize=256)
+def known_paths(
+    template: Template, depth: int, nodes: int | None = None, chances: tuple[tuple[float, ...], ...] = ()
+) -> tuple[Path, ...]:
+    """The paths of a template for a plan of so many levels and nodes, once for all rounds."""
+    return tuple(template.paths(Plan(depth, nodes=nodes), chances))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A fixed tree as tensors, to be filled level by level.
+
+    Attributes:
+        levels: of each level, for each of its nodes the place of its parent among the nodes expanded before and its
+            rank there, int64 [w] each; and the places of the nodes that have children, int64.
+        ranks: how many ranks each level needs.
+        order: the paths' order, in numbers of nodes level by level, int64 [N].
+        parents: in the paths' order, int64 [N].
+        fanout: most children of a node.
+    """
+
+    levels: list[tuple[Int[Tensor, " _"], ...]]
+    ranks: list[int]
+    order: Int[Tensor, " N"]
+    parents: Int[Tensor, " N"]
+    fanout: int
+
+
+@lru_cache(maxsize=256)
+def template(paths: tuple[Path, ...], known: int, device: torch.device) -> Shape:
+    """Paths of ranks below `known` as tensors."""
+    paths = tuple(path for path in paths if max(path) < known)
+    parents = parents_of(paths)
+    by_level = sorted(paths, key=len)  # stable
+    inner = {paths[parent] for parent in parents if parent >= 0}
+    levels, ranks = [], []
+    above: list[Path] = [()]
+    for length in range(1, len(by_level[-1]) + 1):
+        level = [path for path in by_level if len(path) == length]
+        places = [i for i, path in enumerate(level) if path in inner]
+        found = [above.index(path[:-1]) for path in level], [path[-1] for path in level], places
+        levels.append(tuple(torch.tensor(numbers, dtype=torch.long, device=device) for numbers in found))
+        ranks.append(max(path[-1] for path in level) + 1)
+        above = [level[i] for i in places]
+    number = {path: i for i, path in enumerate(by_level)}
+    return Shape(
+        levels, ranks, torch.tensor([number[path] for path in paths], device=device),
+        torch.tensor(parents, device=device), max(Counter(parents).values()),
+    )  # fmt: skip
