@@ -241,7 +241,7 @@ class Configured:
 
     @property
     def promise(self) -> Promise:
-        """The method's promise with the verifier that is chosen, for drafts as drafter and grower make them when so set.
+        """The method's promise with the chosen verifier, for drafts as drafter and grower make them when so set.
 
         With a policy that simulates, what would be exact is a simulation.
         """
