@@ -1,4 +1,4 @@
-"""Compiled passes compute what their models do, and for a token always the same, whatever else is in the pass."""
+"""Compiled passes compute what their models do, and for a token the same bits whatever else is in the pass."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import difference, lean_of
 from workbench.engine.runner import Segment
 from workbench.methods import registry
+from workbench.methods.growers.shapes import MOST_NODES
 
 pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
@@ -189,6 +190,23 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
     assert all(task.result() for task in busy)
 
 
+def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
+    alone = logits_after(runner, text, [24])
+
+    class Closed:
+        def submit(self, work: Any) -> None:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    torch.set_num_threads(3)
+    monkeypatch.setattr(fused, "_workers", Closed())
+    assert torch.equal(logits_after(runner, text, [24]), alone)
+
+
+def test_trees_of_the_most_nodes_are_compiled() -> None:
+    assert fused.MOST > MOST_NODES
+
+
 def test_a_padding_row_that_sees_nothing_hands_on_no_nan() -> None:
     model = small()
     runner = compiled(model)
@@ -251,8 +269,42 @@ def test_no_folder_for_machine_code_is_said_and_stops_nothing(
     assert "not compiled" in caplog.text
 
 
+def test_layers_of_several_shapes_are_not_compiled() -> None:
+    model = small()
+    for name, size in (("gate_proj", (64, 64)), ("up_proj", (64, 64)), ("down_proj", (64, 64))):
+        setattr(model.model.layers[2].mlp, name, torch.nn.Linear(*size, bias=False, dtype=torch.bfloat16))
+    assert fused.Fused.of(model, 64) is None
+
+
+def test_weights_that_are_replaced_stay_in_memory_until_the_next_row() -> None:
+    model = small()
+    runner = compiled(model)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    kept = runner._lean.fused._kept  # type: ignore[union-attr]
+    at = weight.data_ptr()
+    weight.data = weight.data.clone()
+    assert weight.data_ptr() != at
+    assert at in {tensor.data_ptr() for tensor in kept}
+    runner.open()
+    assert weight.data_ptr() in {tensor.data_ptr() for tensor in runner._lean.fused._kept}  # type: ignore[union-attr]
+
+
+def test_a_compilation_that_fails_is_said_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Any, *given: Any) -> Any:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(fused.Fused, "__call__", full)
+    with caplog.at_level(logging.WARNING):
+        decoder = lean_of(small(), 64)
+    assert decoder is not None
+    assert decoder.fused is None
+    assert "No space left on device" in caplog.text
+
+
 def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = compiled(small())
+    runner = compiled(small(max_position_embeddings=256))
     asked: list[int] = []
     whole = fused.Fused.__call__
 
@@ -261,10 +313,10 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
         return whole(self, x, *rest)
 
     monkeypatch.setattr(fused.Fused, "__call__", count)
-    for tiles, wanted in ((False, [1, 16, 17, 64]), (True, [1, 16])):
+    for tiles, wanted in ((False, [1, 16, 17, fused.MOST]), (True, [1, 16])):
         monkeypatch.setattr(fused, "_has_tiles", lambda tiles=tiles: tiles)
         asked.clear()
-        for n in (1, 16, 17, 64, 65):
+        for n in (1, 16, 17, fused.MOST, fused.MOST + 1):
             slot = runner.open()
             runner.forward([Segment(slot, torch.tensor(worlds.random_prompt(n)))])
             runner.close(slot)

@@ -36,7 +36,7 @@ def bare_row() -> Row:
     """A row of no request, with what policies read."""
     row: Any = Row.__new__(Row)
     row.trace, row.signals, row.models = SimpleNamespace(rounds=[]), {}, None
-    row.configured = SimpleNamespace(drafter=NGram(1))
+    row.configured = SimpleNamespace(drafter=NGram(1), verifier=None, grower=None)
     return row
 
 
@@ -262,6 +262,22 @@ def test_greedy_text_is_the_targets_however_long_the_drafts(name: str, policy: s
     trace = Engine(models).generate(Request(prompt, method, max_new_tokens=24, stop_at_eos=False))
     assert trace.token_ids == Engine(models).generate(plain).token_ids
     assert trace.header.simulation is (policy == "optimal-oracle")
+
+
+def test_a_run_that_looks_ahead_is_a_simulation_from_when_it_does_and_under_any_verifier(models: Models) -> None:
+    prompt, method = [3, 1, 4, 1, 5, 3, 1, 4], registry.get("draft-model")
+    engine = Engine(models)
+    row = engine.submit(Request(prompt, method, max_new_tokens=24, stop_at_eos=False))
+    engine.step()
+    assert row.trace is not None
+    assert (row.trace.header.simulation, row.trace.header.promise) == (False, "exact")
+    row.change(params={"policy": "optimal-oracle"})
+    while not engine.idle:
+        engine.step()
+    assert (row.trace.header.simulation, row.trace.header.promise) == (True, "simulation")
+    both = method.with_params(policy="optimal-oracle", verifier="lenient")
+    header = Engine(models).generate(Request(prompt, both, max_new_tokens=8, stop_at_eos=False)).header
+    assert (header.simulation, header.promise) == (True, "approximate")
 
 
 @pytest.mark.parametrize("name", ["draft-model", "prompt-lookup"])

@@ -78,6 +78,11 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
         )
         assert row.trace is not None
         row.trace.header.promise = configured.promise.value  # of the whole text
+    if configured.simulates and row.trace is not None and not row.trace.header.simulation:
+        header = row.trace.header
+        header.simulation = True
+        if header.promise != Promise.APPROXIMATE.value:
+            header.promise = Promise.SIMULATION.value
     row.changes += settings.changes
     if (notice := configured.drafter.notice()) and notice not in _said(row):
         row.say(notice)

@@ -74,6 +74,11 @@ class Chosen(Protocol):
         ...
 
     @property
+    def simulates(self) -> bool:
+        """Whether a part of it knows what no real one could."""
+        ...
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """What its parts take besides the target."""
         ...

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST = 64
-"""Tokens a row up to which a pass is compiled: prompts are left to products that are made for many."""
+MOST = 128
+"""Tokens a row up to which a pass is compiled, the largest tree among them: prompts are left to products for many."""
 MOST_BESIDE_TILES = 16
-"""Tokens of all rows up to which it is where the processor multiplies tiles (AMX), which are faster from there on."""
+"""Tokens of all rows up to which it is where the processor multiplies tiles (AMX), which are faster from there on. So
+there only passes of few tokens give a token the same bits whatever is beside it."""
 _workers: ThreadPoolExecutor | None = None
 
 
@@ -50,7 +51,8 @@ def _has_tiles() -> bool:
 class Fused:
     """A decoder's layers and LM head for passes over few tokens. Make it with `Fused.of`.
 
-    The weights are read where the model has them: whoever changes them changes this, whoever moves them makes it anew.
+    Products read their weights where the model had them when this was made, and keep them; norms and biases are copies.
+    `LeanDecoder.fresh` makes it anew when the model's have changed.
     """
 
     def __init__(self, model: PreTrainedModel, capacity: int, forward: ModuleType) -> None:
@@ -61,6 +63,7 @@ class Fused:
         self._phases: int = forward.PHASES
         layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
         self.dtype, self._kind = model.dtype, 0
+        self._kept = [weight.detach() for layer in layers for weight in layer.weights]  # or their memory may be freed
         self._weights = np.array([[weight.data_ptr() for weight in layer.weights] for layer in layers], np.int64)
         self._scales = np.zeros_like(self._weights)
         biases = [layer.bias for layer in layers if layer.bias is not None]
@@ -72,7 +75,8 @@ class Fused:
         self.size, self._scale = layers[0].size, np.float32(layers[0].scale)
         self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
-        self._head, self.n_tokens = head.get_parameter("weight"), head.get_parameter("weight").shape[0]
+        self._head = head.get_parameter("weight").detach()
+        self.n_tokens = self._head.shape[0]
         with torch.inference_mode():
             places = torch.arange(capacity, device=model.device).unsqueeze(0)
             cos, sin = trunk.get_submodule("rotary_emb")(torch.zeros(1), places)
@@ -95,7 +99,9 @@ class Fused:
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
         weights = [*(weight for layer in layers for weight in layer.weights), head.weight]
-        if any(w.shape[1] % 32 or w.shape[0] % 2 or not w.is_contiguous() for w in weights):
+        if any(w.shape[1] % 32 or w.shape[0] % 2 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
+            return None
+        if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None
         try:
             from workbench.engine.compiled import (
@@ -156,7 +162,7 @@ class Fused:
                 self._biases, self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where],
                 address, *shared, taken, *scratch,
             )  # fmt: skip
-            _together(lambda arguments=arguments: self._run(*arguments))
+            _together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # whose address is among them
             if part[-1] in taps:
                 found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
         return stream, found
@@ -184,9 +190,15 @@ def _together(work: Callable[[], Any]) -> None:
     if (others := torch.get_num_threads() - 1) > 0:
         if _workers is None:
             _workers = ThreadPoolExecutor(max(os.cpu_count() or 1, others), "fused")
-        for _ in range(others):
-            _workers.submit(work)
-    work()
+        try:
+            for _ in range(others):
+                _workers.submit(work)
+        except RuntimeError:  # no thread is to be had, or the interpreter ends: this one does it alone
+            pass
+        finally:  # whoever was asked goes on with it, so that it has to be over when this returns
+            work()
+    else:
+        work()
 
 
 def _forget() -> None:

@@ -50,10 +50,18 @@ def lean_of(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
         log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, found)
         return None
     lean.fused = Fused.of(model, capacity)
-    if lean.fused is not None and (found := difference(lean, model)):
+    if lean.fused is not None and (found := _compiled_difference(lean, model)):
         log.warning("%s is not compiled: there %s.", type(model).__name__, found)
         lean.fused = None
     return lean
+
+
+def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
+    """The first passes are compiled, and kept on disk, as they are made; a disk that is full is no reason to fail."""
+    try:
+        return difference(lean, model)
+    except Exception as error:  # numba raises many kinds
+        return f"its compilation failed ({type(error).__name__}: {error})".split("\n")[0]
 
 
 def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:

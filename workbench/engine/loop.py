@@ -141,7 +141,7 @@ class Engine:
             method=row.configured.name,
             params=params_of(row),
             promise=row.configured.promise.value,
-            simulation=row.configured.promise.value == "simulation",
+            simulation=row.configured.simulates,
             seed=request.seed,
             prompt=asked if isinstance(asked, str) else models.tokenizer.decode(asked),
             prompt_tokens=list(row.committed),

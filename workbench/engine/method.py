@@ -250,6 +250,11 @@ class Configured:
         return Promise.SIMULATION if self.policy.simulates and promise is Promise.EXACT else promise
 
     @property
+    def simulates(self) -> bool:
+        """Whether a part of it knows what no real one could: its speed is nobody's, whatever its text is."""
+        return self.policy.simulates or self.method.promise is Promise.SIMULATION
+
+    @property
     def unsound(self) -> str:
         """Why what it writes would not follow the target's law; "" if it does. Greedy text does."""
         return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)

@@ -84,18 +84,19 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
     Args:
         method: a method that drafts.
         verifier: its title.
-        standing: of the method on the exactness board, which holds for choices that promise what the method does.
+        standing: of the method on the exactness board, which speaks of its usual policy and grower.
     """
     judges = [v for v in method.verifiers if title(v) == verifier]
     if not judges:
         return []
     chosen = {"verifier": judges[0].name} if "verifier" in method.params else {}
     choices = {name: method.params[name].choices for name in HOW if name in method.params}
-    found: dict[tuple[Promise, str], list[dict[str, str]]] = {}
+    found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
     for values in itertools.product(*choices.values()):
         how = dict(zip(choices, values, strict=True))
         made = method.with_params(**chosen, **how)
-        found.setdefault((made.promise, made.unsound), []).append(how)
+        is_usual = all(value == method.params[name].default for name, value in how.items())
+        found.setdefault((made.promise, made.unsound, is_usual), []).append(how)
     return [
         Offer(
             method.name,
@@ -104,7 +105,14 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
             promise.value,
             reason,
             {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
-            standing if promise is method.promise else "unproven" if promise is Promise.EXACT else "no promise",
+            _standing(method, promise, standing, is_usual),
         )
-        for (promise, reason), hows in found.items()
+        for (promise, reason, is_usual), hows in found.items()
     ]
+
+
+def _standing(method: Method, promise: Promise, standing: str, is_usual: bool) -> str:
+    """What the board says of an offer; what it has not put to the test is unproven."""
+    if promise is method.promise and is_usual:
+        return standing
+    return "unproven" if promise in (Promise.EXACT, method.promise) else "no promise"

@@ -45,6 +45,10 @@ def needed(needs: Sequence[str]) -> str:
     return ", ".join(NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
 
 
+LISTS = ("needs", "differs", "simulating")
+"""Attributes that are lists in JSON and tuples here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """A method as data.
@@ -54,6 +58,7 @@ class Known:
         title: for people.
         promise: value of `workbench.engine.method.Promise`.
         promises: the same for each verifier it may be given, by name; empty where there is one only.
+        simulating: names of its policies that know what no real one could: with them, exact is a simulation.
         teaches: one sentence for the learner.
         source: title, authors, year, url, where.
         needs: what it takes besides the target.
@@ -69,6 +74,7 @@ class Known:
     title: str
     promise: str
     promises: Mapping[str, str]
+    simulating: tuple[str, ...]
     teaches: str
     source: dict[str, Any]
     needs: tuple[str, ...]
@@ -88,6 +94,7 @@ class Known:
         idea = method.idea or (inspect.getdoc(drafter) or "").split("\n\n")[0].replace("\n", " ")
         return cls(
             method.name, method.title, method.promise.value, {v: p.value for v, p in method.promises.items()},
+            tuple(policy.name for policy in method.policies if policy.simulates),
             method.teaches, source, method.needs, drafter.reads_target, drafter.blind, idea, method.formula,
             method.differs, method.params,
         )  # fmt: skip
@@ -96,14 +103,14 @@ class Known:
     def from_wire(cls, wire: dict[str, Any]) -> Known:
         """The inverse of `to_wire`."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
-        made: dict[str, Any] = {name: tuple(wire[name]) for name in ("needs", "differs")}
+        made: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
         made["params"] = {spec.name: spec for spec in params}
         return cls(**wire | made)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         wire = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        lists = {name: list(wire[name]) for name in ("needs", "differs")}
+        lists = {name: list(wire[name]) for name in LISTS}
         return wire | lists | {"params": [spec.to_wire() for spec in self.params.values()]}
 
     @property

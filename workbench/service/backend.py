@@ -206,7 +206,7 @@ class Backend(BaseBackend):
     def _queue(self, run: Run, request: Request, models: Models) -> None:
         """Check what only the models can tell, then wait for a row."""
         method = request.configured().method
-        reason = models.why_not(method.needs)
+        reason = models.why_not(request.configured().needs)
         if reason:
             raise MethodUnavailableError(f"{method.title} cannot run: {reason}", "See the list of methods.")
         if request.pictures:

@@ -74,8 +74,8 @@ class Steering:
             mine, sampling = split_params(now, params or {}, sampling)
             changed = configured.changed(**mine) if now is configured.method else now.with_params(**mine)
             reason = models.why_not if models is not None else choices.static_reasons(*pair)
-            if reason(now.needs):
-                raise MethodUnavailableError(f"{now.title} cannot run: {reason(now.needs)}")
+            if why := reason(changed.needs):
+                raise MethodUnavailableError(f"{now.title} cannot run: {why}")
             swap = swapped(models, run.request, pictures, sees) if pictures and models is not None else None
             run.planned = changed, sampling, pair
             return {"method": chosen, "params": mine, "sampling": sampling, "models": models, "swap": swap}

@@ -164,7 +164,7 @@ class ZeroClient(BaseBackend):
             WorkbenchError: its method cannot run, or it asks for more GPU time than one run may.
         """
         chosen, (target, drafter), prompt = asked.configured.method, asked.pair, asked.prompt
-        reason = self._reason(asked.pair)(chosen.needs)
+        reason = self._reason(asked.pair)(asked.configured.needs)
         if reason:
             raise MethodUnavailableError(f"{chosen.title} cannot run: {reason}", "See the list of methods.")
         if isinstance(prompt, str) and not asked.pictures:

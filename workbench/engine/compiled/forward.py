@@ -35,7 +35,7 @@ _SPINS = 4000
 """Looks at a phase that others have not ended, after which a core is left to whoever wants it."""
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _take(phase, pieces):
     """The next piece of a phase, or −1."""
@@ -43,13 +43,13 @@ def _take(phase, pieces):
     return piece if piece < pieces else -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _done(phase):
     fetch_add(phase.ctypes.data + 8, 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _wait(phase, pieces):
     spins = 0
@@ -59,7 +59,7 @@ def _wait(phase, pieces):
             give_way()
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def run_layers(
     kind, layers, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen, count, taken,
@@ -165,7 +165,7 @@ def run_layers(
         at += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     """Norm and LM head: `hidden` [T, D] becomes x behind the norm whose weight is `last`, `out` its product.
@@ -196,7 +196,7 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     _wait(taken, pieces)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def list_seen(mask, seen, count):
     """Which places each token sees: those where its additive mask, float32 [T, used], is 0."""

@@ -1,4 +1,7 @@
-"""The steps of a layer for a handful of tokens: product, norm, rotation, attention, gate."""
+"""The steps of a layer for a handful of tokens: product, norm, rotation, attention, gate.
+
+A division by nothing gives an infinity, as in numpy: an error in the middle of a piece would leave others waiting.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ VECTORS = (1, 2, 4, 6, 8)
 _BYTES = np.array(SIZE)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _some(kind, rows, w, x, n, out, per_row, scale, add):
     if kind == BF16:
@@ -36,7 +39,7 @@ def _some(kind, rows, w, x, n, out, per_row, scale, add):
         block(INT8, 1, 2, w, x, n, out, per_row, scale, add)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     """Outputs lo to below hi (both even) of all rows; `out` is where output 0 of row 0 would be."""
@@ -59,7 +62,7 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
             row += now
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 @no_type_check
 def norm(x, weight, eps, out):
     """RMS norm of each row of x, float32 [T, D], into `out`."""
@@ -72,7 +75,7 @@ def norm(x, weight, eps, out):
             out[t, i] = x[t, i] * by * weight[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def turn(head, cos, sin):
     """Rotate a query or key, float32 [d], to its place, in place: first half against second (Su et al. 2021)."""
@@ -130,7 +133,7 @@ def gate(rows, up):
         rows[i] = rows[i] / (np.float32(1) + _exp(-rows[i])) * up[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def aligned(rows, width):
     """Scratch that begins where a line of the processor's caches does: a vector across two of them costs two reads."""
@@ -139,7 +142,7 @@ def aligned(rows, width):
     return whole[skip : skip + rows * width].reshape((rows, width))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def attend(size, query, keys, values, seen, m, scale, weights, out):
     """What one query of one head reads of the m places it sees."""

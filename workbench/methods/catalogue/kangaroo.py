@@ -34,7 +34,7 @@ METHOD = Method(
     formula="q = softmax( LM head( A( h(E) ) ) ),  go on while max q ≥ η",
     differs=(
         "Verification runs the first E layers again instead of going on from the exit states that drafting left, "
-        "which keeps one way to verify for all methods; a round costs E layers' time over the drafted tokens more.",
+        "as early-exit does here; a round costs E layers' time over the drafted tokens more.",
         "Drafting stops before the token of which the drafter is unsure, where the paper still verifies it: the test "
         "then looks at no drawn token, and is exact when sampling too.",
         "Chains only: of the paper's variant with siblings nothing is built.",

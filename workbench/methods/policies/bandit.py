@@ -62,7 +62,7 @@ class Bandit(Policy):
 
     def plan(self, row: Row, state: list[Played], batch: Sequence[Row] = ()) -> Plan:
         """The length whose bound is highest."""
-        if state[0].whose != (whose := (row.drafter, id(row.models))):
+        if state[0].whose != (whose := (row.drafter, row.verifier, row.configured.grower, id(row.models))):
             state[0] = Played(whose)
         played = state[0]
         if (lap := played.laps.over(row)) is not None:

@@ -156,7 +156,7 @@ class Planned(Policy):
 
     def plan(self, row: Row, state: list[Belief], batch: Sequence[Row] = ()) -> Plan:
         """The best K from 0 to `depth`, or what is to be tried again."""
-        if state[0].whose != (whose := (row.drafter, id(row.models))):
+        if state[0].whose != (whose := (row.drafter, row.verifier, row.configured.grower, id(row.models))):
             state[0] = Belief(whose)
         belief = state[0]
         if (lap := belief.laps.over(row)) is not None:

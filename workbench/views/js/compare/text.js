@@ -23,7 +23,7 @@ export function verdict(lane, prompts) {
     return { mark: "✓", text: `identical, ${exact.identical} of ${exact.runs}`, why: "token for token" };
   const first = exact.first ? place(exact.first, prompts) : "";
   if (exact.kind === "distribution") {
-    if (exact.promise === "exact")
+    if (exact.promise === "exact" || exact.promise === "simulation")
       return {
         mark: "≈",
         text: "same distribution, not same text",
@@ -37,7 +37,7 @@ export function verdict(lane, prompts) {
   }
   const margin = exact.first?.margin;
   const reading =
-    exact.promise !== "exact" && exact.promise !== "greedy-exact"
+    exact.promise === "approximate"
       ? `${exact.promise}: it may differ`
       : margin !== null && margin !== undefined && Math.abs(margin) < NEAR
         ? "a near tie: rounding of another kernel shape decides; workbench doctor tells numerics from a bug"

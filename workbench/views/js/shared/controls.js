@@ -41,11 +41,13 @@ export const PROMISES = {
   simulation: "SIMULATION: knows what no real drafter could",
 };
 
-/** What a method promises with these parameters: the verifier that is chosen decides it. Pure.
- *  @param {{promise: string, promises?: Record<string, string>}|undefined} method
+/** What a method promises with these parameters: the verifier that is chosen decides it, and a policy that knows what no
+ *  real one could makes what is exact a simulation. Pure.
+ *  @param {{promise: string, promises?: Record<string, string>, simulating?: string[]}|undefined} method
  *  @param {Record<string, any>} [values]  parameters by name; those left out have their defaults */
 export function promised(method, values = {}) {
-  return method?.promises?.[values.verifier] ?? method?.promise ?? "";
+  const promise = method?.promises?.[values.verifier] ?? method?.promise ?? "";
+  return promise === "exact" && method?.simulating?.includes(values.policy) ? "simulation" : promise;
 }
 
 /** What it promises with verifiers that change that, in words; empty where none does. Pure.

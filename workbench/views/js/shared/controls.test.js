@@ -51,6 +51,10 @@ test("what is promised follows from the verifier that is chosen", () => {
     "simulation",
     "of another method",
   );
+  const oracle = { ...method, simulating: ["optimal-oracle"] };
+  assert.equal(promised(oracle, { policy: "optimal-oracle" }), "simulation");
+  assert.equal(promised(oracle, { policy: "fixed" }), "exact");
+  assert.equal(promised(oracle, { policy: "optimal-oracle", verifier: "typical" }), "approximate");
   assert.equal(promised(undefined), "");
   assert.equal(otherwise(method), "approximate with verifier = typical");
   assert.equal(otherwise({ promise: "exact" }), "");
