@@ -28,6 +28,8 @@ PROMPT = worlds.repeating_prompt(13, period=5)
 N_LAYERS = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20)
 LENGTH = 24
+SETTINGS = 24
+"""Of a method, that one text is written in."""
 
 every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
 Greedy = Callable[..., list[int]]
@@ -225,9 +227,16 @@ def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: M
 @every_method
 def test_a_run_may_come_to_it_change_its_settings_and_leave_it(method: Method, llama: Models, greedy: Greedy) -> None:
     """Greedy text stays the target's, whichever setting drafted which part of it; each has its rounds."""
+    settings = corners(method)
+    for first in range(0, len(settings), SETTINGS):  # a text has rounds for so many
+        changes_of_one_run(method, settings[first : first + SETTINGS], llama, greedy)
+
+
+def changes_of_one_run(method: Method, settings: list[dict[str, Any]], llama: Models, greedy: Greedy) -> None:
+    """From another method to these settings, that one between them, and to it in the end."""
     other, engine = others(method), Engine(llama)
     row = engine.submit(Request(PROMPT, other, max_new_tokens=200))
-    steps = [(method, values) for values in corners(method)]
+    steps = [(method, values) for values in settings]
     steps.insert(len(steps) // 2, (other, {}))
     for step in [*steps, (other, {})]:
         for _ in range(2 if row.trace and row.trace.rounds else 3):

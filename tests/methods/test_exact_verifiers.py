@@ -17,12 +17,13 @@ import torch
 from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_drawn_from, texts_of, world, written
 from torch import Tensor
 
-from workbench.core.errors import WorkbenchError
 from workbench.core.following import Fans, following
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.method import Promise
 from workbench.engine.parts import Verification, Verifier
+from workbench.methods import registry
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.exact import ByEmission
@@ -291,12 +292,13 @@ def test_a_block_of_two_by_hand() -> None:
     assert found == {"block": pytest.approx(11 / 9), "lossless": pytest.approx(10 / 9)}
 
 
-def test_a_block_needs_a_chain() -> None:
+def test_a_block_judges_a_tree_as_lossless_does() -> None:
     tree = place((0, 1), Q, SAMPLED)
     laws = P.expand(3, -1)
     u = torch.full((3,), 0.5, dtype=torch.float64)
-    with pytest.raises(WorkbenchError, match="judges chains"):
-        Block().rule(Verification(tree, laws.log(), laws, WARM, u))
+    ours, theirs = (v.rule(Verification(tree, laws.log(), laws, WARM, u)) for v in (Block(), Lossless()))
+    assert ours.accept.tolist() == theirs.accept.tolist()
+    assert ours.stop.tolist() == theirs.stop.tolist()
 
 
 # -- greedy text, drafts without laws, what is offered ----------------------------------------------------------------
@@ -350,6 +352,25 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
     assert all(v.made_for <= v.exact_for for v in EXACT)
 
     reasons = refused("RSD", FIXED)
-    assert set(reasons) == {"block", "independent", "k-seq"}
+    assert set(reasons) == {"independent", "k-seq"}
     assert reasons["k-seq"].startswith("KSeq is not exact for RSD: its siblings may be drawn without replacement")
     assert refused("DraftModel", Sampling.CHAIN) == {}
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
+def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name: str) -> None:
+    """By name of the grower, whatever the default one is; what is not exact says why."""
+    method, suited = registry.get(name), {"chain", "eagle-2", "template"}
+    wanted = {
+        **dict.fromkeys(("lossless", "block", "deterministic")),
+        **dict.fromkeys(("independent", "k-seq"), suited | {"specinfer"}),
+        "optimal-two": suited | {"specinfer", "rsd-c"},
+        **{name: set() for name in ("typical", "lenient", "nearest")},
+    }
+    for verifier, growers in wanted.items():
+        for grower in method.params["grower"].choices:
+            made = method.with_params(verifier=verifier, grower=grower)
+            is_exact = growers is None or grower in growers
+            assert made.promise is (Promise.EXACT if is_exact else Promise.APPROXIMATE)
+            assert bool(made.unsound) is not is_exact
+    assert set(wanted) == set(method.params["verifier"].choices)

@@ -245,8 +245,10 @@ class Configured:
 
         With a policy that simulates, what would be exact is a simulation.
         """
-        promise = self.method.promises.get(self.values.get("verifier", ""), self.method.promise)
-        promise = Promise.APPROXIMATE if promise is Promise.EXACT and self.unsound else promise
+        promise = self.method.promise
+        if is_other := self.verifier.name != self.method.verifier.name:
+            promise = Promise.EXACT if promise is Promise.APPROXIMATE else promise
+        promise = Promise.APPROXIMATE if (is_other or promise is Promise.EXACT) and self.unsound else promise
         return Promise.SIMULATION if self.policy.simulates and promise is Promise.EXACT else promise
 
     @property

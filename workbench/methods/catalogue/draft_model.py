@@ -17,6 +17,7 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.offered import for_growers
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
@@ -47,7 +48,7 @@ METHOD = Method(
     place=10,
     drafter=DraftModel(),
     verifier=Lossless(),
-    other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
+    other_verifiers=(*for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest()),
     policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),
     growers=offered(Chain()),
     claims=(

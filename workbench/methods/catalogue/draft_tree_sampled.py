@@ -14,6 +14,7 @@ from workbench.methods.policies.planned import Planned
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.offered import for_growers
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
@@ -36,7 +37,7 @@ METHOD = Method(
     place=30,
     drafter=SampledTree(),
     verifier=Lossless(),
-    other_verifiers=(TypicalAcceptance(), Lenient(), Nearest()),
+    other_verifiers=(*for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
     growers=offered(StochasticBeam()),
     claims=(

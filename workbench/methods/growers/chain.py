@@ -31,7 +31,7 @@ class Chain(Grower):
     """
 
     name: ClassVar[str] = "chain"
-    siblings: ClassVar[Sampling] = Sampling.SAMPLED
+    siblings: ClassVar[Sampling] = Sampling.CHAIN
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """As many tokens as the plan has levels."""
@@ -168,4 +168,4 @@ def _chain_tree(
         )
     q_of = torch.arange(n + 1, device=tokens.device)
     q_of[-1] = -1
-    return DraftTree(tokens, parents, chance.log(), Sampling.SAMPLED, n, q=laws, q_of=q_of, source=source)
+    return DraftTree(tokens, parents, chance.log(), Sampling.CHAIN, n, q=laws, q_of=q_of, source=source)

@@ -31,7 +31,7 @@ class ConstantBranching(Grower):
 
     name: ClassVar[str] = "rsd-c"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
+    siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:

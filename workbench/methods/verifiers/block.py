@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.errors import WorkbenchError
-from workbench.core.rejection import Reason, Ruling
+from workbench.core.rejection import Reason, Ruling, recursive_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
@@ -37,26 +36,19 @@ class Block(Exact):
 
     On average it never keeps fewer drafts than the test of one token after the other. Here the walk goes from the root
     on: a draft is kept with the probability that τ reaches it, given that it reached the one before; the law of τ is
-    the same.
+    the same. What is no chain has no such joint ratio, and is judged as by `Lossless`.
 
     Source: Sun et al. 2025, Block verification accelerates speculative decoding, arXiv:2403.10444, Algorithm 2.
     """
 
     name: ClassVar[str] = "block"
-    exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC, Sampling.CHAIN})
+    exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
     made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
 
     def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
-        """All prefixes at once; sums in float64.
-
-        Raises:
-            WorkbenchError: the draft is not a chain.
-        """
-        if tree.fanout > 1:
-            raise WorkbenchError(
-                "Block verification judges chains, and this draft has siblings.",
-                "Choose another verifier, or a drafter that writes one token for each place.",
-            )
+        """All prefixes at once; sums in float64. A tree: sibling after sibling, by recursive rejection."""
+        if tree.sampling is not Sampling.CHAIN:
+            return recursive_rejection(tree, p, u_stop)
         assert tree.q is not None
         assert tree.q_of is not None
         p_x, q_x = (

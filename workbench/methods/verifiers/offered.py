@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import Sampling
+from workbench.engine.parts import Grower
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.exact import Exact
@@ -24,6 +25,14 @@ def offered(*drawn: Sampling) -> tuple[Exact, ...]:
         ['block', 'deterministic']
     """
     return tuple(v for v in EXACT if set(drawn) <= v.exact_for and set(drawn) & v.made_for)
+
+
+def for_growers(growers: tuple[Grower, ...]) -> tuple[Exact, ...]:
+    """What a method offers beside `Lossless` whose drafts may grow in any of these ways: what each of them can use.
+
+    With a grower that does not suit a rule the method promises no law, and says why: see `Configured.unsound`.
+    """
+    return tuple(v for v in EXACT if any(grower.siblings in v.made_for for grower in growers))
 
 
 def refused(drafter: str, *drawn: Sampling) -> dict[str, str]:
