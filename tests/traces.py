@@ -99,7 +99,7 @@ attributions = st.none() | st.fixed_dictionaries(
 
 
 words = st.dictionaries(text, text, max_size=2)
-rules = st.builds(Rule, text, text, text, words, text, words, text, st.booleans(), text)
+rules = st.builds(Rule, text, text, text, words, text, words, text, text, st.booleans(), text)
 
 
 @st.composite

@@ -26,7 +26,7 @@ from workbench.methods.drafters.nothing import Nothing
 
 pytestmark = pytest.mark.unchecked
 PROMPT = worlds.repeating_prompt(11, period=5)
-MANY = 300
+MANY, CASES = 300, 20
 """More tokens than the rounds of a test give."""
 REFUSED = "A change cannot be"
 every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda method: method.name)
@@ -94,8 +94,15 @@ def test_no_value_of_a_parameter_ends_a_run(
     method: Method, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
 ) -> None:
     """One after the other in one run: each is in force from the next round on, or said to be impossible."""
-    models = seeing if "pictures" in method.needs else text
-    cases = extremes(method)
+    models, cases = seeing if "pictures" in method.needs else text, extremes(method)
+    for first in range(0, len(cases), CASES):  # a text has rounds for so many
+        go_through(cases[first : first + CASES], method, models, plain_text)
+
+
+def go_through(
+    cases: list[dict[str, Any]], method: Method, models: Models, plain_text: Callable[[bool], list[int]]
+) -> None:
+    """One run, changed before each round."""
     engine = Engine(models, record=False)
     row = engine.submit(asked(method, models, MANY))
     impossible = 0

@@ -28,7 +28,7 @@ PROMPT = worlds.repeating_prompt(13, period=5)
 N_LAYERS = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20)
 LENGTH = 24
-SETTINGS = 24
+SETTINGS = 14
 """Of a method, that one text is written in."""
 
 every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)

@@ -132,7 +132,9 @@ def test_a_round_writes_by_the_targets_law_or_promises_nothing(
     method = registry.get(name)
     for configured in choices(method) if sampling is PLAIN else [setting(name)]:
         far = error(models, configured, sampling, monkeypatch)
-        if configured.promise is not Promise.APPROXIMATE or not configured.verifier.exact_for:
+        # a policy that begins without drafts, as planned does, shows nothing in a first round
+        drafts = not method.policies or configured.policy.name == method.policies[0].name
+        if configured.promise is not Promise.APPROXIMATE or (drafts and not configured.verifier.exact_for):
             assert (far < TOO_FAR) is (configured.promise is not Promise.APPROXIMATE), (configured.values, far)
 
 
