@@ -24,6 +24,7 @@ from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Models, Promise, Row
+from workbench.engine.method import Method
 from workbench.engine.models import load_tokenizer
 from workbench.engine.parts import Drafter, Verification, Verifier
 from workbench.engine.plan import Plan
@@ -40,6 +41,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def only(of: str, **parts: Any) -> Method:
+    """A method of the registry with its default parts alone, or with others in their places."""
+    method = registry.get(of)
+    alone = {"policies": method.policies[:1], "growers": method.growers[:1], "other_verifiers": ()}
+    return dataclasses.replace(method, **alone | parts)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +76,7 @@ def test_an_exact_method_keeps_the_law(models: Models) -> None:
 
 def test_a_broken_rule_is_caught(models: Models) -> None:
     """Typical acceptance under a promise of exactness: it keeps too much of what is likely."""
-    rule = TypicalAcceptance(epsilon=0.01, delta=0.05)
-    broken = dataclasses.replace(
-        registry.get("draft-model"), verifier=rule, policies=(registry.get("draft-model").policies[0],)
-    )
+    broken = only("draft-model", verifier=TypicalAcceptance(epsilon=0.01, delta=0.05))
     assert broken.promise is Promise.EXACT
     finding = check_law(broken, models, LAWS[0], runs=160)
     assert finding.verdict == FAIL
@@ -82,8 +87,7 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
 
 
 def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
-    rule = TypicalAcceptance(epsilon=0.01, delta=0.05)
-    method = dataclasses.replace(registry.get("draft-tree"), other_verifiers=(rule,))
+    method = only("draft-tree", other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
     finding = check_law(method, models, LAWS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
     assert finding.figures["tests"] == 1
@@ -106,7 +110,7 @@ class Sometimes(Drafter):
 
 
 def test_one_broken_choice_does_not_hide_behind_four_that_keep_the_law(models: Models) -> None:
-    toy = dataclasses.replace(registry.get("prompt-lookup"), name="toy", drafter=Sometimes())
+    toy = only("prompt-lookup", name="toy", drafter=Sometimes())
     finding = check_law(toy, models, LAWS[0], runs=120)
     assert finding.verdict == FAIL
     assert finding.detail.endswith("broken with kind=lies")
@@ -155,7 +159,7 @@ def test_a_method_that_drafted_nothing_was_not_tested(models: Models) -> None:
 
 @pytest.mark.parametrize("promise", list(Promise))
 def test_whatever_is_promised_of_the_law_greedy_text_is_the_targets(models: Models, promise: Promise) -> None:
-    broken = dataclasses.replace(registry.get("prompt-lookup"), verifier=TakesEverything(), promise=promise)
+    broken = only("prompt-lookup", verifier=TakesEverything(), promise=promise)
     assert check_greedy(broken, models, PROMPTS, max_new_tokens=10).verdict == FAIL
     kept = dataclasses.replace(registry.get("prompt-lookup"), promise=promise)
     assert check_greedy(kept, models, PROMPTS, max_new_tokens=10).verdict == PASS
@@ -201,7 +205,7 @@ class TakesEverything(Verifier):
 
 
 def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
-    broken = dataclasses.replace(registry.get("prompt-lookup"), verifier=TakesEverything())
+    broken = only("prompt-lookup", verifier=TakesEverything())
     finding = check_greedy(broken, models, PROMPTS, max_new_tokens=10)
     assert finding.verdict == FAIL
     assert "differs at token" in finding.detail
@@ -252,7 +256,8 @@ def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypa
     now = itertools.count(0.0, 32.0)  # every reading of the clock is 32 s later: 2 s a run in the trial
     monkeypatch.setattr(check, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(check, "sample_many", lambda *_: None)
-    lookup = registry.get("prompt-lookup")
+    lookup = only("prompt-lookup")
+    assert len(laws.choices(lookup)[0]) == 2
     assert check.affordable(lookup, models, PROMPTS[0], 333, math.inf) == 333
     assert check.affordable(lookup, models, PROMPTS[0], 333, 1200.0) == 300
     assert check.affordable(lookup, models, PROMPTS[0], 333, 1e6) == 333
@@ -271,3 +276,12 @@ def test_corners_are_the_ends_of_every_range() -> None:
     spec = registry.get("prompt-lookup").params["depth"]
     assert {spec.ge, spec.le} <= depths
     assert laws.ALPHA < 1e-3
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_no_two_corners_run_the_same(name: str) -> None:
+    """What only some of the alternatives read is varied together with one of them."""
+    method = registry.get(name)
+    settings = [method.with_params(), *corners(method)]
+    parts = [(c.drafter, c.verifier, c.policy, c.grower, c.rounds) for c in settings]
+    assert len(set(parts)) == len(parts)

@@ -88,11 +88,16 @@ class Finding:
 
 
 def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")) -> list[Configured]:
-    """The method with each parameter in turn at each end of its range, or at each other choice."""
+    """The method with each parameter in turn at each end of its range, or at each other choice.
+
+    A parameter of some alternatives only is varied with the first of them, since it does nothing with others.
+    """
     found = []
     for name, spec in method.params.items():
         if spec.kind in kinds:
-            found += [method.with_params(**{name: v}) for v in _ends(spec) if v != spec.default]
+            kind, _, users = spec.when.partition(" = ")
+            user = {kind: users.split(" or ")[0]} if users else {}
+            found += [method.with_params(**user, **{name: v}) for v in _ends(spec) if v != spec.default]
     return found
 
 
