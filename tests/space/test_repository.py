@@ -49,9 +49,11 @@ def tracked() -> list[Path]:
     """Files that a push would carry."""
     if not (ROOT / ".git").exists():
         folders = [line.strip("/\n") for line in (ROOT / ".gitignore").open() if line.endswith("/\n")]
-        files = (path for path in ROOT.rglob("*") if path.is_file())
-        left_out = lambda path: any(fnmatch(part, name) for part in path.relative_to(ROOT).parts for name in folders)
-        return [path for path in files if not left_out(path)]
+
+        def is_made(path: Path) -> bool:
+            return any(fnmatch(part, name) for part in path.relative_to(ROOT).parts for name in folders)
+
+        return [path for path in ROOT.rglob("*") if path.is_file() and not is_made(path)]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 

@@ -95,9 +95,8 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
     for values in itertools.product(*choices.values()):
         how = dict(zip(choices, values, strict=True))
         made = method.with_params(**chosen, **how)
-        is_usual = judges[0].name == method.verifier.name and all(
-            value == method.params[name].default for name, value in how.items()
-        )
+        is_judge = judges[0].name == method.verifier.name
+        is_usual = is_judge and all(value == method.params[name].default for name, value in how.items())
         found.setdefault((made.promise, made.unsound, is_usual), []).append(how)
     return [
         Offer(
