@@ -85,6 +85,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(real_app: str, open_page: Op
     )
     # numbers as tables
     page.click(V + ".wb-card-pays .wb-tool")
+    page.wait_for_selector(V + ".wb-card-pays tbody tr")  # rows are written by the next frame
     assert page.locator(V + ".wb-card-pays tbody tr").count() == 2
     says(page, ".wb-card-pays .wb-summary", "acceptance")
     page.click(V + ".wb-card-pays .wb-tool")

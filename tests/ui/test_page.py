@@ -113,7 +113,9 @@ def test_pause_step_resume_and_stop_act_at_once(fake_app: str, open_page: Opener
 
 STAGES = """() => {
   window.stages = [];
-  const look = () => {
+  const isPrompt = (node) => node.classList?.contains('wb-prompt');
+  const look = (changes) => {
+    if (changes.some((m) => [...m.removedNodes].some(isPrompt))) stages.length = 0;  // those of the example before it
     const kinds = [...document.querySelectorAll('.wb-guess')].map((e) => e.className.split(' is-')[1]);
     if (kinds.length) stages.push([document.querySelectorAll('.wb-round:not(.is-coming)').length, ...kinds].join(' '));
   };
@@ -127,6 +129,7 @@ def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(fa
     short(page, 48)
     page.evaluate(STAGES)
     page.click("[data-press=run]")
+    state(page, "running")
     wait_rounds(page, 1)
     says(page, ".wb-card-ribbon em", "shown at 4 tokens/s; times are the engine's own")
     page.select_option("[data-what=method]", "draft-tree")

@@ -153,7 +153,7 @@ def live(run: RunHandle, wb: Client | None = None) -> Live:
     Raises:
         WorkbenchError: it cannot be told.
     """
-    client = wb or getattr(run, "_host", None) or getattr(run, "_remote", None)
+    client = wb or getattr(run, "_host", None) or getattr(run, "_line", None)
     if client is None:
         raise WorkbenchError("The backend of this run is not known.", "Give it: live(run, wb).")
     return Live(run, client)
