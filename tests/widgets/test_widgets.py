@@ -13,6 +13,7 @@ import pytest
 import traitlets
 from traces import hostile
 
+from workbench.client.remoterun import RemoteRun
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.trace.events import Trace
 from workbench.views import modules, recorded
@@ -351,6 +352,14 @@ def test_a_live_output_stores_what_there_was(run: FakeRun) -> None:
     assert "nothing" in live.snapshot()
     run.record(3)
     assert "τ" in live.snapshot()
+
+
+def test_a_run_of_an_app_knows_its_backend() -> None:
+    client: Any = FakeClient()
+    told = {"header": None, "rounds": [], "footer": None, "seq": 0}
+    first = {"run": "run-1", "state": "cancelled", "message": "", **told}
+    live = w.live(RemoteRun(client, iter([first])))
+    assert live._calls.client is client
 
 
 def test_a_run_without_a_known_backend_is_refused(run: FakeRun) -> None:
