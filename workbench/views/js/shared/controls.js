@@ -41,8 +41,8 @@ export const PROMISES = {
   simulation: "SIMULATION: knows what no real drafter could",
 };
 
-/** What a method promises with these parameters: the verifier that is chosen decides it, and a policy that knows what no
- *  real one could makes what is exact a simulation. Pure.
+/** What a method promises with these parameters: the verifier that is chosen decides it, and a policy that knows what
+ *  no real one could makes what is exact a simulation. Pure.
  *  @param {{promise: string, promises?: Record<string, string>, simulating?: string[]}|undefined} method
  *  @param {Record<string, any>} [values]  parameters by name; those left out have their defaults */
 export function promised(method, values = {}) {
