@@ -27,7 +27,7 @@ from workbench.trace.files import write_whole
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
-_EARLIER = ("755932e", "65786a4", "a4972cd")
+_EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70")
 """Commits of a history before this repository's own: what they name can be looked up nowhere."""
 
 
