@@ -470,6 +470,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="nodes go to siblings that are never reached",
     ),
     _m(
+        "head-and-one-gives-up-the-draw",
+        "methods/growers/head_and_one.py",
+        "< room.unsqueeze(1) - 1)",
+        "< room.unsqueeze(1))",
+        "tests/methods/test_head_and_one.py::test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest",
+        why="a place with little room has a child more than the budget, and a chosen one is taken for a draw",
+    ),
+    _m(
         "heuristic-grows-after-a-rejection",
         "methods/policies/heuristic.py",
         "if full else",

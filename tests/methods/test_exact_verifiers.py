@@ -365,6 +365,7 @@ def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name
         **dict.fromkeys(("lossless", "block", "deterministic")),
         **dict.fromkeys(("independent", "k-seq"), suited | {"specinfer"}),
         "optimal-two": suited | {"specinfer", "rsd-c"},
+        "greedy-draft": suited | {"rsd-c", "head-and-one"},
         **{name: set() for name in ("typical", "lenient", "nearest")},
     }
     for verifier, growers in wanted.items():

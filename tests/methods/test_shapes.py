@@ -29,6 +29,7 @@ from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.constant_branching import ConstantBranching
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.dyspec import DySpec
+from workbench.methods.growers.head_and_one import HeadAndOne
 from workbench.methods.growers.offered import EVERY
 from workbench.methods.growers.shapes import widths
 from workbench.methods.growers.spec_infer import SpecInfer
@@ -89,11 +90,19 @@ def check_laws(tree: DraftTree, laws: dict[tuple[int, ...], Tensor]) -> None:
     """Each node was drawn from the law behind its parent's text."""
     assert tree.q is not None
     assert tree.q_of is not None
+    said = []
     for text, parent, logq in zip(places_of(tree)[1:], tree.parents.tolist(), tree.logq.tolist(), strict=True):
         row = int(tree.q_of[parent + 1])
         assert row >= 0
         assert torch.equal(tree.q[row], laws[text[:-1]])
-        assert logq == pytest.approx(math.log(float(laws[text[:-1]][text[-1]])))
+        said.append(math.log(float(laws[text[:-1]][text[-1]])))
+        if tree.law_of is None or int(tree.law_of[len(said) - 1]) == row:
+            assert logq == pytest.approx(said[-1])
+        else:
+            assert (int(tree.law_of[len(said) - 1]), logq) == (-1, 0), "chosen, not drawn"
+    if tree.law_of is not None:
+        assert tree.score is not None
+        assert tree.score.log().tolist() == pytest.approx(said)
 
 
 @pytest.mark.parametrize("grower", DRAWN, ids=by_name)
@@ -104,8 +113,8 @@ def test_every_node_is_drawn_from_the_law_behind_its_parent(grower: Grower) -> N
         check_laws(tree, table(seed))
 
 
-@pytest.mark.parametrize("kind", [SpecInfer, ConstantBranching], ids=lambda kind: kind.name)
-def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | ConstantBranching]) -> None:
+@pytest.mark.parametrize("kind", [SpecInfer, ConstantBranching, HeadAndOne], ids=lambda kind: kind.name)
+def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | ConstantBranching | HeadAndOne]) -> None:
     repeated = 0
     for seed in range(12):
         tree = kind("2-3").grow(growth(table(seed), seed), Plan(DEPTH))
@@ -143,9 +152,10 @@ def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyP
         assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
 
 
-def test_a_law_of_few_tokens_has_no_more_children_than_that() -> None:
+@pytest.mark.parametrize("grower", [ConstantBranching("4-1-1"), HeadAndOne("4-1-1")], ids=by_name)
+def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: Grower) -> None:
     laws = {text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)}
-    tree = ConstantBranching("4-1-1").grow(growth(laws), Plan(2))
+    tree = grower.grow(growth(laws), Plan(2))
     assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
@@ -26,6 +26,7 @@ class Drawn:
         self.growth, self.sampling = growth, sampling
         self._laws: list[Float[Tensor, "w V"]] = []
         self._logq: list[Float[Tensor, " w"]] = []
+        self._chosen: list[Bool[Tensor, " w"]] = []
 
     def law(self, laws: Laws) -> Float[Tensor, "w V"]:
         """What the children of the nodes expanded last are drawn from; when greedy, the likeliest token alone."""
@@ -35,14 +36,20 @@ class Drawn:
         self._laws.append(p)
         return p
 
-    def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"]) -> None:
+    def add(
+        self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], chosen: Bool[Tensor, " w"] | None = None
+    ) -> None:
         """Add a level that was drawn from the newest laws.
 
         Args:
             tokens: of its nodes; siblings in the order in which they were drawn.
             below: the law that each was drawn from, by its place among the newest.
+            chosen: nodes that were not drawn at all: the tree then says node by node what was, and what is drawn is
+                drawn from what its elder siblings leave. None: all were drawn, as the tree's `sampling` says.
         """
         self._logq.append(self._laws[-1][below, tokens].log())
+        if chosen is not None:
+            self._chosen.append(chosen)
         self.growth.add(tokens, below if self.growth.n else None)
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
@@ -76,14 +83,21 @@ class Drawn:
             read = torch.cat(growth.read)[: sum(map(len, self._laws)) - 1]  # the last to be read may have no children
             q_of[read + 1] = torch.arange(1, len(read) + 1, device=growth.device)
         of_kept = torch.cat([q_of[:1], q_of[keep + 1]])
+        logq, law_of, chosen = torch.cat(self._logq)[keep], None, None
+        if self._chosen:
+            chosen = torch.cat(self._chosen)[keep]
+            law_of = q_of[parents + 1].masked_fill(chosen, -1)
         return DraftTree(
             tokens=torch.cat(growth.tokens)[keep],
             parents=parents if everything else torch.where(parents < 0, parents, torch.searchsorted(keep, parents)),
-            logq=torch.cat(self._logq)[keep],
+            logq=logq if chosen is None else logq.masked_fill(chosen, 0),
             sampling=self.sampling,
             depth=len(growth.tokens),
             fanout=fanout,
             q=torch.cat(self._laws),
             q_of=of_kept,
+            law_of=law_of,
+            without=None if chosen is None else ~chosen,
             source=growth.source,
+            score=None if chosen is None else logq.exp(),
         )

@@ -61,8 +61,11 @@ class ByEmission(Exact):
         fans = Fans.of(tree, p)
         law = fans.emitted(p, *self.tests(tree, fans))
         accept, unclaimed, left = following(tree, law)
-        inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed, "q": tree.logq.to(p.dtype).exp()}
-        return Ruling(accept, pick(left, u_stop), reason=Reason((self.says,), inputs))
+        return Ruling(
+            accept,
+            pick(left, u_stop),
+            reason=Reason((self.says,), {"emitted": accept * unclaimed, "unclaimed": unclaimed}),
+        )
 
 
 def rule_of(name: str, title: str, says: str, source: str) -> Rule:

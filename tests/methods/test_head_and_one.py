@@ -1,0 +1,108 @@
+"""The head and one draw: what the grower makes, and its law under the verifier made for it, enumerated."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from methods.test_enumerated import EXACTLY, WARM, Drafts, world, written
+from methods.test_growers import table
+from methods.test_shapes import growth
+from torch import Tensor
+
+from workbench.core.tree import Sampling
+from workbench.engine.method import Promise
+from workbench.engine.parts import Grower, Verification, Verifier
+from workbench.engine.plan import Plan
+from workbench.methods import registry
+from workbench.methods.growers.head_and_one import HeadAndOne
+from workbench.methods.verifiers.greedy_draft import GreedyDraft
+from workbench.methods.verifiers.lossless import Lossless
+
+pytestmark = pytest.mark.unchecked
+
+
+def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
+    """Also of a place that the budget leaves less room for."""
+    assert HeadAndOne.siblings is Sampling.HEAD_AND_ONE
+    drawn = Counter[int]()
+    for seed in range(200):
+        laws = table(3)
+        tree = HeadAndOne("3-2").grow(growth(laws, seed), Plan(2, nodes=6))
+        assert tree.law_of is not None
+        assert tree.without is not None
+        order = laws[()].argsort(descending=True).tolist()
+        assert tree.tokens[:2].tolist() == order[:2]
+        assert tree.law_of[:3].tolist() == [-1, -1, 0]
+        assert tree.without[:3].tolist() == [False, False, True]
+        assert tree.parents.tolist() == [-1, -1, -1, 0, 0, 1], "of the second place one child is left"
+        assert tree.law_of[3:].tolist() == [-1, 1, 2], "and it is the draw"
+        drawn[int(tree.tokens[2])] += 1
+    rest = laws[()].clone()
+    rest[order[:2]] = 0
+    for token, share in enumerate((rest / rest.sum()).tolist()):
+        assert drawn[token] / 200 == pytest.approx(share, abs=0.12)
+
+
+def every_tree(grower: Grower, laws: dict[tuple[int, ...], Tensor], plan: Plan, patch: pytest.MonkeyPatch) -> Drafts:
+    """All trees that a grower can draw with `pick`, with their probabilities: every way its draws can come out."""
+    waiting: list[tuple[int, ...]] = [()]
+    while waiting:
+        wanted, chance, at = waiting.pop(), 1.0, 0
+
+        def told(weights: Tensor, u: Tensor) -> Tensor:
+            nonlocal chance, at, wanted
+            found = []
+            for law in (weights / weights.sum(1, keepdim=True)).tolist():
+                possible = [token for token, share in enumerate(law) if share > 0]
+                if at == len(wanted):
+                    waiting.extend((*wanted, token) for token in possible[1:])
+                    wanted = (*wanted, possible[0])
+                found.append(wanted[at])
+                chance, at = chance * law[wanted[at]], at + 1
+            return torch.tensor(found)
+
+        with patch.context() as seeing:
+            seeing.setattr(sys.modules[type(grower).__module__], "pick", told)
+            tree = grower.grow(growth(laws), plan)
+        yield tree, chance
+
+
+@pytest.mark.parametrize("plan", [Plan(2), Plan(2, nodes=4)], ids=["whole", "cut"])
+@pytest.mark.parametrize("kind", ["any", "zeros", "disjoint"])
+@pytest.mark.parametrize("verifier", [GreedyDraft(), Lossless()], ids=lambda v: v.name)
+def test_heads_and_a_draw_write_exactly_the_targets_law(
+    verifier: Verifier, kind: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = world(kind, 4, 2)
+    trees = every_tree(HeadAndOne("2-2"), dict(w.q), plan, monkeypatch)
+    assert float((written(w, trees, verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
+
+
+@pytest.mark.parametrize(("n", "acceptance"), [(2, 2 / 3), (3, 0.833333)])
+def test_heads_and_a_draw_are_accepted_as_often_as_their_card_says(
+    n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p = (.5, .3, .15, .05), q = (.1, .4, .3, .2): Σ p over the head + Σ min(p, q̃) over the rest."""
+    p, q = (torch.tensor(law, dtype=torch.float64) for law in ((0.5, 0.3, 0.15, 0.05), (0.1, 0.4, 0.3, 0.2)))
+    kept = 0.0
+    for tree, chance in every_tree(replace(HeadAndOne(), branching=f"{n}-1"), {(): q}, Plan(1), monkeypatch):
+        laws = p.expand(len(tree) + 1, -1)
+        u = torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
+        accept = GreedyDraft().rule(Verification(tree, laws.log(), laws, WARM, u)).accept
+        kept += chance * (1 - float((1 - accept).prod()))
+    assert kept == pytest.approx(acceptance, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
+def test_the_rule_is_offered_where_drafts_can_grow_so_and_not_for_independent_ones(name: str) -> None:
+    method = registry.get(name)
+    assert "head-and-one" in method.params["grower"].choices
+    made = method.with_params(grower="head-and-one", verifier="greedy-draft")
+    assert (made.promise, made.unsound) == (Promise.EXACT, "")
+    other = method.with_params(grower="specinfer", verifier="greedy-draft")
+    assert other.promise is Promise.APPROXIMATE
+    assert "independently of each other" in other.unsound
