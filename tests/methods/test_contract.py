@@ -84,7 +84,7 @@ def corners(method: Method) -> list[dict[str, Any]]:
     """The defaults, each parameter at each end, and all of them at the same end."""
     sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec)]
     sets += [{n: values_of(s)[end] for n, s in method.params.items() if s.kind != "choice"} for end in (0, -1)]
-    return [{}, *(s for s in sets if s)]
+    return [{}, *(s for s in sets if s and method.with_params(**s).verifier.keeps_greedy)]
 
 
 def others(method: Method) -> Method:

@@ -149,8 +149,9 @@ def check_greedy(
     """Greedy tokens against Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
     The others, by default all parameter corners, are tried on the first prompt. Whatever a method promises of its law,
-    it promises this: an approximate rule and a simulation are greedy-exact too. A method that refused every setting, or
-    that drafted nothing in any text, has not been tested and fails.
+    it promises this: an approximate rule and a simulation are greedy-exact too, but for verifiers that say otherwise
+    (`Verifier.keeps_greedy`), which are left out. A method that refused every setting, or that drafted nothing in any
+    text, has not been tested and fails.
 
     Args:
         method: from the registry.
@@ -162,7 +163,7 @@ def check_greedy(
             parameter to parameter, the same in every run, so that what was tried is a sample of them all.
     """
     start = time.perf_counter()
-    settings = corners(method) if others is None else others
+    settings = [c for c in (corners(method) if others is None else others) if c.verifier.keeps_greedy]
     found = _Greedy.of(method, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": found.equal,

@@ -72,8 +72,9 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
     else:
         _hand_over(row, now, then, settings)
     if configured.promise is Promise.APPROXIMATE and was is not Promise.APPROXIMATE:
+        which = "sampled text" if configured.verifier.keeps_greedy else "text, greedy or sampled,"
         row.say(
-            f"From here on sampled text no longer follows the target's law: {configured.method.title} with these "
+            f"From here on {which} no longer follows the target's law: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
         assert row.trace is not None

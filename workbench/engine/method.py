@@ -27,7 +27,8 @@ class Promise(str, Enum):
     GREEDY_EXACT = "greedy-exact"
     """Exact when greedy; other laws are not promised."""
     APPROXIMATE = "approximate"
-    """Samples deviate from the target's law by a stated knob; greedy output is the target's all the same."""
+    """Samples deviate from the target's law by a stated knob; greedy output is the target's all the same, unless the
+    verifier says otherwise (`Verifier.keeps_greedy`)."""
     SIMULATION = "simulation"
     """Uses knowledge no real drafter has: for teaching and tests. Its output is as exact as any; its speed is not."""
 

@@ -253,6 +253,10 @@ class Verifier(Part):
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
     """Ways of choosing siblings for which what it emits has the target's own law; none: it is approximate."""
+    keeps_greedy: ClassVar[bool] = True
+    """Whether text at temperature 0 is the target's own, whatever was drafted."""
+    reads_laws: ClassVar[bool] = False
+    """Whether it reads the laws of drafted chains at temperature 0, too: they then carry them, which costs time."""
 
     def prime(self, row: Row, models: Models) -> Any:
         """State for one row; None when there is none."""

@@ -49,7 +49,14 @@ class Chain(Grower):
             if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
                 break
         growth.close()
-        return _chain_tree(torch.cat(growth.tokens), torch.cat(said), sampled, growth.source, logits=False)
+        return _chain_tree(
+            torch.cat(growth.tokens),
+            torch.cat(said),
+            sampled,
+            growth.source,
+            logits=False,
+            keep=row.verifier.reads_laws,
+        )
 
 
 Law = Callable[[Row, Tensor], Tensor]
@@ -147,7 +154,10 @@ def draft_chain(
         active = [i for i in active if rows[i].plan.depth > step + 1]
         if not active:
             break
-    return [_chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source) for i, t in enumerate(tokens)]
+    keep = [row.verifier.reads_laws for row in rows]
+    return [
+        _chain_tree(torch.cat(t), torch.cat(laws[i]), sampled[i], source, keep=keep[i]) for i, t in enumerate(tokens)
+    ]
 
 
 def _uniforms(row: Row) -> Float[Tensor, " K"]:
@@ -156,16 +166,27 @@ def _uniforms(row: Row) -> Float[Tensor, " K"]:
 
 
 def _chain_tree(
-    tokens: Int[Tensor, " K"], laws: Float[Tensor, "K V"], sampled: bool, source: str, logits: bool = True
+    tokens: Int[Tensor, " K"],
+    laws: Float[Tensor, "K V"],
+    sampled: bool,
+    source: str,
+    logits: bool = True,
+    keep: bool = False,
 ) -> DraftTree:
-    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` says no."""
+    """`laws` are the laws the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` says no.
+
+    Greedy chains carry their laws, which decide nothing there, for whoever reads them (`keep`).
+    """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)
-    chance = (laws if sampled or not logits else laws.softmax(1)).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    laws = laws if sampled or not logits else laws.softmax(1)
+    chance = laws.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    q_of = torch.arange(n + 1, device=tokens.device) if sampled or keep else None
+    if q_of is not None:
+        q_of[-1] = -1
     if not sampled:
+        q, certain = laws if keep else None, torch.zeros_like(chance)
         return DraftTree(
-            tokens, parents, torch.zeros_like(chance), Sampling.DETERMINISTIC, n, source=source, score=chance
+            tokens, parents, certain, Sampling.DETERMINISTIC, n, q=q, q_of=q_of, source=source, score=chance
         )
-    q_of = torch.arange(n + 1, device=tokens.device)
-    q_of[-1] = -1
     return DraftTree(tokens, parents, chance.log(), Sampling.CHAIN, n, q=laws, q_of=q_of, source=source)
