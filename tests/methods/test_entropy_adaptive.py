@@ -115,7 +115,9 @@ def test_what_is_paid_is_the_distance_of_the_small_models_laws(small: Models) ->
     for r in (r for r in trace.rounds[1:] if r.nodes.tokens):
         apart = 0.0
         for place in range(len(r.nodes.tokens)):
-            p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (r.top_p[place], r.top_q[place]))
+            drawn = r.top_q[place]
+            assert drawn is not None
+            p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (r.top_p[place], drawn))
             apart += sum(abs(p[t] - q[t]) for t in p) / 2
         assert r.signals[PAID] == pytest.approx(apart, rel=1e-6)
         assert apart > 0.01
