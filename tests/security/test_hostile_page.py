@@ -63,7 +63,7 @@ def test_the_live_view_shows_hostile_tokens_as_text(hostile_app: str, hostile_fo
     clean(page, dialogs)
 
 
-@pytest.mark.parametrize("path", ["/", "/gallery", "/methods", "/learn"])
+@pytest.mark.parametrize("path", ["/", "/gallery", "/methods", "/learn", "/verifiers"])
 def test_hostile_addresses_are_text_too(hostile_app: str, open_page: Opener, path: str) -> None:
     attacks = [piece for piece in PIECES if "pwned" in piece]
     query = "&".join(

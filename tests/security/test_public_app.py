@@ -68,7 +68,9 @@ def test_the_pages_own_files_are_served(public_app: tuple[str, Any]) -> None:
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
 
 
-@pytest.mark.parametrize("path", ["/", "/gallery", "/methods", "/learn", "/config", "/gradio_api/info", "/v1/models"])
+@pytest.mark.parametrize(
+    "path", ["/", "/gallery", "/methods", "/learn", "/verifiers", "/config", "/gradio_api/info", "/v1/models"]
+)
 def test_no_page_says_where_on_the_machine_its_files_are(public_app: tuple[str, Any], path: str) -> None:
     answer = ask(public_app, path)
     assert answer.status_code == 200

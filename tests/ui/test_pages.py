@@ -15,7 +15,7 @@ from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
-from workbench.ui import gallery, learn, methods_page
+from workbench.ui import gallery, learn, methods_page, verifiers
 from workbench.ui.kept import KeptRuns, drafted_by
 from workbench.views import lessons, recorded
 
@@ -108,7 +108,7 @@ def serious(page: Any) -> list[str]:
 @in_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_every_page_at_every_width(fake_app: str, open_page: Opener, width: int, scheme: str) -> None:
-    for path in ("gallery", "methods", "learn"):
+    for path in ("gallery", "methods", "learn", "verifiers"):
         page = open_page(f"{fake_app}/{path}", viewport={"width": width, "height": 900}, color_scheme=scheme)
         if path == "methods":
             page.wait_for_selector(".wb[data-drawn=true]")
@@ -258,4 +258,5 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
     gallery.add(demo, KeptRuns())
     learn.add(demo)
     methods_page.add(demo, None)
-    assert [page[0] for page in demo.pages] == ["", "gallery", "learn", "methods"]
+    verifiers.add(demo)
+    assert [page[0] for page in demo.pages] == ["", "gallery", "learn", "methods", "verifiers"]

@@ -36,6 +36,7 @@ BELOW = {
     "vision": {"live", "shared"},
     "compare": {"live", "shared"},
     "sweep": {"live", "shared"},
+    "verifiers": {"shared"},
     "learn": {"live", "shared"},
     "notebook": {"vision", "live", "shared"},
 }

@@ -8,7 +8,7 @@
     /\/r\/[^/]*\+[^/]*$/.test(location.pathname) ? "pair" : (new URLSearchParams(location.search).get("tab") ?? "live"); // as in tabs.js
   if (tab && asked() !== tab)
     await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
-  const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods)?\/?$/, "");
+  const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods|verifiers)?\/?$/, "");
   const at = (path) => `${base}/workbench/${props.version}/${path}`;
   const face = (family, file, weight) =>
     `@font-face{font-family:"${family}";font-weight:${weight};font-display:swap;src:url("${base}/static/fonts/${file}.woff2")}`;

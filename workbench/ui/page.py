@@ -7,7 +7,7 @@ from pathlib import Path
 import gradio as gr
 
 from workbench.client import Client
-from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, vision
+from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, verifiers, vision
 from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import add_view
 from workbench.ui.kept import KeptRuns
@@ -38,6 +38,7 @@ def build(client: Client, keeps: bool = False) -> gr.Blocks:
     gallery.add(demo, kept)
     learn.add(demo)
     methods_page.add(demo, client)
+    verifiers.add(demo)
     return demo
 
 

@@ -1,4 +1,4 @@
-"""What /gallery, /learn and /methods have in common: a route of the app with one view on it."""
+"""What /gallery, /learn, /methods and /verifiers have in common: a route of the app with one view on it."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ ENTRIES = {
     "compare": "compare/page",
     "tworuns": "compare/tworuns",
     "sweep": "sweep/page",
+    "verifiers": "verifiers/page",
     "learn": "learn/page",
     "gallery": "learn/gallery",
     "methodcards": "learn/methods",

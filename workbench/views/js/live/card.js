@@ -1,5 +1,6 @@
 /** One node, or one round when no node is chosen: probabilities, the test that was made, what came of it. */
 
+import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
 import * as kit from "../shared/kit.js";
 import * as playcard from "./playcard.js";
@@ -137,8 +138,9 @@ export function placeOf(round, node) {
 }
 
 /** Draw into `el`; emits `wb:branch` {round, place, token, text} when a token is chosen to continue from.
- *  @param {{round: object|null, node: number|null, barred: string, rules: Record<string, object>|undefined}} data
- *         `barred`: why nothing can be continued; `rules`: of the trace's header */
+ *  @param {{round: object|null, node: number|null, barred: string, rules: Record<string, object>|undefined,
+ *         base?: string}} data  `barred`: why nothing can be continued; `rules`: of the trace's header; `base`: of the
+ *         app, where there is one */
 export function render(el, data) {
   const state = (el._card ??= build(el));
   const { node } = data;
@@ -170,6 +172,9 @@ export function render(el, data) {
       : data.barred || "continue from here with this token: a new run";
   });
   state.key.hidden = rows.length === 0;
+  const bench = data.base === undefined ? null : toBench(round, node, rows);
+  state.bench.hidden = bench === null;
+  if (bench !== null) kit.set(state.bench, { href: `${data.base}/verifiers?${bench}` });
   playcard.render(state.play, { ...data, round });
   // where nothing was drawn from q, it says nothing
   const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null;
@@ -188,6 +193,13 @@ export function render(el, data) {
   });
 }
 
+/** The query of the verifier bench for the place of a node; null where there is nothing to judge. Pure. */
+export function toBench(round, node, rows) {
+  if (node === null) return null;
+  const drafts = round.nodes.parents.filter((parent) => parent === round.nodes.parents[node]).length;
+  return benchlink.placeQuery(rows, drafts, `node “${visible(round.nodes.text[node])}”, round ${round.index + 1}`);
+}
+
 function build(el) {
   const bars = kit.h("div", { className: "wb-bars" }), list = kit.h("dl", { className: "wb-facts" });
   const key = kit.h(
@@ -197,8 +209,9 @@ function build(el) {
     kit.h("span", { className: "is-p" }, "p target"),
   );
   const play = kit.h("div", { hidden: true });
-  el.append(bars, key, play, list);
-  return { bars, key, list, play };
+  const bench = kit.h("a", { className: "wb-tobench", target: "_blank", hidden: true }, "open in the verifier bench ↗");
+  el.append(bars, key, bench, play, list);
+  return { bars, key, list, play, bench };
 }
 
 function bar(el) {

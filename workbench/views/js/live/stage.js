@@ -256,7 +256,7 @@ export function draw(parts, view) {
       parts,
       round,
       shown,
-      { barred: view.barredBranch, rules: run?.header?.rules },
+      { barred: view.barredBranch, rules: run?.header?.rules, base: view.base },
       view.stalls.get(round?.index),
     );
   if (due("lane")) lane(parts, view);

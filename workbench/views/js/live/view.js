@@ -72,6 +72,7 @@ export function of(page, now) {
     }),
     origin: run?.origin ?? null,
     barredBranch: barredBranch(page),
+    base: page.host?.base,
     measuring,
     baselineReady: baseline.ready,
   };

@@ -1,0 +1,133 @@
+"""The verifier bench computes in the page what Python does: acceptance, bounds, exactness, block, lenience."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from methods.test_enumerated import WARM, distance
+from methods.test_exact_verifiers import FIXED, HEAD, SAMPLED, P, Q, emitted, pair
+from torch import Tensor
+from views.test_modules import ENV, needs_node
+
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.parts import Verification, Verifier
+from workbench.methods.verifiers.block import Block
+from workbench.methods.verifiers.deterministic import Deterministic
+from workbench.methods.verifiers.greedy_draft import GreedyDraft
+from workbench.methods.verifiers.independent import Independent
+from workbench.methods.verifiers.k_seq import KSeq
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.optimal_two import OptimalTwo
+from workbench.trace import theory
+from workbench.views import module_path
+
+pytestmark = pytest.mark.unchecked
+WAYS = {"independent": SAMPLED, "without": FIXED, "head": HEAD}
+RULES: dict[str, Verifier] = {
+    "recursive": Lossless(),
+    "independent": Independent(),
+    "k-seq": KSeq(),
+    "optimal-two": OptimalTwo(),
+    "greedy-draft": GreedyDraft(),
+    "deterministic": Deterministic(),
+}
+LAWS = {"golden": (P, Q), "random": pair(2, 4), "another": pair(6, 4), "with zeros": pair(1, 5)}
+DRAFTS = 3
+
+
+def in_page(p: Tensor, q: Tensor, ask: str) -> Any:
+    """What the page's modules make of p and q: the value of an expression in them."""
+    modules = {name: module_path(f"verifiers/{name}").as_uri() for name in ("acceptance", "rules", "ways")}
+    script = "".join(f"import * as {name} from {json.dumps(uri)};" for name, uri in modules.items())
+    script += f"const p = {p.tolist()}, q = {q.tolist()}; console.log(JSON.stringify({ask}));"
+    node = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=60, env=ENV
+    )
+    return json.loads(node.stdout)
+
+
+@needs_node
+@pytest.mark.parametrize("name", LAWS)
+def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, q = LAWS[name]
+    most = int((q > 0).sum())
+    seen = in_page(
+        p, q,
+        "Object.fromEntries(Object.entries(rules.RULES).flatMap(([rule, { exact }]) => exact.map((way) => "
+        "[`${rule}/${way}`, [1, 2, 3].map((k) => acceptance.acceptance(p, q, k, way, rule))])))",
+    )  # fmt: skip
+    compared = 0
+    for rule, verifier in RULES.items():
+        for way, how in WAYS.items():
+            if f"{rule}/{way}" not in seen:
+                continue
+            for n in range(1, min(DRAFTS, most) + 1):
+                law, kept = emitted(verifier, p, q, n, how, monkeypatch)
+                assert float(distance(law, p)) < 1e-9, "only exact pairs are compared"
+                # K-SEQ's divisor is found to k / 2³⁰ there, and further in the page
+                assert seen[f"{rule}/{way}"][n - 1] == pytest.approx(kept, abs=1e-7), (rule, way, n)
+                compared += 1
+    assert compared >= 30
+
+
+@needs_node
+def test_a_rule_is_exact_for_the_same_drafts_in_the_page() -> None:
+    """But for chosen drafts, which verifiers know by their missing law; the page applies each rule as it is."""
+    seen = in_page(P, Q, "Object.fromEntries(Object.entries(rules.RULES).map(([name, r]) => [name, r.exact]))")
+    for rule, verifier in RULES.items():
+        ways = {way for way, how in WAYS.items() if how in verifier.exact_for}
+        assert set(seen[rule]) - {"fixed"} == ways, rule
+
+
+@needs_node
+@pytest.mark.parametrize("name", LAWS)
+def test_the_bounds_and_the_schemes_in_closed_form_are_pythons(name: str) -> None:
+    p, q = LAWS[name]
+    most, a, b = int((q > 0).sum()), p.numpy(), q.numpy()
+    found = in_page(p, q, "acceptance.curves(p, q)")
+    for k in range(1, most + 1):
+        assert found["bound/independent"][k - 1] == pytest.approx(theory.optimal_acceptance(a, b, k), abs=1e-9)
+        assert found["bound/without"][k - 1] == pytest.approx(theory.optimal_acceptance(a, b, k, False), abs=1e-6)
+        assert found["greedy-draft/head"][k - 1] == pytest.approx(theory.greedy_scheme_acceptance(a, b, k), abs=1e-9)
+        assert found["k-seq/independent"][k - 1] == pytest.approx(theory.kseq_acceptance(a, b, k)[0], abs=1e-6)
+
+
+def chain(tokens: list[int], q: Tensor) -> DraftTree:
+    n = len(tokens)
+    tree, q_of = DraftTree.of(tokens, list(range(-1, n - 1))), torch.tensor([0] * n + [-1])
+    return replace(tree, sampling=Sampling.CHAIN, q=q[None], q_of=q_of, logq=q[tokens].log())
+
+
+@needs_node
+@pytest.mark.parametrize("name", ["golden", "random"])
+def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
+    """All chains of three: the chance that a walk reaches each draft."""
+    p, q = LAWS[name]
+    kept = 0.0
+    for i in range(len(p)):
+        for j in range(len(p)):
+            for k in range(len(p)):
+                chance = float(q[i] * q[j] * q[k])
+                if chance == 0:
+                    continue
+                laws = p.expand(4, -1)
+                u = torch.full((4,), 0.5, dtype=torch.float64)
+                ruling = Block().rule(Verification(chain([i, j, k], q), laws.log(), laws, WARM, u))
+                kept += chance * float(ruling.accept.cumprod(0).sum())
+    assert in_page(p, q, "acceptance.chains(p, q).block[2]") == pytest.approx(kept, abs=1e-9)
+
+
+@needs_node
+@pytest.mark.parametrize("lenience", [0.2, 0.5, 1.0])
+def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, q = LAWS["random"]
+    law, kept = emitted(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
+    found = in_page(p, q, f"acceptance.lenient(p, q, {lenience})")
+    assert found["accepted"] == pytest.approx(kept, abs=1e-9)
+    assert found["paid"] == pytest.approx(float((law - p).clamp_min(0).sum()), abs=1e-9)

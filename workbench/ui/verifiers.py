@@ -1,0 +1,12 @@
+"""/verifiers: the verifier bench, p and q of one place under every rule. It is computed in the page."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from workbench.ui.pages import add_page
+
+
+def add(demo: gr.Blocks) -> None:
+    """Add the page to the app."""
+    add_page(demo, "Verifiers", "verifiers", [])

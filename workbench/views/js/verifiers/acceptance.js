@@ -1,0 +1,164 @@
+/** How often one of k drafts is kept, by each rule, and the most that any rule could keep. Pure. */
+
+import { overlap, residual, sum, tempered } from "./laws.js";
+import { discount, emitted, RULES, weights } from "./rules.js";
+import { count, size, tuples } from "./ways.js";
+
+export const DRAFTS = 8;
+/** Outcomes of a drafting that are gone through one by one, at most. */
+const MANY = 8000;
+
+/** What a rule makes of all drafts that may come: the law of the emitted token, and how often a draft has it.
+ *  @returns {{law: number[], accepted: number}|null} null: too many ways in which they may come */
+export function outcome(p, q, k, way, rule) {
+  const n = count(q, k, way);
+  if (size(q, n, way) > MANY) return null;
+  const judge = RULES[rule].ready(p, q, n, way), law = p.map(() => 0);
+  let accepted = 0;
+  for (const [drafts, chance] of tuples(q, n, way)) {
+    const each = emitted(judge(drafts), drafts);
+    each.forEach((x, i) => {
+      law[i] += chance * x;
+      if (drafts.includes(i)) accepted += chance * x;
+    });
+  }
+  return { law, accepted };
+}
+
+/** Acceptance of independent drafts in closed form, for which going through all of them would take too long. */
+const CLOSED = {
+  recursive: (p, q, k) => CLOSED.independent(p, q, k),
+  independent: (p, q, k) => 1 - missed(p, q, k).missed,
+  "k-seq": (p, q, k) => 1 - (1 - overlap(q, p.map((x) => x / discount(p, q, k)))) ** k,
+  deterministic: (p, q, k) => sum(p.map((x, i) => x * (1 - (1 - q[i]) ** k))),
+  "optimal-two": (p, q, k) => {
+    if (k === 1) return overlap(p, q);
+    const { w, r } = weights(p, q, "independent"), kept = overlap(p, r);
+    const more = missed(residual(p, r), q, k - 2);
+    // The choice fails, so do all that follow, and the token drawn in the end is the draft that was not chosen.
+    let other = 0;
+    q.forEach((x, s) => q.forEach((y, o) => {
+      if (s === o || !(r[s] > p[s])) return;
+      const chosen = (2 * x * y) / (1 + Math.exp(w[o] - w[s])) * (1 - p[s] / r[s]);
+      other += chosen * more.missed * more.left[o];
+    }));
+    return kept + (1 - kept) * (1 - more.missed) + other;
+  },
+};
+
+/** That no one of k draws from q is kept, tested one after the other against what is left of p; and what is left. */
+function missed(p, q, k) {
+  let left = p, chance = 1;
+  for (let j = 0; j < k; j += 1) {
+    chance *= 1 - overlap(left, q);
+    left = residual(left, q);
+  }
+  return { missed: Math.max(0, chance), left };
+}
+
+/** How often a rule keeps one of k drafts that come in some way; for a pair that is sound. @returns {number} */
+export function acceptance(p, q, k, way, rule) {
+  if (way === "independent") return CLOSED[rule](p, q, k);
+  const n = count(q, k, way);
+  return outcome(p, q, n, way, rule)?.accepted ?? NaN;
+}
+
+/** The most that any exact rule can keep of such drafts, 1 + min over sets H of P(H) − Pr(all drafts in H), and
+ *  the set.
+ *  Source: Hu et al. 2025, arXiv:2502.18779; the transport problem is SpecTr's, arXiv:2310.15141.
+ *  @returns {{bound: number, set: number[], inP: number, inAll: number}} */
+export function transport(p, q, k, way) {
+  const n = count(q, k, way), all = within(q, n, way);
+  const best = { bound: 1, set: /** @type {number[]} */ ([]), inP: 0, inAll: 0 };
+  for (let H = 1; H < 1 << p.length; H += 1) {
+    const set = [...p.keys()].filter((i) => (H >> i) & 1);
+    const inP = sum(set.map((i) => p[i])), inAll = all(H, set);
+    if (1 + inP - inAll < best.bound - 1e-12) Object.assign(best, { bound: 1 + inP - inAll, set, inP, inAll });
+  }
+  return best;
+}
+
+/** The chance that all n drafts lie in a set, as a function of the set (as bits, and as a list). */
+function within(q, n, way) {
+  if (way === "independent") return (_, set) => sum(set.map((i) => q[i])) ** n;
+  if (way !== "without") {
+    const drafts = tuples(q, n, way);
+    return (H) => sum(drafts.map(([tokens, chance]) => (tokens.every((i) => (H >> i) & 1) ? chance : 0)));
+  }
+  // Draws without replacement, by the set that they make.
+  let level = new Map([[0, 1]]);
+  for (let j = 0; j < n; j += 1) {
+    const next = new Map();
+    for (const [S, chance] of level) {
+      const left = sum(q.map((x, i) => ((S >> i) & 1 ? 0 : x)));
+      q.forEach((x, i) => {
+        if (x > 0 && !((S >> i) & 1)) next.set(S | (1 << i), (next.get(S | (1 << i)) ?? 0) + (chance * x) / left);
+      });
+    }
+    level = next;
+  }
+  return (H) => sum([...level].map(([S, chance]) => ((S & ~H) === 0 ? chance : 0)));
+}
+
+/** What the chart draws: a rule on drafts of one way, or the bound of that way. */
+export const LINES = [
+  { id: "bound/without", way: "without", rule: null, title: "bound, without replacement" },
+  { id: "bound/independent", way: "independent", rule: null, title: "bound, independent" },
+  { id: "greedy-draft/head", way: "head", rule: "greedy-draft", title: "greedy draft" },
+  { id: "optimal-two/without", way: "without", rule: "optimal-two", title: "best of two, without repl." },
+  { id: "recursive/without", way: "without", rule: "recursive", title: "recursive, without repl." },
+  { id: "optimal-two/independent", way: "independent", rule: "optimal-two", title: "best of two, independent" },
+  { id: "k-seq/independent", way: "independent", rule: "k-seq", title: "K-SEQ" },
+  { id: "independent/independent", way: "independent", rule: "independent", title: "independent (SpecInfer)" },
+  { id: "deterministic/fixed", way: "fixed", rule: "deterministic", title: "top k, fixed" },
+];
+
+/** Acceptance of every line for k = 1 … 8. @returns {Record<string, number[]>} */
+export function curves(p, q) {
+  const ks = Array.from({ length: DRAFTS }, (_, i) => i + 1), found = /** @type {Record<string, number[]>} */ ({});
+  for (const { id, way, rule } of LINES) {
+    const at = (k) => (rule ? acceptance(p, q, k, way, rule) : transport(p, q, k, way).bound);
+    let before = -1;
+    found[id] = ks.map((k) => {
+      const n = count(q, k, way);
+      if (n < k && k > 1 && before >= 0) return before; // q has no more tokens
+      return (before = at(k));
+    });
+  }
+  return found;
+}
+
+/** Drafts kept on average along a chain of 1 … 8 places with p and q at each: token by token, and block verification.
+ *  P(τ ≥ i) is E[wᵢ], w₀ = 1, wᵢ = min(1, wᵢ₋₁·p(xᵢ)/q(xᵢ)). Source: Sun et al. 2025, arXiv:2403.10444.
+ *  @returns {{token: number[], block: number[]}} */
+export function chains(p, q) {
+  const one = overlap(p, q), token = [], block = [];
+  let w = new Map([[1, 1]]);
+  for (let i = 0; i < DRAFTS; i += 1) {
+    const next = new Map();
+    for (const [value, chance] of w)
+      q.forEach((x, t) => {
+        if (!(x > 0)) return;
+        const key = Number(Math.min(1, (value * p[t]) / x).toPrecision(12));
+        next.set(key, (next.get(key) ?? 0) + chance * x);
+      });
+    w = next;
+    token.push((token[i - 1] ?? 0) + one ** (i + 1));
+    block.push((block[i - 1] ?? 0) + sum([...w].map(([value, chance]) => value * chance)));
+  }
+  return { token, block };
+}
+
+/** One draft under lenience λ: how often it is kept, and how far what comes out is from p (total variation).
+ *  Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5. */
+export function lenient(p, q, lenience) {
+  const lifted = p.map((x) => x / lenience), accepted = Math.min(1, overlap(q, lifted));
+  const left = residual(lifted, q);
+  const law = q.map((x, i) => Math.min(x, lifted[i]) + (1 - accepted) * left[i]);
+  return { accepted, paid: sum(law.map((x, i) => Math.max(0, x - p[i]))) };
+}
+
+/** p and q at their temperatures. */
+export function lawsOf({ p, q, tp, tq }) {
+  return { p: tempered(p, tp), q: tempered(q, tq) };
+}

@@ -1,0 +1,197 @@
+/** The verifier bench: p and q of one place, k drafts, a rule; what it accepts, what it leaves, what comes out. It is
+ *  the same in the app and in a notebook: `change` is told of every new state. */
+
+import * as acceptance from "./acceptance.js";
+import * as chart from "./chart.js";
+import * as drawn from "./drawn.js";
+import * as kit from "../shared/kit.js";
+import { h } from "../shared/kit.js";
+import * as panel from "../shared/panel.js";
+import * as pq from "./pq.js";
+import * as round from "./round.js";
+import * as rounds from "./rounds.js";
+import * as side from "./side.js";
+import * as states from "./state.js";
+import * as tables from "../shared/table.js";
+import * as words from "./words.js";
+import { distance, moved, overlap } from "./laws.js";
+
+/** How each line of the chart looks. */
+const LOOKS = {
+  "bound/without": ["is-bound", "ring"],
+  "bound/independent": ["is-bound is-second", "plus"],
+  "greedy-draft/head": ["is-vision", "diamond"],
+  "optimal-two/without": ["is-draft", "up"],
+  "recursive/without": ["is-accepted", "circle"],
+  "optimal-two/independent": ["is-draft is-second", "down"],
+  "k-seq/independent": ["is-corrected", "square"],
+  "independent/independent": ["is-rejected", "cross"],
+  "deterministic/fixed": ["is-bonus", "bar"],
+};
+const LENIENCES = Array.from({ length: 10 }, (_, i) => 1 - i / 10);
+
+/** Put the bench into `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
+ *  states.State) => void}} given @returns {any} the page: `state`, `set(change)`, `figures()` */
+export function mount(el, { state, problems = [], change = () => {} }) {
+  const page = { el, state, problems, parts: build(el), curves: null, laws: null, key: "" };
+  const bench = /** @type {any} */ (page);
+  bench.set = (news) => {
+    Object.assign(page.state, news);
+    page.problems = [];
+    change(page.state);
+    bench.draw();
+  };
+  bench.draw = kit.paced(() => draw(page));
+  bench.figures = () => report(page);
+  const listen = (name, hear) => el.addEventListener(name, ({ detail }) => hear(detail));
+  listen("wb:redraw", bench.draw);
+  listen("wb:k", ({ k }) => bench.set({ k, rounds: 0 }));
+  listen("wb:set", bench.set);
+  listen("wb:bar", ({ law, at, value }) => {
+    const { p, q } = acceptance.lawsOf(page.state);
+    bench.set(states.withLaw(page.state, law, moved(law === "p" ? p : q, at, value)));
+  });
+  draw(page);
+  return bench;
+}
+
+function build(el) {
+  const parts = /** @type {any} */ ({});
+  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
+  const card = (...given) => panel.card(parts, ...given), line = (name) => part(name, "p", { className: "wb-says" });
+  const legend = panel.legend([["wb-sw-p", "p target"], ["wb-sw-q", "q drafter"], ["wb-sw-common", "overlap"]]);
+  part(
+    "stage",
+    "div",
+    { className: "wb-stage" },
+    part("alerts", "div", { className: "wb-alerts" }),
+    h(
+      "div",
+      { className: "wb-two is-bench" },
+      card("pq", "p and q of one place", legend, part("pq", "div", { className: "wb-pq" }), line("note")),
+      card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-round" })),
+    ),
+    panel.chart(parts, "accept", "Accepted within k drafts", null, "wb-curves"),
+    h(
+      "div",
+      { className: "wb-two is-bench" },
+      card("why", "Bound, and greedy drafts", null, line("bound"), line("crossing"), line("unsound")),
+      card("drawn", "What comes out", null, part("drawn", "div", { className: "wb-drawn" }), line("drawnWords")),
+    ),
+    h(
+      "div",
+      { className: "wb-two is-even" },
+      panel.chart(parts, "chains", "Along a chain of k places", null, "wb-curves"),
+      panel.chart(parts, "lenient", "What lenience buys, and costs", null, "wb-curves"),
+    ),
+  );
+  parts.accept.after(line("axis"));
+  parts.axis.textContent = "Press a place of the axis, or use the slider, to choose k. Lines of drafts that come as chosen are strong.";
+  parts.chains.after(line("chainWords"));
+  parts.lenient.after(line("lenientWords"));
+  el.append(
+    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), parts.stage),
+    part("live", "div", { className: "wb-unseen" }),
+  );
+  kit.set(parts.alerts, { role: "alert" });
+  kit.set(parts.live, { "aria-live": "polite" });
+  kit.set(parts.side, { "aria-label": "p, q, drafts and rule" });
+  kit.set(parts.round, { role: "region", "aria-label": "Tests of one round", tabindex: 0 });
+  parts.stage.tabIndex = -1;
+  return parts;
+}
+
+/** Curves are computed anew when p or q has changed, and not for a new k or rule. */
+function computed(page) {
+  const laws = acceptance.lawsOf(page.state), key = JSON.stringify(laws);
+  if (key !== page.key)
+    Object.assign(page, {
+      key,
+      laws,
+      curves: acceptance.curves(laws.p, laws.q),
+      chains: acceptance.chains(laws.p, laws.q),
+      lenient: LENIENCES.map((lenience) => acceptance.lenient(laws.p, laws.q, lenience)),
+    });
+  return page;
+}
+
+function draw(page) {
+  const { parts, state, laws: { p, q } } = computed(page), shared = overlap(p, q);
+  const tally = rounds.tally({ p, q }, state), unsound = words.unsound({ p, q }, state);
+  side.render(parts.side, { state, unsound });
+  parts.alerts.replaceChildren(
+    ...page.problems.map((text) => h("div", { className: "wb-alert is-note" }, h("b", {}, "Left out of the address. "), h("span", {}, text))),
+  );
+  pq.render(parts.pq, { p, q, words: state.words });
+  kit.write(parts.pqNote, `overlap ${shared.toFixed(3)} · TV ${distance(p, q).toFixed(3)}`);
+  kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed; only “What comes out” is drawn.");
+  round.render(parts.round, { round: tally.last, words: state.words });
+  kit.write(parts.roundNote, [`round ${Math.max(1, state.rounds)} of seed ${state.seed}`, tally.last.says].filter(Boolean).join(" · "));
+  kit.write(parts.bound, words.boundWords({ p, q }, state));
+  kit.write(parts.crossing, words.crossing({ p, q }, state));
+  kit.write(parts.unsound, unsound);
+  parts.unsound.classList.toggle("is-unsound", Boolean(unsound));
+  const said = words.drawnWords(p, tally, state.rounds);
+  drawn.render(parts.drawn, { p, counts: tally.counts, rounds: state.rounds, words: state.words, summary: said });
+  kit.write(parts.drawnWords, said);
+  kit.write(parts.drawnNote, unsound ? "this pair is not exact" : "");
+  curves(page);
+  extras(page);
+}
+
+function table(parts, name, summary, head, rows) {
+  const el = parts[`${name}Table`];
+  kit.write(el.firstChild, summary);
+  if (!el.hidden) tables.render(el, { head, rows });
+}
+
+function curves({ parts, state, curves: found }) {
+  const lines = acceptance.LINES.map(({ id, way, rule, title }) => ({
+    title, values: found[id], style: LOOKS[id][0], mark: LOOKS[id][1],
+    strong: way === state.way && (rule === null || rule === state.rule || state.rule === "recursive"),
+  }));
+  if (!lines.some((line) => line.strong)) lines.forEach((line) => (line.strong = true));
+  const least = Math.min(...lines.flatMap((line) => line.values)), low = Math.floor(10 * least - 0.01) / 10;
+  const ticks = Array.from({ length: 11 }, (_, i) => i / 10).filter(
+    (v) => v >= low - 1e-9 && (low > 0.5 || Math.round(10 * v) % 2 === 0),
+  );
+  const summary = `With ${state.k} drafts: ${lines.map((line) => `${line.title} ${line.values[state.k - 1].toFixed(3)}`).join(", ")}.`;
+  kit.write(parts.acceptNote, `figures at k = ${state.k}`);
+  chart.render(parts.accept, { lines, k: state.k, low: Math.max(0, low), high: 1, ticks, summary, height: 300 });
+  table(parts, "accept", summary, ["rule, drafts", ...lines[0].values.map((_, i) => `k = ${i + 1}`)], lines.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
+}
+
+function extras({ parts, state, chains, lenient }) {
+  const { token, block } = chains, k = state.k, top = Math.max(1, Math.ceil(block.at(-1)));
+  const ticks = Array.from({ length: top + 1 }, (_, i) => i).filter((v) => top < 6 || v % 2 === 0);
+  const along = [
+    { title: "block", values: block, style: "is-accepted", mark: "circle", strong: true },
+    { title: "token by token", values: token, style: "is-rejected", mark: "cross", strong: true },
+  ];
+  const said = `One draft a place, ${k === 1 ? "one place" : `${k} places`} with this p and q: ${token[k - 1].toFixed(3)} drafts kept on average token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
+  chart.render(parts.chains, { lines: along, k, low: 0, high: top, ticks, summary: said, height: 210 });
+  kit.write(parts.chainWords, said);
+  table(parts, "chains", said, ["rule", ...token.map((_, i) => `k = ${i + 1}`)], along.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
+  const bought = lenient.map((each) => each.accepted - lenient[0].accepted), paid = lenient.map((each) => each.paid);
+  const price = [
+    { title: "acceptance bought", values: bought, style: "is-accepted", mark: "circle", strong: true },
+    { title: "TV paid", values: paid, style: "is-rejected", mark: "cross", strong: true },
+  ];
+  const high = Math.max(0.1, Math.ceil(10 * Math.max(...bought, ...paid)) / 10);
+  const half = LENIENCES.findIndex((l) => Math.abs(l - 0.5) < 1e-9), ticksOf = [0, high / 2, high];
+  const priced = `One draft kept with min(1, p / (λ·q)): λ = 0.5 buys ${bought[half].toFixed(3)} of acceptance and pays TV ${paid[half].toFixed(3)}. λ = 1 is exact.`;
+  chart.render(parts.lenient, {
+    lines: price, k: 0, low: 0, high, ticks: ticksOf, summary: priced, height: 210,
+    names: LENIENCES.map((l, i) => (i % 3 ? "" : i ? l.toFixed(1) : "λ = 1")),
+  });
+  kit.write(parts.lenientWords, priced);
+  table(parts, "lenient", priced, ["λ", ...LENIENCES.map((l) => l.toFixed(1))], price.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
+}
+
+function report(page) {
+  const { state, laws: { p, q }, curves: found, chains } = computed(page), tally = rounds.tally({ p, q }, state);
+  return states.report(state, {
+    acceptance: found, chains, overlap: overlap(p, q), bound: acceptance.transport(p, q, state.k, state.way),
+    drawn: { rounds: state.rounds, counts: tally.counts, accepted: tally.accepted },
+  });
+}

@@ -1,0 +1,95 @@
+/** p and q as bars that can be moved: with the pointer, and each with the keyboard as a slider. */
+
+import * as kit from "../shared/kit.js";
+import { visible } from "../shared/visible.js";
+
+const BOX = { top: 22, bottom: 26, left: 6 };
+const KEYS = {
+  ArrowUp: 0.01, ArrowRight: 0.01, ArrowDown: -0.01, ArrowLeft: -0.01, PageUp: 0.1, PageDown: -0.1, Home: -1, End: 1,
+};
+
+/** What a key makes of a bar; null: it is none of its keys. Pure. */
+export function keyed(key, value) {
+  return Object.hasOwn(KEYS, key) ? Math.min(1, Math.max(0, value + KEYS[key])) : null;
+}
+
+/** Draw into `el`; emits `wb:bar` {law: "p"|"q", at, value}.
+ *  @param {{p: number[], q: number[], words: string[]}} data */
+export function render(el, data) {
+  const width = Math.max(260, kit.size(el).width || 560), high = 250, n = data.words.length;
+  const label = `Target p and drafter q: ${data.words.map((w, i) => `${visible(w)} p ${data.p[i].toFixed(3)}, q ${data.q[i].toFixed(3)}`).join("; ")}`;
+  const state = kit.frame(el, { width, height: high, label, role: "group" }, (svg) => {
+    listen(el, svg);
+    return { grid: svg.appendChild(kit.s("g")), tokens: svg.appendChild(kit.s("g")), held: null, top: 1 };
+  });
+  state.data = data;
+  if (!state.held) state.top = Math.min(1, Math.ceil(10 * Math.max(...data.p, ...data.q) + 0.5) / 10);
+  const tall = high - BOX.top - BOX.bottom, y = (v) => high - BOX.bottom - (v / state.top) * tall;
+  state.value = (at) => ((high - BOX.bottom - at) / tall) * state.top;
+  kit.fit(state.grid, 1, () => kit.s("path", { class: "wb-grid" }));
+  kit.set(state.grid.firstChild, { d: `M0 ${y(0) + 0.5}H${width}` });
+  const room = (width - 2 * BOX.left) / n, wide = Math.min(52, room * 0.36);
+  kit.fit(state.tokens, n, () => {
+    const token = kit.s("g");
+    token.append(...["p", "q"].map((law) => bar(law)), kit.s("text", { "text-anchor": "middle", class: "wb-code" }));
+    return token;
+  });
+  data.words.forEach((word, i) => {
+    const middle = BOX.left + room * (i + 0.5), parts = state.tokens.children[i].children;
+    ["p", "q"].forEach((law, side) => {
+      const group = parts[side], [hit, whole, common, grip, text] = group.children;
+      const v = data[law][i], x = side ? middle + 2 : middle - wide - 2, least = Math.min(data.p[i], data.q[i]);
+      Object.assign(group, { _law: law, _at: i });
+      kit.set(group, {
+        "aria-label": `${law} of ${visible(word)}`, "aria-valuenow": v.toFixed(3), "aria-valuetext": v.toFixed(3),
+      });
+      kit.set(hit, { x, y: BOX.top - 10, width: wide, height: tall + 12 });
+      kit.set(whole, { x, y: y(v), width: wide, height: y(0) - y(v) });
+      kit.set(common, { x, y: y(least), width: wide, height: y(0) - y(least) });
+      kit.set(grip, { x: x + wide * 0.2, y: y(v) - 3, width: wide * 0.6, height: 6, rx: 3 });
+      kit.set(text, { x: x + wide / 2, y: Math.max(11, y(v) - 7), "text-anchor": "middle" });
+      kit.write(text, v.toFixed(2).replace(/^0/, ""));
+    });
+    kit.set(parts[2], { x: middle, y: high - 8 });
+    const letters = Math.max(3, Math.floor(room / 7.6)), shown = visible(word);
+    kit.write(parts[2], shown.length > letters ? `${shown.slice(0, letters - 1)}…` : shown);
+  });
+}
+
+function bar(law) {
+  const group = kit.group("rect", "rect", "rect", "rect", "text");
+  kit.set(group, {
+    role: "slider", tabindex: 0, "aria-orientation": "vertical", "aria-valuemin": 0, "aria-valuemax": 1,
+    class: `wb-lawbar is-${law}`,
+  });
+  ["wb-hit", "wb-whole", "wb-common", "wb-grip"].forEach((name, i) => group.children[i].setAttribute("class", name));
+  return group;
+}
+
+function listen(el, svg) {
+  const now = () => el._frame;
+  const of = (event) => event.target.closest?.(".wb-lawbar");
+  const tell = (group, value) => kit.tell(el, "wb:bar", { law: group._law, at: group._at, value });
+  const at = (event) => event.clientY - svg.getBoundingClientRect().top;
+  const off = () => {
+    now().held = null;
+    kit.tell(el, "wb:redraw");
+  };
+  svg.addEventListener("pointerdown", (event) => {
+    const group = of(event);
+    if (!group || event.button !== 0) return;
+    event.preventDefault();
+    group.focus();
+    svg.setPointerCapture(event.pointerId);
+    now().held = group;
+    tell(group, now().value(at(event)));
+  });
+  svg.addEventListener("pointermove", (event) => now().held && tell(now().held, now().value(at(event))));
+  for (const name of ["pointerup", "pointercancel"]) svg.addEventListener(name, () => now().held && off());
+  svg.addEventListener("keydown", (event) => {
+    const group = of(event), value = group && keyed(event.key, now().data[group._law][group._at]);
+    if (value === null || value === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    tell(group, value);
+  });
+}

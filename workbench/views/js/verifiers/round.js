@@ -1,0 +1,67 @@
+/** One round, draft by draft: what each was tested against, the number drawn, and what is left if none is kept. */
+
+import * as kit from "../shared/kit.js";
+import { h } from "../shared/kit.js";
+import { visible } from "../shared/visible.js";
+
+const WIDE = 152, TALL = 46;
+
+/** Draw into `el`. @param {any} el  @param {{round: any, words: string[]}} data  `round`: see `rounds.js` */
+export function render(el, data) {
+  const { round, words } = data;
+  const list = (el._list ??= el.appendChild(h("ol", { className: "wb-tests" })));
+  const name = (token) => `“${visible(words[token])}”`;
+  const rows = round.tests.map((test, i) => ({
+    title: i ? `draft ${test.draft + 1}, against what is left` : `draft ${test.draft + 1}, against p`,
+    laws: [test.against, test.by],
+    at: test.token,
+    said: [
+      `${name(test.token)}: ${test.against[test.token].toFixed(3)} / ${test.by[test.token].toFixed(3)}`,
+      `u = ${test.u.toFixed(3)} ${test.passed ? "<" : "≥"} ${test.accept.toFixed(3)}`,
+    ],
+    mark: test.passed ? "accepted" : "rejected",
+  }));
+  if (round.kept === null)
+    rows.push({
+      title: "none kept: what is left",
+      laws: [round.left, null],
+      at: round.token,
+      said: [`${name(round.token)} is drawn`, round.drafts.includes(round.token) ? "a draft has it: it counts" : "from the residual"],
+      mark: round.drafts.includes(round.token) ? "accepted" : "corrected",
+    });
+  else
+    rows.push({
+      title: "had none been kept: what would be left", laws: [round.left, null], at: -1, said: ["", ""], mark: "",
+    });
+  while (list.childElementCount < rows.length) list.append(row());
+  [...list.children].forEach((item, i) => {
+    item.hidden = i >= rows.length;
+    if (!item.hidden) fill(item, rows[i], words);
+  });
+}
+
+function row() {
+  return h("li", {}, h("small"), h("div"), h("span", {}, h("code"), h("code"), h("b")));
+}
+
+function fill(item, { title, laws, at, said, mark }, words) {
+  const [head, picture, text] = item.children, n = words.length, room = WIDE / n, wide = Math.min(11, room * 0.4);
+  kit.write(head, title);
+  const { bars } = kit.frame(
+    picture,
+    { width: WIDE, height: TALL + 4, label: laws.map((law, j) => (law ? `${j ? "divided by" : "left"}: ${law.map((x, i) => `${visible(words[i])} ${x.toFixed(3)}`).join(", ")}` : "")).join("; ") },
+    (svg) => ({ bars: svg.appendChild(kit.s("g")) }),
+  );
+  kit.fit(bars, 2 * n, () => kit.s("rect"));
+  laws.forEach((law, side) => words.forEach((_, i) => {
+    const v = Math.min(1, law?.[i] ?? 0);
+    kit.set(bars.children[2 * i + side], {
+      class: `wb-small is-${side ? "q" : "p"}${i === at ? " is-at" : ""}`,
+      x: room * (i + 0.5) + (side ? 1 : -wide), y: TALL - v * (TALL - 4), width: wide - 1,
+      height: law ? v * (TALL - 4) + 1 : 0,
+    });
+  }));
+  said.forEach((words, i) => kit.write(text.children[i], words));
+  kit.write(text.lastChild, mark);
+  text.lastChild.className = `is-${mark}`;
+}

@@ -1,0 +1,34 @@
+/** Rounds that are drawn in the page: drafts, tests, the token that comes out. Pure. */
+
+import { pick, count, draw, uniforms } from "./ways.js";
+import { RULES } from "./rules.js";
+
+/** One round. @param {() => number} uniform @returns {{drafts: number[], says: string, left: number[], token: number,
+ *  kept: number|null, tests: {draft: number, token: number, against: number[], by: number[], accept: number, u: number,
+ *  passed: boolean}[]}} `kept`: which draft passed, null where none did */
+function one(judge, q, n, way, uniform) {
+  const drafts = draw(q, n, way, uniform), branches = judge(drafts);
+  const branch = branches.length > 1 && uniform() >= branches[0].chance ? branches[1] : branches[0];
+  const tests = [], found = { drafts, says: branch.says, left: branch.left, tests };
+  for (const test of branch.tests) {
+    const u = uniform(), passed = u < test.accept;
+    tests.push({ ...test, token: drafts[test.draft], u, passed });
+    if (passed) return { ...found, token: drafts[test.draft], kept: test.draft };
+  }
+  return { ...found, token: pick(branch.left, uniform()), kept: null };
+}
+
+/** The first `rounds` rounds under a seed: how often each token came out, how often it was one of the drafts, and the
+ *  round that was drawn last (the first one where none is counted). */
+export function tally({ p, q }, { k, way, rule, seed, rounds }) {
+  const n = count(q, k, way), judge = RULES[rule].ready(p, q, n, way), uniform = uniforms(seed);
+  const counts = p.map(() => 0);
+  let accepted = 0, last = null;
+  for (let i = 0; i < Math.max(1, rounds); i += 1) {
+    last = one(judge, q, n, way, uniform);
+    if (!rounds) break;
+    counts[last.token] += 1;
+    accepted += Number(last.drafts.includes(last.token));
+  }
+  return { counts, accepted, last };
+}

@@ -1,0 +1,147 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { acceptance, chains, curves, lenient, outcome, transport } from "./acceptance.js";
+import { distance, moved, noise, overlap, residual, sum, tempered } from "./laws.js";
+import { emitted, RULES, sound, weights } from "./rules.js";
+import { tally } from "./rounds.js";
+import { count, draw, size, tuples, uniforms, WAYS } from "./ways.js";
+
+const P = [0.5, 0.3, 0.15, 0.05], Q = [0.1, 0.4, 0.3, 0.2];
+const near = (a, b, within = 1e-6) => assert.ok(Math.abs(a - b) < within, `${a} is not ${b}`);
+
+/** Random laws, some with a token that one of them never has. */
+function pairs(n) {
+  const uniform = uniforms(7);
+  return Array.from({ length: n }, (_, i) => {
+    const size = 2 + (i % 4), of = (zero) => {
+      const law = Array.from({ length: size }, (_, t) => (t === zero ? 0 : uniform() ** 3 + 1e-3));
+      return law.map((x) => x / sum(law));
+    };
+    return [of(i % 3 ? -1 : 0), of(i % 2 ? -1 : size - 1)];
+  });
+}
+
+test("the golden laws have the acceptance of the verification cards", () => {
+  const golden = {
+    "independent/independent": [0.64, 0.676],
+    "k-seq/independent": [0.658443, 0.710003],
+    "recursive/without": [0.656845, 0.748988],
+    "greedy-draft/head": [0.666667, 0.833333],
+    "bound/independent": [0.69, 0.771],
+    "bound/without": [0.734524, 0.94881],
+    "deterministic/fixed": [0.45, 0.5],
+  };
+  const found = curves(P, Q);
+  for (const [id, values] of Object.entries(golden)) values.forEach((v, i) => near(found[id][i + 1], v));
+  near(found["optimal-two/independent"][1], 0.69);
+  near(found["optimal-two/without"][1], 0.734524);
+  for (const [id, values] of Object.entries(found)) if (!id.startsWith("deterministic")) near(values[0], 0.6);
+});
+
+test("a pair that is called sound emits p, for any laws, and one that is not misses it on some", () => {
+  for (const rule in RULES) for (const way in WAYS) for (const k of [1, 2, 3]) {
+    if (sound(rule, way, k)) {
+      for (const [p, q] of pairs(12)) near(distance(outcome(p, q, k, way, rule).law, p), 0, 1e-9);
+    } else {
+      const missed = [[P, Q], ...pairs(12)].map(([p, q]) => distance(outcome(p, q, k, way, rule).law, p));
+      assert.ok(Math.max(...missed) > 0.01, `${rule} on ${way}, ${k}`);
+    }
+  }
+});
+
+test("top two drafts under p/q give the law that the cards say, far from p", () => {
+  const { law } = outcome(P, Q, 2, "fixed", "independent");
+  [0.25, 0.75, 0, 0].forEach((x, i) => near(law[i], x));
+  near(distance(law, P), 0.45);
+});
+
+test("closed forms are what comes of going through all drafts", () => {
+  for (const [p, q] of pairs(12))
+    for (const rule of ["recursive", "independent", "k-seq", "optimal-two", "deterministic"])
+      for (const k of [1, 2, 3, 4])
+        near(acceptance(p, q, k, "independent", rule), outcome(p, q, k, "independent", rule).accepted, 1e-9);
+});
+
+test("rules stand in the order of the theory, under the bound of their drafts, which grows with k", () => {
+  for (const [p, q] of pairs(30)) {
+    const found = curves(p, q);
+    for (let i = 0; i < 8; i += 1) {
+      const [one, k, bound] = ["independent", "k-seq", "bound"].map((rule) => found[`${rule}/independent`][i]);
+      assert.ok(one <= k + 1e-9 && k <= bound + 1e-9);
+      assert.ok(found["recursive/without"][i] <= found["bound/without"][i] + 1e-9);
+      for (const way of ["independent", "without"])
+        assert.ok(found[`optimal-two/${way}`][i] <= found[`bound/${way}`][i] + 1e-9);
+      if (i) assert.ok(found["bound/independent"][i] >= found["bound/independent"][i - 1] - 1e-12);
+    }
+    near(found["optimal-two/independent"][1], found["bound/independent"][1], 2e-3);
+    near(found["greedy-draft/head"][1], transport(p, q, 2, "head").bound, 1e-9);
+  }
+});
+
+test("the weights of the best two give the law of the choice that they make", () => {
+  for (const way of ["independent", "without"]) {
+    const { w, r } = weights(P, Q, way), law = P.map(() => 0);
+    for (const [[x, y], chance] of tuples(Q, 2, way)) {
+      const first = 1 / (1 + Math.exp(w[y] - w[x]));
+      law[x] += chance * first;
+      law[y] += chance * (1 - first);
+    }
+    near(distance(law, r), 0, 1e-12);
+  }
+});
+
+test("block verification keeps more along a chain, and as much at one place", () => {
+  for (const [p, q] of pairs(12)) {
+    const { token, block } = chains(p, q);
+    near(block[0], token[0], 1e-9);
+    block.forEach((v, i) => assert.ok(v >= token[i] - 1e-9 && v <= i + 1 + 1e-9));
+  }
+  near(chains(P, Q).block[1], 1); // .6 + E[min(1, min(1, p/q)·p/q)] = .6 + .4
+});
+
+test("lenience buys acceptance and pays for it; at 1 it is exact", () => {
+  near(lenient(P, Q, 1).accepted, 0.6);
+  near(lenient(P, Q, 1).paid, 0, 1e-12);
+  // λ = ½: min(q, 2p) keeps .1 + .4 + .3 + .1; what is left, (2p − q)₊ = (.9, .2, 0, 0), takes the other tenth
+  near(lenient(P, Q, 0.5).accepted, 0.9);
+  near(lenient(P, Q, 0.5).paid, 0.1 + 0.1 * (2 / 11) + 0.15 + 0.05);
+});
+
+test("drafts come as often as their way says, never twice where none may, and the same under one seed", () => {
+  for (const way in WAYS) {
+    const all = tuples(Q, 2, way), uniform = uniforms(3), n = 40000, seen = new Map();
+    near(sum(all.map(([, chance]) => chance)), 1, 1e-12);
+    assert.ok(all.length <= size(Q, 2, way));
+    for (let i = 0; i < n; i += 1) {
+      const key = draw(Q, 2, way, uniform).join();
+      seen.set(key, (seen.get(key) ?? 0) + 1);
+    }
+    for (const [tokens, chance] of all) near((seen.get(tokens.join()) ?? 0) / n, chance, 0.012);
+    if (way !== "independent") assert.ok(all.every(([tokens]) => new Set(tokens).size === 2));
+  }
+  assert.equal(count([0.5, 0.5, 0], 3, "without"), 2);
+  assert.equal(count([0.5, 0.5, 0], 3, "independent"), 3);
+  const state = { k: 3, way: "without", rule: "optimal-two", seed: 5, rounds: 50 };
+  assert.deepEqual(tally({ p: P, q: Q }, state), tally({ p: P, q: Q }, state));
+});
+
+test("what is drawn has the law that is computed, by every sound rule, and as often from the drafts", () => {
+  for (const rule in RULES) for (const way of RULES[rule].exact) {
+    const rounds = 20000, { counts, accepted } = tally({ p: P, q: Q }, { k: 3, way, rule, seed: 11, rounds });
+    assert.ok(distance(counts.map((x) => x / rounds), P) < 4 * noise(P, rounds), `${rule} on ${way}`);
+    near(accepted / rounds, outcome(P, Q, 3, way, rule).accepted, 0.015);
+  }
+});
+
+test("laws: overlap, residual, temperature, a bar that is moved", () => {
+  near(overlap(P, Q), 0.6);
+  assert.deepEqual(residual(P, Q), [1, 0, 0, 0]);
+  assert.deepEqual(residual(P, P), P);
+  near(distance(tempered(tempered(P, 2), 0.5), P), 0, 1e-12);
+  near(tempered(P, 0.1)[0], 1, 0.01);
+  const law = moved(P, 0, 0.75);
+  [0.75, 0.15, 0.075, 0.025].forEach((x, i) => near(law[i], x));
+  assert.deepEqual(moved([1, 0, 0], 0, 0.5), [0.5, 0.25, 0.25]);
+  assert.deepEqual(moved(P, 1, 7), [0, 1, 0, 0]);
+  near(sum(emitted(RULES["k-seq"].ready(P, Q, 2, "independent")([2, 1]), [2, 1])), 1, 1e-12);
+});
