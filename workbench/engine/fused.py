@@ -99,7 +99,7 @@ class Fused:
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
         weights = [*(weight for layer in layers for weight in layer.weights), head.weight]
-        if any(w.shape[1] % 32 or w.shape[0] % 2 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
+        if any(w.shape[1] % 32 or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
             return None
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None

@@ -23,8 +23,8 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import fetch_add, give_way, put
-from workbench.engine.compiled.pieces import aligned, attend, gate, norm, product, turn
+from workbench.engine.compiled.instructions import LANES, fetch_add, give_way, put
+from workbench.engine.compiled.pieces import HEADS, aligned, attend, deal, gate, norm, product, turn
 
 PHASES = 5
 """Of a layer."""
@@ -68,13 +68,15 @@ def run_layers(
     """Run layers, int64 indices, over x.
 
     Besides the arrays of the module's docstring: `kind` of the weights; `sizes` (H, G, d, F); `scale` of the scores;
-    scratch in float32: `query` and `mixed` [T, H, d], `wide` [T, F].
+    scratch in float32: `query` and `mixed` [T, H, d], dealt; `wide` [T, F].
     """
     n_tokens, width = x.shape
     heads, groups, size, forward = sizes
-    normed = aligned(n_tokens, width)
+    normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
+    wide_dealt = aligned(n_tokens, forward)
     some = np.empty((n_tokens, max(size, _WIDE)), np.float32)
-    row_of_some, odds = some.shape[1], np.empty(seen.shape[1] + 1, np.float32)
+    row_of_some, odds = some.shape[1], np.empty((HEADS, seen.shape[1] + LANES), np.float32)
+    shared = heads // groups
     stream, at = x.ctypes.data, 0
     for number in layers:
         w, s = weights[number], scales[number]
@@ -84,12 +86,13 @@ def run_layers(
         while piece >= 0:
             if is_first:
                 norm(x, norms[number, 0], eps, normed)
+                deal(normed, dealt)
                 is_first = False
             part = 0 if piece < heads else 1 + (piece - heads) // groups
             head = piece if part == 0 else (piece - heads) % groups
             lo = head * size
             product(
-                kind, w[part], width, lo, lo + size, normed.ctypes.data, n_tokens,
+                kind, w[part], width, lo, lo + size, dealt.ctypes.data, n_tokens,
                 some.ctypes.data - 4 * lo, row_of_some, s[part], 0,
             )  # fmt: skip
             if biases.shape[0] > 0:
@@ -97,28 +100,28 @@ def run_layers(
             for t in range(n_tokens):
                 if part < 2:
                     turn(some[t, :size], cos[t], sin[t])
-                if part == 0:
-                    query[t, head] = some[t, :size]
-                else:
+                if part > 0:
                     to = cache[0] + number * cache[1] + (part - 1) * cache[2] + row[t] * cache[3] + head * cache[4]
                     to += place[t] * size * 2
                     for i in range(size):
                         put(to + 2 * i, some[t, i])
+            if part == 0:
+                deal(some[:, :size], query[:, head])
             _done(taken[at])
             piece = _take(taken[at], pieces)
         _wait(taken[at], pieces)
         at += 1
 
-        pieces = n_tokens * heads
+        pieces = n_tokens * groups
         piece = _take(taken[at], pieces)
         while piece >= 0:
-            t, head = piece // heads, piece % heads
-            keys = cache[0] + number * cache[1] + row[t] * cache[3] + head // (heads // groups) * cache[4]
+            t, group = piece // groups, piece % groups
+            keys = cache[0] + number * cache[1] + row[t] * cache[3] + group * cache[4]
+            asks, found = query[t, group * shared :][:shared], mixed[t, group * shared :][:shared]
             if count[t] > 0:
-                asks = query[t, head].ctypes.data
-                attend(size, asks, keys, keys + cache[2], seen[t], count[t], scale, odds, mixed[t, head])
+                attend(asks, keys, keys + cache[2], seen[t], count[t], scale, odds, found)
             else:
-                mixed[t, head] = 0
+                found[:] = 0
             _done(taken[at])
             piece = _take(taken[at], pieces)
         _wait(taken[at], pieces)
@@ -128,9 +131,8 @@ def run_layers(
         piece = _take(taken[at], pieces)
         while piece >= 0:
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
-            product(
-                kind, w[3], heads * size, lo, hi, mixed.ctypes.data, n_tokens, stream, width, s[3], 1
-            )  # fmt: skip
+            come = mixed.ctypes.data
+            product(kind, w[3], heads * size, lo, hi, come, n_tokens, stream, width, s[3], 1)
             _done(taken[at])
             piece = _take(taken[at], pieces)
         _wait(taken[at], pieces)
@@ -141,9 +143,10 @@ def run_layers(
         while piece >= 0:
             if is_first:
                 norm(x, norms[number, 1], eps, normed)
+                deal(normed, dealt)
                 is_first = False
             lo, hi = piece * _WIDE, min(forward, piece * _WIDE + _WIDE)
-            come = normed.ctypes.data
+            come = dealt.ctypes.data
             product(kind, w[4], width, lo, hi, come, n_tokens, wide.ctypes.data, forward, s[4], 0)
             to = some.ctypes.data - 4 * lo
             product(kind, w[5], width, lo, hi, come, n_tokens, to, row_of_some, s[5], 0)
@@ -154,11 +157,14 @@ def run_layers(
         _wait(taken[at], pieces)
         at += 1
 
-        pieces = (width + _OUT - 1) // _OUT
+        pieces, is_first = (width + _OUT - 1) // _OUT, True
         piece = _take(taken[at], pieces)
         while piece >= 0:
+            if is_first:
+                deal(wide, wide_dealt)
+                is_first = False
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
-            product(kind, w[6], forward, lo, hi, wide.ctypes.data, n_tokens, stream, width, s[6], 1)
+            product(kind, w[6], forward, lo, hi, wide_dealt.ctypes.data, n_tokens, stream, width, s[6], 1)
             _done(taken[at])
             piece = _take(taken[at], pieces)
         _wait(taken[at], pieces)
@@ -176,17 +182,18 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     size = out.shape[1]
     some = aligned(n_tokens, _HEAD)
     pieces, is_first = (size + _HEAD - 1) // _HEAD, True
-    normed = aligned(n_tokens, width)
+    normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
     piece = _take(taken, pieces)
     while piece >= 0:
         if is_first:
             norm(x, last, eps, normed)
+            deal(normed, dealt)
             is_first = False
         lo, hi = piece * _HEAD, min(size, piece * _HEAD + _HEAD)
         if piece == 0:
             hidden[:] = normed
         to = some.ctypes.data - 4 * lo
-        product(kind, weight, width, lo, hi, normed.ctypes.data, n_tokens, to, _HEAD, scale, 0)
+        product(kind, weight, width, lo, hi, dealt.ctypes.data, n_tokens, to, _HEAD, scale, 0)
         for t in range(n_tokens):
             at = out.ctypes.data + 2 * (t * size + lo)
             for i in range(hi - lo):

@@ -3,8 +3,9 @@
 A lone token reads every weight once and does two operations with it, so its time is that of memory. torch's products
 reach about two thirds of what memory gives: they do not ask for a line early enough, and each starts and ends threads
 of its own. Here a product fetches weights ahead, and up to eight tokens share each weight while it is in a register.
-Measured on two cores (Intel Xeon, AVX-512, 260 MB of shared cache, weights larger than it; GB/s of weights read by
-1 / 4 / 8 rows): oneDNN in bfloat16 19 / 16 / 10, these 27 / 23 / 20; reading memory and doing nothing else 25.
+Sums are in float32: what multiplies pairs of bfloat16 (vdpbf16ps) does so at half the pace of float32 on the machine
+that this was measured on (two cores, Intel Xeon, AVX-512: 90 against 186 G products a second). There SmolLM2's 269 MB
+are read in 10.3 ms by one row, 12.3 by 5, 14.4 by 8, 22 by 16 and 77 by 64 rows.
 
 **What a token gets does not depend on which others are in the pass**: each output is summed in the same order for any
 number of rows, and attention walks the tokens that are seen, in their order, wherever they lie in the cache. So text
@@ -26,12 +27,14 @@ BF16, INT8 = 0, 1
 SIZE = (2, 1)
 """Bytes of a number of each kind."""
 LANES = 16
-"""Numbers of a vector; sizes that are summed over are multiples of it."""
-AHEAD = 4608
-"""Bytes of a weight's row by which fetching goes before reading; from 2 to 16 kB it made little difference."""
+"""Numbers of a vector."""
+STEP = 32
+"""Inputs that a product takes at a time, in an order of their own (`pieces.deal`); sizes are multiples of it."""
+AHEAD = 9216
+"""Bytes by which fetching goes before reading: memory's answer takes as long as eight tokens' work on so many."""
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_VECTOR = ir.VectorType(_F32, LANES)
+_VECTOR, _WORDS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
 _ADDRESS = types.int64
 
 
@@ -50,13 +53,38 @@ def _past(b: Any, address: Any, count: Any, size: int = 1) -> Any:
     return b.add(address, b.mul(count, _number(size)))
 
 
-def _wide(b: Any, kind: int, address: Any) -> Any:
-    """The vector of stored numbers at an address, in float32."""
-    stored, whole = ir.VectorType(_I16 if kind == BF16 else _I8, LANES), ir.VectorType(_I32, LANES)
-    raw = b.load(_at(b, address, stored), align=SIZE[kind])
+def _pair(b: Any, kind: int, address: Any) -> list[Any]:
+    """32 weights at an address, in float32, in two vectors.
+
+    Of bfloat16 the first are those at even places and the second those at odd ones: two of them are a word, and a shift
+    and a mask take it apart, where 16 in their order cost twice as much. Bytes come as they lie.
+    """
     if kind == INT8:
-        return b.sitofp(b.sext(raw, whole), _VECTOR)
-    return b.bitcast(b.shl(b.zext(raw, whole), ir.Constant(whole, [16] * LANES)), _VECTOR)
+        raw = [b.load(_at(b, _past(b, address, LANES * h), ir.VectorType(_I8, LANES)), align=1) for h in range(2)]
+        return [b.sitofp(b.sext(half, _WORDS), _VECTOR) for half in raw]
+    raw = b.load(_at(b, address, _WORDS), align=2)
+    return [b.bitcast(word, _VECTOR) for word in (b.shl(raw, _all(16)), b.and_(raw, _all(-0x10000)))]
+
+
+def _all(number: int) -> Any:
+    return ir.Constant(_WORDS, [number] * LANES)
+
+
+def _sums(b: Any, vectors: list[Any]) -> Any:
+    """One vector of the sums of up to 16, in their order; each is made by the same tree wherever it comes."""
+    level, half = [*vectors, *[ir.Constant(_VECTOR, [0.0] * LANES)] * (LANES - len(vectors))], LANES // 2
+    while half:
+        level = [_fold(b, *two, half) for two in zip(level[: len(level) // 2], level[len(level) // 2 :], strict=True)]
+        half //= 2
+    return level[0]
+
+
+def _fold(b: Any, one: Any, other: Any, half: int) -> Any:
+    """Lanes in blocks of 2 · half, their halves added: the first half of each block of `one`, the second of `other`."""
+    is_first = [i // half % 2 == 0 for i in range(LANES)]
+    own = [i if first else LANES + i for i, first in enumerate(is_first)]
+    across = [i + half if first else LANES + i - half for i, first in enumerate(is_first)]
+    return b.fadd(*(b.shuffle_vector(one, other, ir.Constant(_WORDS, lanes)) for lanes in (own, across)))
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
@@ -112,39 +140,44 @@ def block(context, kind, rows, outs, w, x, n, out, per_row, scale, add):
     """Products of neighbouring outputs: out[r, o] = s(o) Σᵢ x[r, i] w[o, i], or that added to it where `add` is 1.
 
     `kind` of the weights, `rows` and `outs` are literals. `w` is the address of the first output's weights, [outs, n];
-    `x` of float32 [rows, n], n a multiple of the weights in 64 bytes; `out` of float32, `per_row` of them from one row
-    to the next; `scale` of one float32 for each output, read for bytes alone.
+    `x` of float32 [rows, n], n a multiple of `STEP`, in the order of `pieces.deal`; `out` of float32, `per_row` of them
+    from one row to the next; `scale` of one float32 for each output, read for bytes alone.
+
+    The sums stay in registers, of which there are 32: rows · outs of them are for sums.
     """
     if not _are_literal(kind, rows, outs):
         return None
     k, n_rows, n_outs = (value.literal_value for value in (kind, rows, outs))
-    unroll = 64 // SIZE[k] // LANES
 
     def codegen(ctx, b, sig, args):
         w, x, n, out, per_row, scale, add = args[3:]
         inputs = [_past(b, x, b.mul(n, _number(r)), 4) for r in range(n_rows)]
         weights = [_past(b, w, b.mul(n, _number(o)), SIZE[k]) for o in range(n_outs)]
-        loop = _Loop(b, n, unroll * LANES, n_rows * n_outs)
+        loop = _Loop(b, n, STEP, n_rows * n_outs)
         sums = list(loop.vectors)
-        for u in range(unroll):
-            at = b.add(loop.i, _number(u * LANES))
-            w_now = [_wide(b, k, _past(b, place, at, SIZE[k])) for place in weights]
-            if u == 0:
-                for place in weights:
-                    _fetch(b, b.add(_past(b, place, at, SIZE[k]), _number(AHEAD)))
+        places = [_past(b, place, loop.i, SIZE[k]) for place in weights]
+        for place in places:
+            _fetch(b, b.add(place, _number(AHEAD)))
+        wide = [_pair(b, k, place) for place in places]
+        for h in range(2):
             for r in range(n_rows):
-                x_now = b.load(_at(b, _past(b, inputs[r], at, 4), _VECTOR), align=4)
+                at = _past(b, inputs[r], b.add(loop.i, _number(h * LANES)), 4)
+                x_now = b.load(_at(b, at, _VECTOR), align=4)
                 for o in range(n_outs):
-                    sums[r * n_outs + o] = _fma(b, w_now[o], x_now, sums[r * n_outs + o])
+                    sums[r * n_outs + o] = _fma(b, wide[o][h], x_now, sums[r * n_outs + o])
         loop.end(sums)
-        adds = b.icmp_signed("!=", add, _number(0))
-        for r in range(n_rows):
-            for o in range(n_outs):
-                place = _at(b, _past(b, _past(b, out, b.mul(per_row, _number(r)), 4), o, 4), _F32)
-                found = _sum(b, sums[r * n_outs + o])
+        adds, part = b.icmp_signed("!=", add, _number(0)), ir.VectorType(_F32, n_outs)
+        at_once = LANES // n_outs
+        for lo in range(0, n_rows, at_once):
+            among = range(lo, min(n_rows, lo + at_once))
+            found = _sums(b, [sums[r * n_outs + o] for r in among for o in range(n_outs)])
+            for r in among:
+                lanes = [(r - lo) * n_outs + o for o in range(n_outs)]
+                mine = b.shuffle_vector(found, found, ir.Constant(ir.VectorType(_I32, n_outs), lanes))
                 if k == INT8:
-                    found = b.fmul(found, b.load(_at(b, _past(b, scale, o, 4), _F32)))
-                b.store(b.select(adds, b.fadd(found, b.load(place)), found), place)
+                    mine = b.fmul(mine, b.load(_at(b, scale, part), align=4))
+                place = _at(b, _past(b, out, b.mul(per_row, _number(r)), 4), part)
+                b.store(b.select(adds, b.fadd(mine, b.load(place, align=4)), mine), place, align=4)
         return ctx.get_dummy_value()
 
     return types.void(kind, rows, outs, *[_ADDRESS] * 7), codegen
@@ -152,66 +185,80 @@ def block(context, kind, rows, outs, w, x, n, out, per_row, scale, add):
 
 @intrinsic
 @no_type_check
-def scores(context, vectors, query, keys, seen, m, scale, out):
-    """Scores of the keys that a query sees: out[j] = scale · query · keys[seen[j]] for j < m, m > 0.
+def scores(context, vectors, heads, query, keys, seen, m, scale, out, per_head):
+    """Scores of the keys that queries see: out[h, j] = scale · query[h] · keys[seen[j]] for j < m, m > 0.
 
-    `vectors`, a literal, is the head size / 16. `query` is the address of float32 [head size], `keys` of bfloat16
-    [·, head size], `seen` of int32 [m], `out` of float32 [m].
+    `vectors`, the head size / 16, an even number, and `heads`, at most 3, are literals. `query` is the address of
+    float32 [heads, head size], dealt; `keys` of bfloat16 [·, head size], `seen` of int32 [m], `out` of float32
+    [heads, per_head], where `per_head` ≥ m + 15: what stands behind m means nothing.
     """
-    if not _are_literal(vectors):
+    if not _are_literal(vectors, heads):
         return None
-    count = vectors.literal_value
+    n_vectors, n_heads = (value.literal_value for value in (vectors, heads))
+    at_once = LANES // n_heads
 
     def codegen(ctx, b, sig, args):
-        query, keys, seen, m, scale, out = args[1:]
-        asked = [b.load(_at(b, _past(b, query, v * LANES, 4), _VECTOR), align=4) for v in range(count)]
-        loop = _Loop(b, m, 1, 0)
-        place = b.zext(b.load(_at(b, _past(b, seen, loop.i, 4), _I32)), _I64)
-        key = _past(b, keys, place, count * LANES * 2)
-        total = ir.Constant(_VECTOR, [0.0] * LANES)
-        for v in range(count):
-            total = _fma(b, asked[v], _wide(b, BF16, _past(b, key, v * LANES, 2)), total)
-        b.store(b.fmul(_sum(b, total), scale), _at(b, _past(b, out, loop.i, 4), _F32))
+        query, keys, seen, m, scale, out, per_head = args[2:]
+        asked = [b.load(_at(b, _past(b, query, v * LANES, 4), _VECTOR), align=4) for v in range(n_heads * n_vectors)]
+        loop, last = _Loop(b, m, at_once, 0), b.sub(m, _number(1))
+        totals = [ir.Constant(_VECTOR, [0.0] * LANES)] * (n_heads * at_once)
+        for j in range(at_once):
+            now = b.add(loop.i, _number(j))
+            now = b.select(b.icmp_signed("<", now, last), now, last)
+            place = b.zext(b.load(_at(b, _past(b, seen, now, 4), _I32)), _I64)
+            key = _past(b, keys, place, n_vectors * LANES * 2)
+            wide = [half for v in range(0, n_vectors, 2) for half in _pair(b, BF16, _past(b, key, v * LANES, 2))]
+            for h in range(n_heads):
+                for v in range(n_vectors):
+                    at = h * at_once + j
+                    totals[at] = _fma(b, asked[h * n_vectors + v], wide[v], totals[at])
+        found, part = _sums(b, totals), ir.VectorType(_F32, at_once)
+        for h in range(n_heads):
+            lanes = ir.Constant(ir.VectorType(_I32, at_once), [h * at_once + j for j in range(at_once)])
+            mine = b.fmul(b.shuffle_vector(found, found, lanes), _broadcast(b, scale, at_once))
+            place = _past(b, _past(b, out, b.mul(per_head, _number(h)), 4), loop.i, 4)
+            b.store(mine, _at(b, place, part), align=4)
         loop.end([])
         return ctx.get_dummy_value()
 
-    return types.void(vectors, *[_ADDRESS] * 4, types.float32, _ADDRESS), codegen
+    return types.void(vectors, heads, *[_ADDRESS] * 4, types.float32, *[_ADDRESS] * 2), codegen
+
+
+def _broadcast(b: Any, number: Any, lanes: int = LANES) -> Any:
+    kind = ir.VectorType(_F32, lanes)
+    alone = b.insert_element(ir.Constant(kind, ir.Undefined), number, _number(0, _I32))
+    return b.shuffle_vector(alone, alone, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
 
 
 @intrinsic
 @no_type_check
-def mix(context, vectors, weights, values, seen, m, out):
-    """The values seen, mixed: out = Σⱼ weights[j] · values[seen[j]] over j < m, m > 0, in the order of j.
+def mix(context, vectors, heads, weights, per_head, values, seen, m, out):
+    """The values seen, mixed: out[h] = Σⱼ weights[h, j] · values[seen[j]] over j < m, m > 0, in the order of j, dealt.
 
     Arguments as of `scores`.
     """
-    if not _are_literal(vectors):
+    if not _are_literal(vectors, heads):
         return None
-    count = vectors.literal_value
+    n_vectors, n_heads = (value.literal_value for value in (vectors, heads))
 
     def codegen(ctx, b, sig, args):
-        weights, values, seen, m, out = args[1:]
-        loop = _Loop(b, m, 1, count)
+        weights, per_head, values, seen, m, out = args[2:]
+        loop = _Loop(b, m, 1, n_heads * n_vectors)
         place = b.zext(b.load(_at(b, _past(b, seen, loop.i, 4), _I32)), _I64)
-        value = _past(b, values, place, count * LANES * 2)
-        alone = b.insert_element(
-            ir.Constant(_VECTOR, ir.Undefined),
-            b.load(_at(b, _past(b, weights, loop.i, 4), _F32)),
-            _number(0, _I32),
-        )
-        weight = b.shuffle_vector(alone, alone, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
-        loop.end(
-            [
-                _fma(b, weight, _wide(b, BF16, _past(b, value, v * LANES, 2)), so_far)
-                for v, so_far in enumerate(loop.vectors)
-            ]
-        )
-        for v, vector in enumerate(loop.vectors):
-            done = vector.incomings[-1][0]
+        value = _past(b, values, place, n_vectors * LANES * 2)
+        wide = [half for v in range(0, n_vectors, 2) for half in _pair(b, BF16, _past(b, value, v * LANES, 2))]
+        sums = list(loop.vectors)
+        for h in range(n_heads):
+            at = _past(b, _past(b, weights, b.mul(per_head, _number(h)), 4), loop.i, 4)
+            weight = _broadcast(b, b.load(_at(b, at, _F32)))
+            for v in range(n_vectors):
+                sums[h * n_vectors + v] = _fma(b, weight, wide[v], sums[h * n_vectors + v])
+        loop.end(sums)
+        for v, done in enumerate(sums):
             b.store(done, _at(b, _past(b, out, v * LANES, 4), _VECTOR), align=4)
         return ctx.get_dummy_value()
 
-    return types.void(vectors, *[_ADDRESS] * 5), codegen
+    return types.void(vectors, heads, *[_ADDRESS] * 6), codegen
 
 
 @intrinsic

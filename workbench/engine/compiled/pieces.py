@@ -10,56 +10,89 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import BF16, INT8, SIZE, block, float_of, mix, scores
+from workbench.engine.compiled.instructions import BF16, INT8, LANES, SIZE, STEP, block, float_of, mix, scores
 
-VECTORS = (1, 2, 4, 6, 8)
+VECTORS = (2, 4, 6, 8)
 """Head sizes that `attend` knows, in sixteenths."""
+HEADS = 3
+"""Queries of a token that share the keys and values that are read, at most: more have no registers."""
 _BYTES = np.array(SIZE)
+
+
+OUTS = 4
+"""Outputs that are made together: numbers of outputs are multiples of it."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _some(kind, rows, w, x, n, out, per_row, scale, add):
+    """Four outputs of up to eight rows: as many sums at once as there are registers for."""
     if kind == BF16:
         if rows == 8:
             block(BF16, 8, 2, w, x, n, out, per_row, scale, add)
+            block(BF16, 8, 2, w + 2 * n * _BYTES[BF16], x, n, out + 8, per_row, scale + 8, add)
+        elif rows == 7:
+            block(BF16, 7, 2, w, x, n, out, per_row, scale, add)
+            block(BF16, 7, 2, w + 2 * n * _BYTES[BF16], x, n, out + 8, per_row, scale + 8, add)
+        elif rows == 6:
+            block(BF16, 6, 4, w, x, n, out, per_row, scale, add)
+        elif rows == 5:
+            block(BF16, 5, 4, w, x, n, out, per_row, scale, add)
         elif rows == 4:
-            block(BF16, 4, 2, w, x, n, out, per_row, scale, add)
+            block(BF16, 4, 4, w, x, n, out, per_row, scale, add)
+        elif rows == 3:
+            block(BF16, 3, 4, w, x, n, out, per_row, scale, add)
         elif rows == 2:
-            block(BF16, 2, 2, w, x, n, out, per_row, scale, add)
+            block(BF16, 2, 4, w, x, n, out, per_row, scale, add)
         else:
-            block(BF16, 1, 2, w, x, n, out, per_row, scale, add)
-    elif rows == 8:
-        block(INT8, 8, 2, w, x, n, out, per_row, scale, add)
-    elif rows == 4:
-        block(INT8, 4, 2, w, x, n, out, per_row, scale, add)
-    elif rows == 2:
-        block(INT8, 2, 2, w, x, n, out, per_row, scale, add)
+            block(BF16, 1, 4, w, x, n, out, per_row, scale, add)
     else:
-        block(INT8, 1, 2, w, x, n, out, per_row, scale, add)
+        if rows == 8:
+            block(INT8, 8, 2, w, x, n, out, per_row, scale, add)
+            block(INT8, 8, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8, add)
+        elif rows == 7:
+            block(INT8, 7, 2, w, x, n, out, per_row, scale, add)
+            block(INT8, 7, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8, add)
+        elif rows == 6:
+            block(INT8, 6, 4, w, x, n, out, per_row, scale, add)
+        elif rows == 5:
+            block(INT8, 5, 4, w, x, n, out, per_row, scale, add)
+        elif rows == 4:
+            block(INT8, 4, 4, w, x, n, out, per_row, scale, add)
+        elif rows == 3:
+            block(INT8, 3, 4, w, x, n, out, per_row, scale, add)
+        elif rows == 2:
+            block(INT8, 2, 4, w, x, n, out, per_row, scale, add)
+        else:
+            block(INT8, 1, 4, w, x, n, out, per_row, scale, add)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
-    """Outputs lo to below hi (both even) of all rows; `out` is where output 0 of row 0 would be."""
-    for o in range(lo, hi, 2):
+    """Outputs lo to below hi, multiples of `OUTS`, of all rows of x (dealt); `out` is where output 0 of row 0 would be.
+
+    Up to eight rows share each weight that is read; more go in parts as even as can be, of which six rows are the best.
+    """
+    parts = 1 if rows <= 8 else (rows + 5) // 6
+    for o in range(lo, hi, OUTS):
         row = 0
-        while row < rows:
-            left = rows - row
-            now = 8 if left >= 8 else 4 if left >= 4 else 2 if left >= 2 else 1
-            _some(
-                kind,
-                now,
-                w + o * n * _BYTES[kind],
-                x + 4 * row * n,
-                n,
-                out + 4 * (row * per_row + o),
-                per_row,
-                scale + 4 * o,
-                add,
-            )
+        for part in range(parts, 0, -1):
+            now = (rows - row + part - 1) // part
+            come, to = x + 4 * row * n, out + 4 * (row * per_row + o)
+            _some(kind, now, w + o * n * _BYTES[kind], come, n, to, per_row, scale + 4 * o, add)
             row += now
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def deal(rows, out):
+    """Rows, [T, n], in the order in which `product` reads them: of 32 numbers those at even places, then the others."""
+    for t in range(rows.shape[0]):
+        for lo in range(0, rows.shape[1], STEP):
+            for i in range(LANES):
+                out[t, lo + i] = rows[t, lo + 2 * i]
+                out[t, lo + LANES + i] = rows[t, lo + 2 * i + 1]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -144,29 +177,82 @@ def aligned(rows, width):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def attend(size, query, keys, values, seen, m, scale, weights, out):
-    """What one query of one head reads of the m places it sees."""
-    vectors, w, where, to = size // 16, weights.ctypes.data, seen.ctypes.data, out.ctypes.data
-    if vectors == 1:
-        scores(1, query, keys, where, m, scale, w)
-    elif vectors == 2:
-        scores(2, query, keys, where, m, scale, w)
-    elif vectors == 4:
-        scores(4, query, keys, where, m, scale, w)
-    elif vectors == 6:
-        scores(6, query, keys, where, m, scale, w)
+def _score(vectors, heads, query, keys, seen, m, scale, out, per_head):
+    if heads == 1:
+        if vectors == 2:
+            scores(2, 1, query, keys, seen, m, scale, out, per_head)
+        elif vectors == 4:
+            scores(4, 1, query, keys, seen, m, scale, out, per_head)
+        elif vectors == 6:
+            scores(6, 1, query, keys, seen, m, scale, out, per_head)
+        else:
+            scores(8, 1, query, keys, seen, m, scale, out, per_head)
+    elif heads == 2:
+        if vectors == 2:
+            scores(2, 2, query, keys, seen, m, scale, out, per_head)
+        elif vectors == 4:
+            scores(4, 2, query, keys, seen, m, scale, out, per_head)
+        elif vectors == 6:
+            scores(6, 2, query, keys, seen, m, scale, out, per_head)
+        else:
+            scores(8, 2, query, keys, seen, m, scale, out, per_head)
     else:
-        scores(8, query, keys, where, m, scale, w)
-    by = np.float32(1) / _odds(weights[:m])
-    if vectors == 1:
-        mix(1, w, values, where, m, to)
-    elif vectors == 2:
-        mix(2, w, values, where, m, to)
-    elif vectors == 4:
-        mix(4, w, values, where, m, to)
-    elif vectors == 6:
-        mix(6, w, values, where, m, to)
+        if vectors == 2:
+            scores(2, 3, query, keys, seen, m, scale, out, per_head)
+        elif vectors == 4:
+            scores(4, 3, query, keys, seen, m, scale, out, per_head)
+        elif vectors == 6:
+            scores(6, 3, query, keys, seen, m, scale, out, per_head)
+        else:
+            scores(8, 3, query, keys, seen, m, scale, out, per_head)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _mix(vectors, heads, weights, per_head, values, seen, m, out):
+    if heads == 1:
+        if vectors == 2:
+            mix(2, 1, weights, per_head, values, seen, m, out)
+        elif vectors == 4:
+            mix(4, 1, weights, per_head, values, seen, m, out)
+        elif vectors == 6:
+            mix(6, 1, weights, per_head, values, seen, m, out)
+        else:
+            mix(8, 1, weights, per_head, values, seen, m, out)
+    elif heads == 2:
+        if vectors == 2:
+            mix(2, 2, weights, per_head, values, seen, m, out)
+        elif vectors == 4:
+            mix(4, 2, weights, per_head, values, seen, m, out)
+        elif vectors == 6:
+            mix(6, 2, weights, per_head, values, seen, m, out)
+        else:
+            mix(8, 2, weights, per_head, values, seen, m, out)
     else:
-        mix(8, w, values, where, m, to)
-    for i in range(size):
-        out[i] *= by
+        if vectors == 2:
+            mix(2, 3, weights, per_head, values, seen, m, out)
+        elif vectors == 4:
+            mix(4, 3, weights, per_head, values, seen, m, out)
+        elif vectors == 6:
+            mix(6, 3, weights, per_head, values, seen, m, out)
+        else:
+            mix(8, 3, weights, per_head, values, seen, m, out)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def attend(query, keys, values, seen, m, scale, weights, out):
+    """What the queries of a token that share keys and values, [heads, d] and dealt, read of the m places it sees.
+
+    `out` [heads, d] comes dealt, too. `weights` is scratch for `HEADS` rows of m + 15.
+    """
+    size, per_head = query.shape[1], weights.shape[1]
+    for first in range(0, query.shape[0], HEADS):
+        heads = min(HEADS, query.shape[0] - first)
+        some, where = query[first:].ctypes.data, seen.ctypes.data
+        _score(size // LANES, heads, some, keys, where, m, scale, weights.ctypes.data, per_head)
+        for h in range(heads):
+            by = np.float32(1) / _odds(weights[h, :m])
+            for j in range(m):
+                weights[h, j] *= by
+        _mix(size // LANES, heads, weights.ctypes.data, per_head, values, where, m, out[first:].ctypes.data)
