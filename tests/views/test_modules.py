@@ -38,7 +38,7 @@ BELOW = {
     "sweep": {"live", "shared"},
     "verifiers": {"shared"},
     "learn": {"live", "shared"},
-    "notebook": {"vision", "live", "shared"},
+    "notebook": {"vision", "live", "verifiers", "shared"},
 }
 """Which other folders a folder's modules may import."""
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))

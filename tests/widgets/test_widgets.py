@@ -126,6 +126,7 @@ def every(trace: Trace) -> Iterator[Any]:
     yield from (w.lane(trace), w.lane([trace, trace], ["a", "b"]), w.vision(recorded.trace("specvlm"), trace))
     yield w.show(w.ribbon(trace), w.tree(trace))
     yield w.panel(FakeClient(), depth=3)
+    yield w.bench()
 
 
 # -- what is stored --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 if find_spec("anywidget") is None:
     raise ImportError('Widgets need more: pip install "speculative-decoding-workbench[notebooks]"')
 
+from workbench.widgets.bench import Bench, bench
 from workbench.widgets.exercises import check
 from workbench.widgets.links import app_link
 from workbench.widgets.live import Live, live
@@ -17,11 +18,13 @@ from workbench.widgets.plots import Figure, figure
 from workbench.widgets.view import View, curves, lane, link, ribbon, show, stage, tree, vision
 
 __all__ = [
+    "Bench",
     "Figure",
     "Live",
     "Panel",
     "View",
     "app_link",
+    "bench",
     "check",
     "curves",
     "figure",

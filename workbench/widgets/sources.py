@@ -13,7 +13,7 @@ import traitlets
 from workbench.trace.metrics import DEFINITIONS
 from workbench.views import modules, replay, scenes
 
-OWN = modules.STYLESHEET.with_name("widget.css")
+OWN = [modules.STYLESHEET.with_name(f"{name}.css") for name in ("verifiers", "widget")]
 _WIDTH = re.compile(r"@media \((max|min)-width: (\d+)px\)")
 
 
@@ -52,7 +52,7 @@ def shared(view: str = modules.FIRST_MODULE) -> Sources:
 def texts(view: str) -> dict[str, Any]:
     """What `Sources` of a view hold."""
     found, code = replay.sources(view), modules.inlined(f"notebook/{view}")
-    style = by_width_of_output("\n".join([found["style"], OWN.read_text(encoding="utf-8")]))
+    style = by_width_of_output("\n".join([found["style"], *(sheet.read_text(encoding="utf-8") for sheet in OWN)]))
     digest = hashlib.sha256("\0".join([code, style]).encode()).hexdigest()[:12]
     return {
         "version": f"{view}-{digest}",

@@ -7,6 +7,7 @@ import * as livePage from "../live/page.js";
 import * as opening from "../live/opening.js";
 import * as player from "../live/player.js";
 import * as store from "../shared/store.js";
+import * as widgetbench from "./bench.js";
 import * as widgetlane from "./lane.js";
 import * as widgetpanel from "./panel.js";
 
@@ -37,6 +38,7 @@ export async function mount(el, given) {
   const draws = {
     panel: () => widgetpanel.mount(root, place),
     lanes: () => widgetlane.mount(root, place),
+    bench: () => widgetbench.mount(root, place),
     live: () => live(place),
     vision: () => recorded(place),
   };

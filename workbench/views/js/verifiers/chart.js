@@ -2,7 +2,7 @@
 
 import * as kit from "../shared/kit.js";
 
-const LABEL = 214, GAP = 16;
+const LABEL = 240, GAP = 16;
 const MARKS = {
   circle: (x, y) => `M${x - 3} ${y}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z`,
   ring: (x, y) => `M${x - 3.4} ${y}a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0z`,
@@ -80,7 +80,7 @@ export function render(el, data) {
   const at = data.k > 0 ? data.k - 1 : n - 1;
   const ranked = data.lines
     .map((line, i) => ({ line, i, end: y(line.values.at(-1)), v: line.values[at] }))
-    .sort((a, b) => a.end - b.end || b.v - a.v);
+    .sort((a, b) => Math.round(a.end - b.end) || b.v - a.v);
   const places = beside
     ? apart(ranked.map((each) => each.end), GAP, 12, bottom)
     : ranked.map((_, i) => data.height + GAP * (i + 0.5));

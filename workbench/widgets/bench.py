@@ -1,0 +1,126 @@
+"""The verifier bench in a notebook: p and q of one place as bars to drag, under every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import traitlets
+
+from workbench.core.errors import ParameterError
+from workbench.trace import theory
+from workbench.widgets import snapshot
+from workbench.widgets.sources import shared
+from workbench.widgets.view import Widget
+
+GOLDEN = ((0.5, 0.3, 0.15, 0.05), (0.1, 0.4, 0.3, 0.2))
+WORDS = ("school", "market", "farm", "park", "zoo", "lake")
+WAYS = ("independent", "without", "head", "fixed")
+RULES = ("recursive", "independent", "k-seq", "optimal-two", "greedy-draft", "deterministic")
+TOKENS = (2, 6)
+DRAFTS = 8
+SHOWN = 4
+"""Drafts of the stored picture's table."""
+
+
+class Bench(Widget):
+    """The bench. `state` is what it shows: change it here or there.
+
+    Attributes:
+        state: `words`, `p`, `q` (at temperature 1, in the order of words), `tp`, `tq` (temperatures), `k` (drafts),
+            `way` (how they come), `rule`, `seed`, `rounds` (drawn so far).
+    """
+
+    state = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__(kind="bench", _sources=shared(), state=state)
+
+    @traitlets.validate("state")
+    def _checked(self, proposal: Any) -> dict[str, Any]:
+        return checked(proposal["value"])
+
+    def snapshot(self) -> str:
+        words, p, q = self.state["words"], self.state["p"], self.state["q"]
+        laws = "".join(
+            f"<tr><th>{snapshot.seen(word)}</th><td>{a:.3f}</td><td>{b:.3f}</td></tr>"
+            for word, a, b in zip(words, p, q, strict=True)
+        )
+        most = min(SHOWN, sum(x > 0 for x in q))
+        tables = [theory.acceptance_table(p, q, n) for n in range(1, most + 1)]
+        head = "".join(f"<th>k = {n}</th>" for n in range(1, most + 1))
+        rows = "".join(
+            f"<tr><th>{snapshot.escape(name)}</th>"
+            + "".join(f"<td>{table[name]:.3f}</td>" for table in tables)
+            + "</tr>"
+            for name in tables[0]
+        )
+        return snapshot.wrap(
+            f"<table><tr><th></th><th>p</th><th>q</th></tr>{laws}</table>"
+            f"<table><tr><th>accepted within k drafts</th>{head}</tr>{rows}</table>"
+        )
+
+
+def checked(state: dict[str, Any]) -> dict[str, Any]:
+    """A state with both laws normalised.
+
+    Raises:
+        ParameterError: a law is none, or a name, number of drafts or temperature is outside what the bench knows.
+    """
+    p, q = _law("p", state["p"]), _law("q", state["q"])
+    if len(p) != len(q):
+        raise ParameterError(f"p has {len(p)} numbers and q {len(q)}.", "Give one of each for every token.")
+    words = [str(word) for word in state["words"]]
+    if len(words) != len(p):
+        raise ParameterError(f"There are {len(words)} words for {len(p)} tokens.", "Give one for each, or none.")
+    for name, known in (("way", WAYS), ("rule", RULES)):
+        if state[name] not in known:
+            raise ParameterError(f"{name}={state[name]!r} is not known.", f"Use {', '.join(known)}.")
+    for name, low, high in (("k", 1, DRAFTS), ("seed", 0, 2**31), ("rounds", 0, 10**6)):
+        value = state[name]
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ParameterError(f"{name}={value!r}.", f"Give a whole number from {low} to {high}.")
+    for name in ("tp", "tq"):
+        if not 0.1 <= state[name] <= 3:
+            raise ParameterError(f"{name}={state[name]!r}.", "Give a temperature from 0.1 to 3.")
+    return {**state, "p": p, "q": q, "words": words}
+
+
+def _law(name: str, values: Sequence[float]) -> list[float]:
+    law = [float(x) for x in values]
+    low, high = TOKENS
+    if not low <= len(law) <= high or not all(0 <= x < float("inf") for x in law) or not sum(law) > 0:
+        raise ParameterError(
+            f"{name} is no law: {law!r}.", f"Give {low} to {high} numbers from 0, one of them above 0."
+        )
+    return [x / sum(law) for x in law]
+
+
+def bench(
+    p: Sequence[float] = GOLDEN[0],
+    q: Sequence[float] = GOLDEN[1],
+    words: Sequence[str] | None = None,
+    *,
+    k: int = 3,
+    way: str = "without",
+    rule: str = "recursive",
+    seed: int = 1,
+) -> Bench:
+    """The verifier bench for one place.
+
+    Args:
+        p: the target's law [V], 2 to 6 tokens; weights are normalised.
+        q: the drafter's [V].
+        words: the tokens; None: words of an example.
+        k: drafts, 1 to 8.
+        way: how they come: "independent", "without" (replacement), "head" (the likeliest k − 1, and one drawn), or
+            "fixed" (the likeliest k).
+        rule: "recursive", "independent", "k-seq", "optimal-two", "greedy-draft" or "deterministic".
+        seed: of the rounds drawn in the page.
+
+    Raises:
+        ParameterError: one of them is none of these.
+    """
+    named = list(words) if words is not None else [*WORDS[: len(p)]]
+    state = {"p": list(p), "q": list(q), "words": named, "k": k, "way": way, "rule": rule, "seed": seed}
+    return Bench(checked(state | {"tp": 1.0, "tq": 1.0, "rounds": 0}))
