@@ -719,7 +719,8 @@ assert not enough_tokens(1 / 0.056**2).right  # 1/TV² is where it *begins* to b
 # - Cai et al. 2024, *Medusa*, arXiv:2401.10774, §2.3.1: typical acceptance.
 # - Zhou et al. 2024, *DistillSpec*, arXiv:2310.08461: several lossy rules, and training drafters for acceptance.
 # - Sun et al. 2023, *SpecTr*, arXiv:2310.15141: optimal transport. Hu et al. 2025, *Towards Optimal Multi-draft
-#   Speculative Decoding*, arXiv:2502.18779: the bound by subsets.
+#   Speculative Decoding*, arXiv:2502.18779: the bound by subsets. Both by hand, and a bench for every rule:
+#   [13 · Several drafts at once](13_several_drafts.ipynb).
 
 # %%
 wb.close()

@@ -94,6 +94,7 @@ assert list(LESSONS) == sorted(LESSONS)
 # | 09 | [Images](09_images.ipynb) | 60 | a drafter needs the picture's tokens | it needs the *information*, by whatever way |
 # | 10 | [Measuring](10_measuring.ipynb) | 60 | more repetitions are more data | order, pairing, and intervals over prompts |
 # | 11 | [Your drafter](11_your_drafter.ipynb) | 120 | a bad drafter breaks the output | only a lie about q can, and only a law test sees it |
+# | 13 | [Several drafts](13_several_drafts.ipynb) | 60 | a bound is a bound | it holds for drafts of one kind; a set of tokens sets it |
 #
 # **One lesson (90 minutes).** 00 together (20), then 02: let everybody derive min(1, p/q) on paper before the cell is
 # run (40), break it on purpose (15), and one picture from section 3 below (15).

@@ -104,7 +104,7 @@ def _contents(lessons: dict[str, Page]) -> str:
     lines = [
         "# Lessons",
         "",
-        "Thirteen notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. Widgets stand "
+        "Fourteen notebooks, executed as they are tested: in FAST mode, on the bundled models, on a CPU. Widgets stand "
         "here as pictures; open a notebook with `workbench lab` to use them.",
         "",
     ]
