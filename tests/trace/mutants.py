@@ -15,8 +15,8 @@ import polars as pl
 
 from workbench.core.errors import WorkbenchError
 from workbench.trace import acceptance, export, frames, metrics
+from workbench.trace.entries import entry_of_trace
 from workbench.trace.events import Trace
-from workbench.trace.store import entry_of_trace
 from workbench.trace.whatif import analyse
 from workbench.views import recorded, replay
 

@@ -20,8 +20,10 @@ from traces import FIXTURES, HOSTILE, hostile
 
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.trace import export, metrics
+from workbench.trace.entries import ENTRY, INDEX, VERSION, entry_of_trace
 from workbench.trace.events import SCHEMA_VERSION, Trace
-from workbench.trace.store import ENTRY, INDEX, VERSION, RunStore, entry_of_trace
+from workbench.trace.runindex import RunIndex
+from workbench.trace.store import RunStore
 
 
 def recorded(**changes: Any) -> Trace:
@@ -145,7 +147,7 @@ def test_an_index_that_is_settled_is_used_as_it_is(store: RunStore, monkeypatch:
     past = time.time() - 3600
     os.utime(store.folder / "runs", (past, past))
     assert ids(store) == [run]
-    monkeypatch.setattr(RunStore, "_list_files", lambda self: pytest.fail("the folder was listed again"))
+    monkeypatch.setattr(RunIndex, "_list_files", lambda self: pytest.fail("the folder was listed again"))
     assert ids(store) == [run]
 
 
@@ -326,7 +328,10 @@ def test_what_a_killed_writer_left_goes_after_an_hour(store: RunStore) -> None:
 
 def test_a_store_that_cannot_be_written_is_still_searched(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store.save(recorded())
-    monkeypatch.setattr("workbench.trace.store.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
+    for writer in ("runindex", "store"):
+        monkeypatch.setattr(
+            f"workbench.trace.{writer}.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only"))
+        )
     assert ids(store) == [run]
     with pytest.raises(WorkbenchError, match="read-only"):
         store.save(recorded())

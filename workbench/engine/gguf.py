@@ -16,17 +16,14 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine.bundle import SOURCE, Told
+from workbench.engine.gguf_facts import INSTEAD, WHOLE, config_of, first_line, refuse
 
-FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
-"""Architectures that are read: decoders like Llama. Mistral's, SmolLM's and TinyLlama's files say "llama" too."""
 SHARD = 1 << 30
 """Bytes after which a file of weights is closed and the next one is begun: no more lies in memory at once."""
-_INSTEAD = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
-_WHOLE = "Fetch the file again; its download may have ended early."
 
 
 def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) -> None:
@@ -49,7 +46,7 @@ def dequantise(file: Path, folder: Path, told: Told = lambda done, total: None) 
     gguf = package()
     told(0, file.stat().st_size)
     reader = _opened(gguf, file)
-    config = _config(reader, file)
+    config = config_of(reader, file)
     tokenizer = _tokenizer(reader, file, folder, config)
     config.save_pretrained(folder)
     _generation(config, folder)
@@ -76,96 +73,9 @@ def _opened(gguf: Any, file: Path) -> Any:
     try:
         return gguf.GGUFReader(file)
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror}.", _WHOLE) from None
+        raise ModelError(f"{file} cannot be read: {error.strerror}.", WHOLE) from None
     except Exception as error:  # whatever the bytes make of the reader: Value, Index, Key, Unicode, Overflow …
-        raise ModelError(f"{file} is no GGUF file, or a broken or cut one ({_said(error)}).", _WHOLE) from None
-
-
-def _config(reader: Any, file: Path) -> PretrainedConfig:
-    """What transformers must know of the model, or why it cannot be had."""
-    facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
-    try:
-        return _from_facts(reader, facts, file)
-    except ModelError:
-        raise
-    except KeyError as error:
-        raise ModelError(f"{file} does not say its {str(error).strip(chr(39))}.", _WHOLE) from None
-    except Exception as error:  # whatever numbers and words that no model has make of the configuration
-        raise ModelError(f"{file} says of itself what no model can be ({_said(error)}).", _WHOLE) from error
-
-
-def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
-    family = str(facts.get("general.architecture"))
-    _refuse(_why_not(facts, family, {t.name for t in reader.tensors}), file)
-    own = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith(f"{family}.")}
-    heads = own["attention.head_count"]
-    config = FAMILIES[family](
-        vocab_size=own.get("vocab_size") or len(reader.fields["tokenizer.ggml.tokens"].data),
-        hidden_size=own["embedding_length"],
-        intermediate_size=own["feed_forward_length"],
-        num_hidden_layers=own["block_count"],
-        num_attention_heads=heads,
-        num_key_value_heads=own.get("attention.head_count_kv", heads),
-        max_position_embeddings=own["context_length"],
-        rms_norm_eps=_short(own["attention.layer_norm_rms_epsilon"]),
-        rope_parameters={"rope_type": "default", "rope_theta": _short(own.get("rope.freq_base", 10000.0))},
-        tie_word_embeddings=all(t.name != "output.weight" for t in reader.tensors),
-        bos_token_id=facts.get("tokenizer.ggml.bos_token_id"),
-        eos_token_id=_ends(facts),
-        pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
-    )
-    if family != "qwen2":  # which has no such field: its heads share the width
-        config.head_dim = own.get("attention.key_length") or own["embedding_length"] // heads
-    config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
-    return config
-
-
-def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
-    """Why a file cannot be a target, from what it says of itself; empty when it can."""
-    scaling = facts.get(f"{family}.rope.scaling.type", "none")
-    if family not in FAMILIES:
-        return f"its family is {family!r}"
-    if facts.get("general.type", "model") != "model":
-        return f"it holds no model but {facts['general.type']!r}"
-    if facts.get("split.count", 0) > 1:
-        return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge makes them one file)"
-    if facts.get(f"{family}.expert_count"):
-        return "it is a mixture of experts"
-    if scaling not in ("none", "") or "rope_freqs.weight" in names:
-        return "its positions are scaled, which its metadata tells only in part"
-    if "token_embd.weight" not in names:
-        return "it has no embedding"
-    return _positions(facts, family)
-
-
-def _positions(facts: dict[str, Any], family: str) -> str:
-    """Why its positions are none of those that are read here, which no weight's shape would betray."""
-    own = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
-    if {own.get("rope.scale_linear", 1), own.get("rope.scaling.factor", 1)} - {0, 1}:
-        return "its positions are scaled, which its metadata tells only in part"
-    head = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
-    if own.get("rope.dimension_count", head) != head:
-        return "only a part of each head is rotated"
-    if 0 < own.get("attention.sliding_window", 0) < own["context_length"]:
-        return "its attention looks back through a window"
-    return ""
-
-
-def _refuse(why: str, file: Path) -> None:
-    if why:
-        raise ModelError(f"{file.name} cannot be a target: {why}.", _INSTEAD)
-
-
-def _ends(facts: dict[str, Any]) -> int | list[int] | None:
-    """Ids that end a text: the end of the sequence, and of a turn where that is another."""
-    found = [facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
-    ids = sorted({i for i in found if i is not None})
-    return ids if len(ids) > 1 else ids[0] if ids else None
-
-
-def _short(value: float) -> float:
-    """A float32 of the metadata as it was meant: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
+        raise ModelError(f"{file} is no GGUF file, or a broken or cut one ({first_line(error)}).", WHOLE) from None
 
 
 def _source(reader: Any, file: Path, folder: Path) -> None:
@@ -192,20 +102,20 @@ def _tokenizer(reader: Any, file: Path, empty: Path, config: PretrainedConfig) -
     kind = reader.fields["tokenizer.ggml.model"].contents() if "tokenizer.ggml.model" in reader.fields else None
     splitter = reader.fields["tokenizer.ggml.pre"].contents() if "tokenizer.ggml.pre" in reader.fields else "default"
     if kind == "gpt2" and splitter not in _known_splitters():
-        _refuse(f"its tokenizer cuts text in a way ({splitter!r}) that is not known here", file)
+        refuse(f"its tokenizer cuts text in a way ({splitter!r}) that is not known here", file)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             empty, gguf_file=str(file.resolve()), local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers and tokenizers raise many kinds
-        raise ModelError(f"The tokenizer in {file} cannot be read: {_said(error)}.", _INSTEAD) from error
+        raise ModelError(f"The tokenizer in {file} cannot be read: {first_line(error)}.", INSTEAD) from error
     if kind == "gpt2" and splitter == "smollm":
         # transformers 5.23 knows this name's expression only, not the digits that are cut off one by one before it.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
     if len(tokenizer) > config.vocab_size:
-        raise ModelError(f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", _WHOLE)
+        raise ModelError(f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", WHOLE)
     return tokenizer
 
 
@@ -234,15 +144,15 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, told: Told) -> Ite
     wanted = _wanted(gguf, config)
     have = {tensor.name for tensor in reader.tensors}
     if missing := sorted(wanted.keys() - have):
-        raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", _WHOLE)
+        raise ModelError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]} …).", WHOLE)
     if unknown := sorted(have - wanted.keys()):
-        _refuse(f"it has weights that such a model has no place for ({', '.join(unknown[:3])})", file)
+        refuse(f"it has weights that such a model has no place for ({', '.join(unknown[:3])})", file)
     total = file.stat().st_size
     for tensor in reader.tensors:
         name, shape = wanted[tensor.name]
         value = _dequantised(gguf, tensor, file)
         if value.shape != shape:
-            raise ModelError(f"{file}: {tensor.name} is {list(value.shape)}, not {list(shape)}.", _WHOLE)
+            raise ModelError(f"{file}: {tensor.name} is {list(value.shape)}, not {list(shape)}.", WHOLE)
         if config.model_type == "llama" and ".attn_q." in tensor.name:
             value = halves(value, config.num_attention_heads)
         elif config.model_type == "llama" and ".attn_k." in tensor.name:
@@ -272,7 +182,7 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
         return np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
     except NotImplementedError:
         kind = tensor.tensor_type.name
-        _refuse(f"{tensor.name} is in {kind}, which the package gguf cannot dequantise", file)
+        refuse(f"{tensor.name} is in {kind}, which the package gguf cannot dequantise", file)
         raise AssertionError from None
 
 
@@ -280,7 +190,7 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
     """A weight in the number format in which it is written; see `dequantise`."""
     whole = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file's pages may not be written to
     if not torch.isfinite(whole).all():
-        raise ModelError(f"{what} has values that are no numbers.", _WHOLE)
+        raise ModelError(f"{what} has values that are no numbers.", WHOLE)
     if kind == "BF16":
         return whole.bfloat16()
     if kind in ("F32", "F64") or whole.ndim == 1:
@@ -306,7 +216,7 @@ def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
         try:
             save_file(held, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
         except Exception as error:  # safetensors' own kind, which keeps the system's words and not its number
-            raise OSError(_said(error)) from error
+            raise OSError(first_line(error)) from error
         shards.append(list(held))
         held.clear()
         n_bytes = 0
@@ -327,7 +237,3 @@ def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
     places = {name: title for title, names in zip(titles, shards, strict=True) for name in names}
     index = {"metadata": {"total_size": total}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
-
-
-def _said(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -1,0 +1,111 @@
+"""What a GGUF file says of itself: transformers' configuration of the model in it, or why it cannot be a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+
+from workbench.core.errors import ModelError
+
+FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+"""Architectures that are read: decoders like Llama. Mistral's, SmolLM's and TinyLlama's files say "llama" too."""
+INSTEAD = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
+"""What to do where a file is none of these."""
+WHOLE = "Fetch the file again; its download may have ended early."
+"""What to do where a file is broken."""
+
+
+def config_of(reader: Any, file: Path) -> PretrainedConfig:
+    """What transformers must know of the model, or why it cannot be had."""
+    facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
+    try:
+        return _from_facts(reader, facts, file)
+    except ModelError:
+        raise
+    except KeyError as error:
+        raise ModelError(f"{file} does not say its {str(error).strip(chr(39))}.", WHOLE) from None
+    except Exception as error:  # whatever numbers and words that no model has make of the configuration
+        raise ModelError(f"{file} says of itself what no model can be ({first_line(error)}).", WHOLE) from error
+
+
+def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedConfig:
+    family = str(facts.get("general.architecture"))
+    refuse(_why_not(facts, family, {t.name for t in reader.tensors}), file)
+    own = {name.partition(".")[2]: value for name, value in facts.items() if name.startswith(f"{family}.")}
+    heads = own["attention.head_count"]
+    config = FAMILIES[family](
+        vocab_size=own.get("vocab_size") or len(reader.fields["tokenizer.ggml.tokens"].data),
+        hidden_size=own["embedding_length"],
+        intermediate_size=own["feed_forward_length"],
+        num_hidden_layers=own["block_count"],
+        num_attention_heads=heads,
+        num_key_value_heads=own.get("attention.head_count_kv", heads),
+        max_position_embeddings=own["context_length"],
+        rms_norm_eps=_short(own["attention.layer_norm_rms_epsilon"]),
+        rope_parameters={"rope_type": "default", "rope_theta": _short(own.get("rope.freq_base", 10000.0))},
+        tie_word_embeddings=all(t.name != "output.weight" for t in reader.tensors),
+        bos_token_id=facts.get("tokenizer.ggml.bos_token_id"),
+        eos_token_id=_ends(facts),
+        pad_token_id=facts.get("tokenizer.ggml.padding_token_id"),
+    )
+    if family != "qwen2":  # which has no such field: its heads share the width
+        config.head_dim = own.get("attention.key_length") or own["embedding_length"] // heads
+    config.architectures = [type(config).__name__.replace("Config", "ForCausalLM")]
+    return config
+
+
+def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
+    """Why a file cannot be a target, from what it says of itself; empty when it can."""
+    scaling = facts.get(f"{family}.rope.scaling.type", "none")
+    if family not in FAMILIES:
+        return f"its family is {family!r}"
+    if facts.get("general.type", "model") != "model":
+        return f"it holds no model but {facts['general.type']!r}"
+    if facts.get("split.count", 0) > 1:
+        return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge makes them one file)"
+    if facts.get(f"{family}.expert_count"):
+        return "it is a mixture of experts"
+    if scaling not in ("none", "") or "rope_freqs.weight" in names:
+        return "its positions are scaled, which its metadata tells only in part"
+    if "token_embd.weight" not in names:
+        return "it has no embedding"
+    return _positions(facts, family)
+
+
+def _positions(facts: dict[str, Any], family: str) -> str:
+    """Why its positions are none of those that are read here, which no weight's shape would betray."""
+    own = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
+    if {own.get("rope.scale_linear", 1), own.get("rope.scaling.factor", 1)} - {0, 1}:
+        return "its positions are scaled, which its metadata tells only in part"
+    head = own.get("attention.key_length") or own["embedding_length"] // own["attention.head_count"]
+    if own.get("rope.dimension_count", head) != head:
+        return "only a part of each head is rotated"
+    if 0 < own.get("attention.sliding_window", 0) < own["context_length"]:
+        return "its attention looks back through a window"
+    return ""
+
+
+def refuse(why: str, file: Path) -> None:
+    """Raise ModelError where there is a reason."""
+    if why:
+        raise ModelError(f"{file.name} cannot be a target: {why}.", INSTEAD)
+
+
+def _ends(facts: dict[str, Any]) -> int | list[int] | None:
+    """Ids that end a text: the end of the sequence, and of a turn where that is another."""
+    found = [facts.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    ids = sorted({i for i in found if i is not None})
+    return ids if len(ids) > 1 else ids[0] if ids else None
+
+
+def _short(value: float) -> float:
+    """A float32 of the metadata as it was meant: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
+
+
+def first_line(error: Exception) -> str:
+    """What a library said, short enough for a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

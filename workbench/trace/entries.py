@@ -1,0 +1,129 @@
+"""What is known of a kept run without opening it: its entry, in the metadata of its file, and the row it becomes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from workbench.core.errors import WorkbenchError
+from workbench.core.panics import no_panic
+from workbench.trace import export
+from workbench.trace.events import Trace
+from workbench.trace.frames import Schema
+from workbench.trace.metrics import summary
+
+VERSION = 1
+"""Of the entries and the index. A run without an entry of this version (a plain exported trace, say) gets one from its
+trace when it is listed; an entry of a newer version is refused."""
+
+FIGURES = (
+    "tokens", "rounds", "drafted", "tested", "accepted", "tau", "acceptance_rate", "draft_utilisation", "seconds",
+    "prefill_seconds", "tokens_per_second", "overhead_share",
+)  # fmt: skip
+"""Figures in the index, as `workbench.trace.metrics` defines them."""
+
+_COUNTS = {"tokens", "rounds", "drafted", "tested", "accepted"}
+_WHEN = pl.Datetime("ms", "UTC")
+INDEX: Schema = {
+    "id": pl.String, "created": _WHEN, "kept": _WHEN, "method": pl.String, "target": pl.String, "drafter": pl.String,
+    "dtype": pl.String, "device": pl.String, "seed": pl.String, "temperature": pl.Float64, "params": pl.String,
+    "promise": pl.String, "prompt": pl.String, "text": pl.String, "reason": pl.String, "tags": pl.List(pl.String),
+    "note": pl.String, "prompt_tokens": pl.Int64, "max_new_tokens": pl.Int64, "pictures": pl.Int64,
+    **{name: pl.Int64 if name in _COUNTS else pl.Float64 for name in FIGURES},
+    "schema": pl.Int64, "file_bytes": pl.Int64, "file_ns": pl.Int64,
+}  # fmt: skip
+"""One row a run. `params` is JSON; `seed` is decimal digits; `created` is when it ran, `kept` when it was put here."""
+
+ENTRY = "workbench.entry"
+"""Its name in a file's metadata."""
+
+
+def new_id() -> str:
+    """The time to the millisecond, then 20 random bits."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbits(20):05x}"
+
+
+def tags_of(tags: Iterable[str]) -> list[str]:
+    """Tags in order, each once.
+
+    Raises:
+        WorkbenchError: one is no tag.
+    """
+    if isinstance(tags, str):
+        raise WorkbenchError("Tags are a list of words.", f"Write [{tags!r}].")
+    cleaned = [tag.strip() for tag in tags]
+    for tag in cleaned:
+        if not tag or "," in tag or not tag.isprintable() or len(tag) > 60:
+            raise WorkbenchError(f"{tag[:60]!r} is no tag.", "A tag is a word of up to 60 characters without commas.")
+    return sorted(set(cleaned))
+
+
+def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> dict[str, Any]:
+    """What the index will know of a run, as plain JSON."""
+    header, now = trace.header, datetime.datetime.now(datetime.timezone.utc)
+    figures = summary(trace)
+    temperature = header.params.get("temperature")
+    return {
+        "version": VERSION,
+        "id": run,
+        "created": (_created(header.created) or now).isoformat(),
+        "kept": now.isoformat(),
+        **{name: getattr(header, name) for name in ("method", "target", "drafter", "dtype", "device", "promise")},
+        **{name: getattr(header, name) for name in ("prompt", "max_new_tokens", "schema")},
+        "seed": str(header.seed),
+        "temperature": float(temperature) if isinstance(temperature, (int, float)) else None,
+        "params": json.dumps(header.params),
+        "text": trace.text,
+        "reason": trace.footer.reason,
+        "tags": tags_of(tags),
+        "note": note,
+        "prompt_tokens": len(header.prompt_tokens),
+        "pictures": len(header.pictures),
+        **{name: figures[name] for name in FIGURES},
+    }
+
+
+def entry_of(file: Path) -> dict[str, Any] | None:
+    """The entry in a Parquet file's metadata, if it has one that this version understands.
+
+    Raises:
+        WorkbenchError: the file is no Parquet file, or a newer workbench wrote its entry.
+    """
+    if file.suffix != ".parquet":
+        return None
+    try:
+        with no_panic():
+            entry = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # polars raises several kinds, and panics on some files
+        raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.") from None
+    version = entry.get("version", 0) if isinstance(entry, dict) else None
+    if type(version) is not int:
+        raise WorkbenchError("Its entry is damaged.")
+    if version > VERSION:
+        raise WorkbenchError("A newer workbench kept this run.", "Update the workbench to read it.")
+    return entry if version == VERSION else None
+
+
+def read_entry(path: Path) -> dict[str, Any]:
+    """The entry of a run; where the file has none of this version, it is made from the trace."""
+    known = entry_of(path)
+    if known is not None:
+        return known
+    entry = entry_of_trace(export.read_parquet(path.read_bytes()), path.stem, (), "")
+    return entry | {"kept": datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc).isoformat()}
+
+
+def _created(text: str) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return None

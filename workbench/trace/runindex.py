@@ -1,0 +1,162 @@
+"""The index of kept runs: one row a run, made from the files, and made anew for those that came, changed or went."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import operator
+import os
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from workbench.core.errors import UnknownNameError, WorkbenchError
+from workbench.core.panics import no_panic
+from workbench.trace.entries import INDEX, VERSION, read_entry
+from workbench.trace.files import PART, write_whole
+from workbench.trace.ids import is_id
+
+_STAMP = "workbench.index"
+"""Name of what the index says of itself, in its file's metadata."""
+_CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|=|>|<)\s*(\S+)\s*")
+_OPERATORS = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt,
+    "<": operator.lt,
+}  # fmt: skip
+_TICK_NS = 2 * 10**9
+"""A change within this time of a listing may share its time stamp: such a listing is not trusted later."""
+_FEW = 50
+"""Changes up to which the changed files are read with every search, while more changes may come."""
+_STALE_S = 3600.0
+
+
+class RunIndex:
+    """What there is in a folder of runs.
+
+    Args:
+        runs: the folder.
+        file: of the index; may be deleted at any time.
+    """
+
+    def __init__(self, runs: Path, file: Path) -> None:
+        self.runs, self.file = runs, file
+        self.problems: dict[str, str] = {}
+        """Files that the last listing could not read, and why."""
+
+    def rows(self) -> pl.LazyFrame:
+        """The index as it is; where the folder of runs has changed since, with what has come and without what went."""
+        try:
+            stamp = self.runs.stat().st_mtime_ns
+        except FileNotFoundError:
+            return pl.LazyFrame(schema=INDEX)
+        state = self._read_state()
+        old = pl.scan_parquet(self.file) if state.get("version") == VERSION else pl.LazyFrame(schema=INDEX)
+        if state == {"version": VERSION, "stamp": stamp, "settled": True}:
+            return old
+        self.problems.clear()
+        listed = time.time_ns()
+        files = self._list_files()
+        seen = {run: (ns, size) for run, ns, size in old.select("id", "file_ns", "file_bytes").collect().iter_rows()}
+        gone = [run for run, known in seen.items() if files.get(run) != known]
+        new = self._read_rows(files, (run for run, now in files.items() if seen.get(run) != now))
+        kept = old.filter(~pl.col("id").is_in(gone)) if gone else old
+        index = pl.concat([kept, new.lazy()]).sort("created", "id", descending=True)
+        settled = stamp + _TICK_NS < listed and not self.problems
+        if not settled and len(gone) + new.height <= _FEW and state.get("version") == VERSION:
+            return index  # more may come soon
+        whole = index.collect()
+        self._write_index(whole, {"version": VERSION, "stamp": stamp, "settled": settled})
+        return whole.lazy()
+
+    def _list_files(self) -> dict[str, tuple[int, int]]:
+        """Id → (time of the last change in ns, bytes) of every run; what a killed process left half-written goes."""
+        files: dict[str, tuple[int, int]] = {}
+        with os.scandir(self.runs) as found:
+            for file in found:
+                run = file.name.removesuffix(".parquet")
+                with contextlib.suppress(FileNotFoundError):  # another process was faster
+                    if is_id(run):
+                        facts = file.stat()
+                        files[run] = (facts.st_mtime_ns, facts.st_size)
+                    elif not file.name.endswith(PART):
+                        self.problems[file.name] = "This is no file of the store."
+                    elif time.time() - file.stat().st_mtime > _STALE_S:
+                        Path(file.path).unlink()
+        return files
+
+    def _read_rows(self, files: dict[str, tuple[int, int]], wanted: Iterable[str]) -> pl.DataFrame:
+        rows = [row for run in wanted if (row := self._read_row(run, *files[run]))]
+        try:
+            return pl.DataFrame(rows, schema=INDEX)
+        except (pl.exceptions.PolarsError, TypeError):
+            return pl.DataFrame([row for row in rows if self._fits(row)], schema=INDEX)
+
+    def _read_row(self, run: str, ns: int, size: int) -> dict[str, Any] | None:
+        try:
+            row = read_entry(self.runs / f"{run}.parquet") | {"id": run, "file_ns": ns, "file_bytes": size}
+            row |= {name: datetime.datetime.fromisoformat(row[name]) for name in ("created", "kept")}
+            return {name: row[name] for name in INDEX}
+        except WorkbenchError as error:
+            self.problems[f"{run}.parquet"] = str(error)
+        except (KeyError, TypeError, ValueError):
+            self.problems[f"{run}.parquet"] = "Its entry is damaged."
+        except FileNotFoundError:
+            pass  # deleted since the listing
+        return None
+
+    def _fits(self, row: dict[str, Any]) -> bool:
+        try:
+            pl.DataFrame([row], schema=INDEX)
+        except (pl.exceptions.PolarsError, TypeError):
+            self.problems[f"{row['id']}.parquet"] = "Its entry is damaged."
+            return False
+        return True
+
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            with no_panic():
+                state = json.loads(pl.read_parquet_metadata(self.file)[_STAMP])
+        except Exception:  # missing, or no index: it is made from the runs (polars raises several kinds)
+            return {}
+        if state.get("version", 0) > VERSION:
+            raise WorkbenchError(
+                f"A newer workbench keeps runs in {self.file.parent}.", "Update the workbench to read them."
+            )
+        return state
+
+    def _write_index(self, index: pl.DataFrame, state: dict[str, Any]) -> None:
+        out = io.BytesIO()
+        index.write_parquet(out, metadata={_STAMP: json.dumps(state)})
+        try:
+            write_whole(self.file, out.getvalue())
+        except OSError:
+            return  # a store that can only be read is listed anew every time
+
+
+def condition(text: str) -> pl.Expr:
+    """A condition on a number of the index, "tau>=2.5" say, as an expression."""
+    numbers = [name for name, kind in INDEX.items() if kind in (pl.Int64, pl.Float64) and not name.startswith("file_")]
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise WorkbenchError(f"The condition {text[:60]!r} cannot be read.", "Write a figure and a number: tau>=2.5")
+    name, sign, value = match.groups()
+    if name not in numbers:
+        raise UnknownNameError.of("figure", name, numbers)
+    try:
+        number = float(value)
+    except ValueError:
+        raise WorkbenchError(f"{value[:20]!r} is no number.", f"Write {name}{sign}2.5") from None
+    return _OPERATORS[sign](pl.col(name), number)
+
+
+def moment(when: datetime.date) -> datetime.datetime:
+    """A time with its zone; a date begins at midnight UTC."""
+    if not isinstance(when, datetime.datetime):
+        when = datetime.datetime.combine(when, datetime.time())
+    return when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)
