@@ -235,14 +235,15 @@ def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app:
         page.click("[data-press=stop]")
 
 
+@pytest.mark.unchecked
 def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Opener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=step]")
     wait_rounds(page, 1)
     page.evaluate(WATCH)
-    rounds = trace("draft-model", {"depth": 4, "temperature": 0.7}, 900, seed=6)["rounds"][1:]
-    page.evaluate(PUSH, {"rounds": rounds})
+    rounds = trace("draft-model", {"depth": 4, "temperature": 0.7}, 912, seed=6)["rounds"]
+    page.evaluate(PUSH, {"rounds": rounds[1:900]})
     n_tokens = page.locator(".wb-token").count()
     assert n_tokens > 2000
     assert page.evaluate(ROUNDS) == list(range(900))
@@ -253,7 +254,7 @@ def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Op
     assert skipped > 5, "what is out of sight is not laid out"
     page.locator(".wb-ribbon").evaluate("(e) => { e.scrollTop = 0; }")
     page.wait_for_selector(".wb-scrub .wb-badge:visible")
-    page.evaluate(PUSH, {"rounds": trace("draft-model", {"depth": 4, "temperature": 0.7}, 912, seed=6)["rounds"][900:]})
+    page.evaluate(PUSH, {"rounds": rounds[900:]})
     assert page.locator(".wb-ribbon").evaluate("(e) => e.scrollTop") == 0, "the reader who scrolled back is left alone"
     page.keyboard.press("Escape")
     page.click(".wb-scrub .wb-badge")
