@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks
+from workbench.cli import checks, verifiercosts
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -49,6 +49,8 @@ VISION = "vision"
 """A suite of pictures: acceptance of the vision drafters, on a board of its own."""
 GPU = "gpu"
 """A suite of targets: of the sizes that people serve, made on the GPU itself, beside transformers' own generate."""
+VERIFIERS = "verifiers"
+"""A suite of rules: what judging a draft of 64 nodes costs, by vocabulary."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
@@ -66,7 +68,8 @@ def bench(
         typer.Option(
             help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; acceptance: drafters of forced "
             "acceptance against Hugging Face; gpu: targets of 1B and 8B shape made on the GPU, and smollm2 where it is "
-            "there, against Hugging Face; or vision: held-out scenes, all vision drafters."
+            "there, against Hugging Face; vision: held-out scenes, all vision drafters; or verifiers: the cost of "
+            "each rule."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,
@@ -134,6 +137,8 @@ def bench(
             raise typer.BadParameter(f"the name must end in one of {', '.join(KINDS)}", param_hint="--out")
         checks.file_to_write(path, "out")
     checks.folder_to_write(answers, "answers")
+    if suite == VERIFIERS:
+        return verifiercosts.measure(device, repeats, out or [], as_json)
     if suite == VISION:
         return _vision(limit, out or [], as_json)
     if suite == GPU:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,7 @@ def docs(
     debug: Debug = False,
 ) -> None:
     """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
-    from workbench.bench import board, claimsboard  # import PyTorch
+    from workbench.bench import board, claimsboard, verifier_suite  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
 
@@ -56,6 +57,9 @@ def docs(
     files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
     files |= {boards / name: text for name, text in pages(known.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
+    if (costs := boards / verifier_suite.BOARD).is_file():
+        found = json.loads(costs.read_text(encoding="utf-8"))
+        files[costs.with_suffix(".md")] = verifier_suite.page(found)
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)

@@ -1,0 +1,62 @@
+"""What judging costs: drafts are of their kinds, every rule is timed or named, and the table says what is dear."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from workbench.bench import verifier_suite
+from workbench.bench.verifier_suite import KINDS, SIBLINGS, cases, draft, page, run_suite, share, table, verifiers
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import Sampling
+from workbench.engine.parts import Verification
+from workbench.methods.verifiers.lossless import Lossless
+
+pytestmark = pytest.mark.unchecked
+V, NODES = 40, 16
+
+
+def laws(n: int) -> torch.Tensor:
+    return torch.randn(n, V, generator=torch.Generator().manual_seed(0)).softmax(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_is_of_its_kind_and_every_rule_for_it_judges_it(kind: Sampling) -> None:
+    q = laws(NODES + 1)
+    tree = draft(kind, q, NODES)
+    assert len(tree) == NODES
+    assert tree.fanout == (1 if kind is Sampling.CHAIN else SIBLINGS)
+    assert tree.depth == (NODES if kind is Sampling.CHAIN else NODES // SIBLINGS)
+    siblings = tree.tokens.view(-1, tree.fanout)
+    if kind in (Sampling.FIXED_NUMBER, Sampling.HEAD_AND_ONE):
+        assert all(len(set(row)) == SIBLINGS for row in siblings.tolist())
+    if kind is Sampling.HEAD_AND_ONE:
+        assert torch.equal(siblings[:, :-1], q[: len(siblings)].topk(SIBLINGS - 1).indices)
+    p, u = laws(NODES + 1).flip(1), torch.full((NODES + 1,), 0.5, dtype=torch.float64)
+    for case in cases(verifiers())[0]:
+        if case.kind is kind:
+            ruling = case.verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
+            assert ruling.accept.shape == (NODES,)
+            assert ((ruling.accept >= 0) & (ruling.accept <= 1 + 1e-6)).all()
+
+
+def test_every_verifier_of_the_registry_is_timed_or_named_as_left_out() -> None:
+    timed, left_out = cases(verifiers())
+    assert {case.verifier.name for case in timed} | set(left_out) == {v.name for v in verifiers()}
+    assert Lossless().name in {case.verifier.name for case in timed}
+    assert "nearest" in left_out, "it reads the target's embeddings"
+
+
+def test_shares_are_of_the_forward_and_what_is_dear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier_suite, "NODES", 8)
+    report = run_suite(torch.device("cpu"), 1, (32, 64), forward=lambda: ("a target", 64, 1e-9))
+    assert all(set(row["seconds"]) == {"32", "64"} for row in report["rows"])
+    row = report["rows"][0]
+    assert share(row, report) == pytest.approx(row["seconds"]["64"] / 1e-9)
+    assert f"More than 5% of it: `{row['verifier']}`" in page(report)
+    cheap = report | {"forward": report["forward"] | {"seconds": 1e9}}
+    assert "No rule takes more than 5%" in page(cheap)
+    bare = report | {"forward": None}
+    assert share(row, bare) is None
+    assert "of a forward" not in table(bare)
+    assert table(report).count("\n") == 2 + len(report["rows"])

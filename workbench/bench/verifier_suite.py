@@ -1,0 +1,224 @@
+"""What judging costs: each verifier's rule on drafts of 64 nodes, by vocabulary, beside a forward of SmolLM2.
+
+Laws are random and drafts are drawn from them, so that no model is needed. Timed is `Verifier.rule` and the one copy of
+its decision to the host: the law itself is the same for all, and has a row of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.bench.markdown import markdown, shown
+from workbench.core.draw import Draw, Purpose
+from workbench.core.sampling import SamplingParams, law
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.clock import synchronise
+from workbench.engine.machine import describe, machine_facts
+from workbench.engine.parts import Verification, Verifier
+
+VOCABULARIES = (512, 4096, 49152, 151936)
+"""Of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""
+NODES, SIBLINGS = 64, 4
+WANTED = 0.05
+"""Share of a forward that judging may take."""
+BOARD = "verifiers.json"
+KINDS = {
+    Sampling.CHAIN: "a chain",
+    Sampling.SAMPLED: f"{SIBLINGS} independent siblings a place",
+    Sampling.FIXED_NUMBER: f"{SIBLINGS} siblings without replacement",
+    Sampling.HEAD_AND_ONE: f"{SIBLINGS - 1} fixed and one drawn a place",
+}
+WARM = SamplingParams(temperature=1.0)
+SHARP = 2.5
+"""Standard deviation of the random logits: the likeliest token of 49,152 then has a few percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A verifier on drafts of one kind."""
+
+    verifier: Verifier
+    kind: Sampling
+
+
+def cases(verifiers: Sequence[Verifier]) -> tuple[list[Case], list[str]]:
+    """What can be timed without a model, each rule on drafts that it is offered for; and the names of the others."""
+    found, left_out = [], []
+    for verifier in verifiers:
+        if verifier.needs or type(verifier).prime is not Verifier.prime:
+            left_out.append(verifier.name)
+            continue
+        made_for = getattr(verifier, "made_for", None) or {Sampling.CHAIN, Sampling.FIXED_NUMBER}
+        found += [Case(verifier, kind) for kind in KINDS if kind in made_for]
+    return found, left_out
+
+
+def verifiers() -> list[Verifier]:
+    """Each verifier that a method may have, once by name, with its own defaults."""
+    from workbench.methods import registry
+
+    found = {v.name: v for method in registry.methods() for v in method.verifiers}
+    return [type(v)() for v in found.values()]
+
+
+def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0) -> DraftTree:
+    """A draft of n nodes drawn from laws `q` [places, V]: a chain, or siblings below the first of those before them."""
+    wide = 1 if kind is Sampling.CHAIN else SIBLINGS
+    places, generator, device = n // wide, torch.Generator().manual_seed(seed), q.device
+    law = q[:places].cpu()
+    if kind is Sampling.HEAD_AND_ONE:
+        fixed = law.topk(wide - 1, dim=1).indices
+        tokens = torch.cat([fixed, law.scatter(1, fixed, 0.0).multinomial(1, generator=generator)], 1)
+    else:
+        tokens = law.multinomial(wide, replacement=kind is Sampling.SAMPLED, generator=generator)
+    parents = [-1 if i < wide else (i // wide - 1) * wide for i in range(places * wide)]
+    tree = DraftTree.of(tokens.flatten().tolist(), parents)
+    row = torch.arange(places).repeat_interleave(wide)
+    q_of = torch.full((len(tree) + 1,), -1)
+    q_of[torch.tensor(parents[::wide]) + 1] = torch.arange(places)
+    logq = law[row, tree.tokens].log()
+    tree = replace(tree, tokens=tree.tokens.to(device), parents=tree.parents.to(device), logq=logq.to(device))
+    tree = replace(tree, sampling=kind, q=q[:places], q_of=q_of.to(device))
+    if kind is Sampling.HEAD_AND_ONE:
+        drawn = torch.arange(len(tree)) % wide == wide - 1
+        law_of = torch.where(drawn, row, -1)
+        tree = replace(tree, q_of=None, law_of=law_of.to(device), without=drawn.to(device))
+    return tree
+
+
+def measure(
+    timed: Sequence[Case], vocabulary: int, device: torch.device, repeats: int, nodes: int = NODES
+) -> tuple[dict[Case, float], float]:
+    """Median seconds of each case, and of the law that all rules read; every repeat takes all of them in turn."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits, ahead = (SHARP * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
+    u = torch.from_numpy(Draw(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
+    p, q = law(logits, WARM), law(ahead, WARM)
+    trees = {kind: draft(kind, q, nodes) for kind in {case.kind for case in timed}}
+    taken: dict[Any, list[float]] = {case: [] for case in (*timed, None)}
+
+    def judge(case: Case) -> None:
+        ruling = case.verifier.rule(Verification(trees[case.kind], logits, p, WARM, u))
+        torch.cat([ruling.accept.double(), ruling.stop.double()]).cpu()  # the round's one synchronisation
+
+    with torch.inference_mode():
+        for repeat in range(repeats + 1):
+            for case in taken:
+                seconds = _seconds(device, (lambda case=case: judge(case)) if case else (lambda: law(logits, WARM)))
+                if repeat:  # the first one warms up
+                    taken[case].append(seconds)
+    medians = {case: statistics.median(times) for case, times in taken.items()}
+    return {case: medians[case] for case in timed}, medians[None]
+
+
+def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
+    synchronise(device)
+    start = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def run_suite(
+    device: torch.device,
+    repeats: int = 7,
+    vocabularies: Sequence[int] = VOCABULARIES,
+    forward: Callable[[], tuple[str, int, float]] | None = None,
+    told: Callable[[str], None] = lambda words: None,
+) -> dict[str, Any]:
+    """Measure all verifiers on all vocabularies.
+
+    Args:
+        device: where laws and drafts live.
+        repeats: timed passes over all cases, of which the median counts.
+        vocabularies: tokens.
+        forward: measures a target: its name, its vocabulary and the seconds of its forward of `NODES` tokens.
+        told: what is measured now.
+
+    Returns:
+        `rows` (verifier, drafts, and seconds by vocabulary), `law` (seconds by vocabulary), `forward` (target,
+        vocabulary, seconds; None without), `left_out` (verifiers that need a model), `nodes`, `repeats`, `machine`.
+    """
+    timed, left_out = cases(verifiers())
+    facts, seconds, laws = machine_facts(), {case: {} for case in timed}, {}
+    for vocabulary in vocabularies:
+        told(f"{len(timed)} rules, {vocabulary:,} tokens")
+        found, laws[str(vocabulary)] = measure(timed, vocabulary, device, repeats)
+        for case, s in found.items():
+            seconds[case][str(vocabulary)] = s
+    beside = None
+    if forward is not None:
+        told(f"a forward of {NODES} tokens")
+        name, vocabulary, s = forward()
+        beside = {"target": name, "vocabulary": vocabulary, "seconds": s}
+    return {
+        "rows": [
+            {"verifier": case.verifier.name, "drafts": KINDS[case.kind], "seconds": s} for case, s in seconds.items()
+        ],
+        "law": laws,
+        "forward": beside,
+        "left_out": left_out,
+        "nodes": NODES,
+        "repeats": repeats,
+        "device": str(device),
+        "machine": facts,
+    }  # fmt: skip
+
+
+def share(row: dict[str, Any], report: dict[str, Any]) -> float | None:
+    """What a rule takes of the target's forward, at the target's vocabulary; None where either was not measured."""
+    beside = report["forward"]
+    if beside is None or str(beside["vocabulary"]) not in row["seconds"]:
+        return None
+    return row["seconds"][str(beside["vocabulary"])] / beside["seconds"]
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report for people: a row a rule, a column a vocabulary in milliseconds, and the share of a forward."""
+    sizes = list(report["law"])
+    beside, rows = report["forward"], sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
+    rows = [{"verifier": "the law itself, for all", "drafts": "–", "seconds": report["law"]}, *rows]
+
+    def milliseconds(size: str) -> Callable[[dict[str, Any]], str]:
+        return lambda row: shown(1e3 * row["seconds"][size], ".2f")
+
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "verifier": lambda row: row["verifier"] if row["drafts"] == "–" else f"`{row['verifier']}`",
+        "drafts": lambda row: row["drafts"],
+    } | {f"{int(size):,} tokens, ms": milliseconds(size) for size in sizes}
+    if beside is not None:
+        columns["of a forward"] = lambda row: shown(share(row, report), ".1%")
+    return markdown(columns, rows, ("drafts",))
+
+
+def page(report: dict[str, Any]) -> str:
+    """The board: the table, where it was measured, and which rules take more than is wanted."""
+    beside = report["forward"]
+    lines = [
+        "# What verifiers cost",
+        "",
+        f"Milliseconds of a rule on a draft of {report['nodes']} nodes, the copy of its decision to the host included: "
+        f"the median of {report['repeats']}, on random laws. Made by `workbench bench --suite verifiers --out "
+        "assets/boards/verifiers.json`; `workbench docs` writes this page.",
+        "",
+        f"Measured on {describe(report['machine'])}; device {report['device']}.",
+    ]
+    if beside is not None:
+        over = [row for row in report["rows"] if (share(row, report) or 0) > WANTED]
+        named = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, report):.1%})" for row in over)
+        lines.append(
+            f"A forward of {report['nodes']} tokens of {beside['target']} ({beside['vocabulary']:,} tokens) takes "
+            f"{1e3 * beside['seconds']:.1f} ms here. "
+            + (f"More than {WANTED:.0%} of it: {named}." if over else f"No rule takes more than {WANTED:.0%} of it.")
+        )
+    if report["left_out"]:
+        names = ", ".join(f"`{name}`" for name in report["left_out"])
+        lines.append(f"Not measured, because they read a model or hold a state: {names}.")
+    return "\n".join([*lines, "", table(report), ""])

@@ -1,0 +1,46 @@
+"""`workbench bench --suite verifiers`: what each verifier's judging costs, beside a forward of SmolLM2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+KINDS = (".json", ".md")
+
+
+def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
+    """Measure all rules; SmolLM2's forward too where its weights are on this machine.
+
+    Raises:
+        BadParameter: a file of another kind is asked for.
+    """
+    for path in out:
+        if path.suffix not in KINDS:
+            raise typer.BadParameter(f"the suite verifiers writes {' or '.join(KINDS)}", param_hint="--out")
+    from workbench.bench import verifier_suite
+    from workbench.engine.calibration import costs_of
+    from workbench.engine.models import load_models, resolve_device
+    from workbench.engine.published import SMOLLM2, here, packaged_file
+    from workbench.trace.files import write_whole
+
+    def forward() -> tuple[str, int, float]:
+        models = load_models(SMOLLM2.name, None, device)
+        target = models.target
+        name = f"{SMOLLM2.title}, {str(target.dtype).removeprefix('torch.')}"
+        return name, target.vocab_size, costs_of(models, fresh=True).target_s[verifier_suite.NODES]
+
+    there = here(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
+    if not there:
+        typer.echo(f"note: {SMOLLM2.title} is not on this machine: no share of a forward", err=True)
+    report = verifier_suite.run_suite(
+        resolve_device(device),
+        repeats,
+        forward=forward if there else None,
+        told=lambda words: typer.echo(words, err=True),
+    )
+    forms = {".json": f"{json.dumps(report, ensure_ascii=False, indent=1)}\n", ".md": verifier_suite.page(report)}
+    for path in out:
+        write_whole(path, forms[path.suffix].encode())
+    print(json.dumps(report, ensure_ascii=False) if as_json else forms[".md"])
