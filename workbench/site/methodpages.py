@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
     return (
         {"methods/index.md": _overview(methods)}
         | {f"methods/{method.name}.md": _page(method, shown) for method in methods}
-        | {f"methods/board-{name}.md": _board(name) for name in ("exactness", "claims", "vision")}
+        | {f"methods/board-{name}.md": _board(name) for name in ("exactness", "claims", "vision", "verifiers")}
         | {"methods/figures.md": _figures()}
     )
 
@@ -38,7 +38,12 @@ def navigation() -> list[dict[str, Any]]:
     """The part of the site's navigation that holds these pages."""
     entries: list[Any] = ["methods/index.md"]
     entries += [{method.title: f"methods/{method.name}.md"} for method in registry.methods()]
-    boards = {"Exactness": "exactness", "Claims of the papers": "claims", "Vision drafters": "vision"}
+    boards = {
+        "Exactness": "exactness",
+        "Claims of the papers": "claims",
+        "Vision drafters": "vision",
+        "What verifiers cost": "verifiers",
+    }
     entries += [{title: f"methods/board-{name}.md"} for title, name in boards.items()]
     return [*entries, {"What the figures mean": "methods/figures.md"}]
 
