@@ -55,6 +55,7 @@ CONTRACT = "tests/methods/test_contract.py::"
 EVERY_SETTING = CONTRACT + "test_greedy_text_is_hugging_faces_in_every_setting"
 CACHE = "tests/engine/test_cache.py::"
 FUSED = "tests/engine/test_fused.py::"
+QUANTISED = "tests/engine/test_quantised.py::"
 WHATIF = "tests/trace/test_whatif.py::"
 SPEEDUP = "tests/trace/test_speedup.py::"
 KANGAROO = "tests/methods/test_kangaroo.py::"
@@ -855,8 +856,32 @@ MUTATIONS: tuple[Mutation, ...] = (
         "engine/compiled/forward.py",
         "if part < 2:",
         "if part < 1:",
-        FUSED + "test_layers_taps_and_logits_are_those_of_the_lean_layers",
+        FUSED + "test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers",
         why="in bfloat16 a prompt is read without its order",
+    ),
+    _m(
+        "bytes-are-scaled-by-another-groups-scale",
+        "engine/compiled/pieces.py",
+        "scale + 4 * o * (n // GROUP), add)",
+        "scale + 4 * o, add)",
+        QUANTISED + "test_a_pass_over_bytes_is_the_rounded_models",
+        why="int8 writes nonsense, or is refused for every model",
+    ),
+    _m(
+        "bytes-lie-as-they-were",
+        "engine/quantised.py",
+        "return numbers.unflatten(1, (-1, 16, 2)).transpose(2, 3).flatten(1)",
+        "return numbers",
+        QUANTISED + "test_a_pass_over_bytes_is_the_rounded_models",
+        why="int8 multiplies weights with other inputs than theirs",
+    ),
+    _m(
+        "prompts-are-read-by-weights-that-were-not-rounded",
+        "engine/quantised.py",
+        "linear.weight.copy_(restored(numbers, scale))",
+        "linear.weight.add_(0)",
+        QUANTISED + "test_the_rounded_weights_are_the_models_and_stay_as_they_are",
+        why="in int8 prompts and drafts are computed with two models",
     ),
     _m(
         "tokens-left-out-may-be-drafted",

@@ -154,7 +154,7 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
                 f"The run has {name} {header.params[name]}: plain decoding would not have to write the same text.",
                 "Examine a greedy run without penalties.",
             )
-    dtype = str(models.target.dtype).removeprefix("torch.")
+    dtype = str(models.target.stored).removeprefix("torch.")
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
             f"The run is of {header.target} in {header.dtype}, the models given are {models.target_name} in {dtype}.",

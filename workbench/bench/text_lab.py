@@ -63,7 +63,7 @@ class TextLab:
         which = "all bundled prompts" if every else f"bundled prompts: {', '.join(self.groups)}"
         if self._is_cut:
             which = f"bundled prompts, at most {scale.per_group} of each kind"
-        dtype = str(models.target.dtype).removeprefix("torch.")
+        dtype = str(models.target.stored).removeprefix("torch.")
         own = [what for what, there in (("drafter", models.drafter), ("heads", models.heads)) if there]
         drafting = f" with its own {' and '.join(own)}" if own else ""
         return f"{scale.target}{drafting}, {dtype}, {which}, at most {scale.tokens} tokens"

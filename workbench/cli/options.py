@@ -26,7 +26,7 @@ Drafter = Annotated[
 Dtype = Annotated[
     str,
     typer.Option(
-        help="Number format of the target: auto, float32, bfloat16, float16 or float64.",
+        help="Number format of the target: auto, float32, bfloat16, float16, float64, or int8 (weights, on a CPU).",
         autocompletion=complete.dtypes,
     ),
 ]

@@ -33,7 +33,7 @@ class Workbench(Client):
         target: default target: bundled name, local folder or Hub id.
         drafter: default draft model; "auto" is the bundled one for the bundled target.
         device: "auto", "cpu", "cuda", ….
-        dtype: "auto", "float64", "float32", "bfloat16", "float16".
+        dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights alone, on a CPU).
         drafter_dtype: the same for draft models.
         options: further options of `workbench.service.Backend`: `max_rows`, `limits`, `memory_bytes`, `allow_models`,
             `folders`.

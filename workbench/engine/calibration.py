@@ -102,7 +102,7 @@ def _key(models: Models) -> str:
     shapes = hashlib.sha256("\n".join(runner.model.config.to_json_string() for runner in runners).encode())
     parts = [
         platform.node(), platform.machine(), str(os.cpu_count()), str(torch.get_num_threads()), torch.__version__,
-        models.target_name, str(models.drafter_name), *(str(runner.dtype) for runner in runners),
+        models.target_name, str(models.drafter_name), *(str(runner.stored) for runner in runners),
         str(models.target.device), shapes.hexdigest()[:16],
     ]  # fmt: skip
     return "|".join(parts)

@@ -6,15 +6,17 @@ What is refused here cannot work on this machine; what is let through, PyTorch h
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 
 from workbench.core.errors import ModelError
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
-"""Number formats that models can be run in."""
+DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
+"""Number formats that models can be run in; in int8 only the weights are (`workbench.engine.quantised`)."""
 _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 
@@ -91,3 +93,18 @@ def check_dtype(dtype: str, device: str = "auto") -> None:
         raise ModelError(f"There is no dtype {dtype!r}.", f"Use one of: auto, {', '.join(DTYPES)}.")
     if dtype == "float64" and device.startswith("mps"):
         raise ModelError("mps does not compute in float64.", "Use float32, or the device cpu.")
+    if dtype == "int8" and device.partition(":")[0] not in ("auto", "cpu"):
+        raise ModelError(
+            f"int8 is for passes compiled for a CPU, not for {device}.", "Use bfloat16, or the device cpu."
+        )
+    if dtype == "int8" and (why := why_not_compiled()):
+        raise ModelError(f"int8 is not to be had here: only compiled passes read bytes, and {why}.", "Use float32.")
+
+
+def why_not_compiled() -> str:
+    """Why passes over few tokens are not compiled in this process, as the end of a sentence; empty where they are."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return f"they are for Linux on x86-64, not for {platform.system()} on {platform.machine()}"
+    if find_spec("numba") is None:
+        return "numba, which compiles them, is not installed (pip install numba)"
+    return "WORKBENCH_COMPILED=0 switches them off" if os.environ.get("WORKBENCH_COMPILED", "1") == "0" else ""

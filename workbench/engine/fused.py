@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
-import sys
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +20,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.engine.cache import TreeCache
+from workbench.engine.devices import why_not_compiled
+from workbench.engine.quantised import GROUP, bytes_of, stored
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -39,8 +38,7 @@ _workers: ThreadPoolExecutor | None = None
 
 def may_compile() -> bool:
     """Whether this machine is one that the compiled forward is for: Linux on x86-64, with numba."""
-    fits = sys.platform == "linux" and platform.machine() == "x86_64"
-    return fits and find_spec("numba") is not None and os.environ.get("WORKBENCH_COMPILED", "1") != "0"
+    return not why_not_compiled()
 
 
 @cache
@@ -62,20 +60,21 @@ class Fused:
         self._run, self._read, self._see = forward.run_layers, forward.read_logits, forward.list_seen
         self._phases: int = forward.PHASES
         layers = [part for part in map(_Layer.of, trunk.get_submodule("layers").children()) if part is not None]
-        self.dtype, self._kind = model.dtype, 0
-        self._kept = [weight.detach() for layer in layers for weight in layer.weights]  # or their memory may be freed
-        self._weights = np.array([[weight.data_ptr() for weight in layer.weights] for layer in layers], np.int64)
-        self._scales = np.zeros_like(self._weights)
+        self.dtype, self._kind = model.dtype, int(stored(model) == torch.int8)
+        read = [[_read(linear) for linear in layer.linears] for layer in layers]
+        self._kept = [tensor for row in read for pair in row for tensor in pair]  # or their memory may be freed
+        self._weights = np.array([[weight.data_ptr() for weight, _ in row] for row in read], np.int64)
+        self._scales = np.array([[scale.data_ptr() for _, scale in row] for row in read], np.int64)
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self._biases = _single(torch.stack(biases)) if biases else np.zeros((0, 0), np.float32)
         self._norms = _single(torch.stack([torch.stack(layer.norms) for layer in layers]))
         last: Any = trunk.get_submodule("norm")
         self._last, self._eps = _single(last.weight), np.float32(last.variance_epsilon)
-        q, k, _, _, gate, *_ = layers[0].weights
+        q, k, _, _, gate, *_ = (weight for weight, _ in read[0])
         self.size, self._scale = layers[0].size, np.float32(layers[0].scale)
         self.heads, self.groups = q.shape[0] // self.size, k.shape[0] // self.size
         self._sizes = (self.heads, self.groups, self.size, gate.shape[0])
-        self._head = head.get_parameter("weight").detach()
+        self._head, self._head_scale = _read(head)
         self.n_tokens = self._head.shape[0]
         with torch.inference_mode():
             places = torch.arange(capacity, device=model.device).unsqueeze(0)
@@ -99,7 +98,8 @@ class Fused:
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
         weights = [*(weight for layer in layers for weight in layer.weights), head.weight]
-        if any(w.shape[1] % 32 or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
+        step = GROUP if stored(model) == torch.int8 else 32
+        if any(w.shape[1] % step or w.shape[0] % 4 or not w.is_contiguous() or w.dtype != model.dtype for w in weights):
             return None
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None
@@ -173,7 +173,7 @@ class Fused:
         hidden, out = torch.empty_like(stream), torch.empty(x.shape[0], self.n_tokens, dtype=self.dtype)
         taken = np.zeros((1, 2), np.int64)
         arguments = (
-            self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), 0,
+            self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
             hidden.numpy(), out.view(torch.int16).numpy(), taken[0],
         )  # fmt: skip
         _together(lambda: self._read(*arguments))
@@ -221,13 +221,18 @@ def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
 
 
 class _Layer(NamedTuple):
-    """What is read of a layer: seven weights, the bias of queries, keys and values together, two norms."""
+    """What is read of a layer: seven products, the bias of queries, keys and values together, two norms."""
 
-    weights: list[Tensor]
+    linears: list[nn.Module]
     bias: Tensor | None
     norms: list[Tensor]
     size: int
     scale: float
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Of the products, in the model's type."""
+        return [linear.get_parameter("weight") for linear in self.linears]
 
     @classmethod
     def of(cls, layer: nn.Module) -> _Layer | None:
@@ -244,12 +249,19 @@ class _Layer(NamedTuple):
             return None
         norms = [layer.get_submodule(f"{name}_layernorm") for name in ("input", "post_attention")]
         return cls(
-            [linear.get_parameter("weight") for linear in linears],
+            linears,
             torch.cat(given) if given else None,
             [norm.get_parameter("weight") for norm in norms],
             attention.head_dim,
             attention.scaling,
         )
+
+
+def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
+    """What is read of a product: its weight, and a scale for each output where that is in bytes (else nothing)."""
+    if (found := bytes_of(linear)) is not None:
+        return found.numbers, found.scale
+    return linear.get_parameter("weight").detach(), torch.empty(0)
 
 
 def _single(tensor: Tensor) -> np.ndarray:

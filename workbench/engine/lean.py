@@ -25,6 +25,7 @@ from workbench.engine.cache import TreeCache, Window
 from workbench.engine.fused import Fused
 from workbench.engine.layers import text_config
 from workbench.engine.packed import Matrix, is_small_on_cpu
+from workbench.engine.quantised import quantise, stored
 from workbench.engine.trimmed import TrimmedLinear
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
@@ -114,6 +115,8 @@ class LeanDecoder:
     """A whole model. Make it with `leancheck.lean_of`, which compares it with its model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
+        if stored(model) == torch.int8:
+            quantise(model)  # what was changed, or copied, since
         trunk, head = model.get_decoder(), model.get_output_embeddings()
         assert isinstance(trunk, nn.Module)
         assert head is not None

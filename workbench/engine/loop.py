@@ -147,7 +147,7 @@ class Engine:
             prompt_tokens=list(row.committed),
             prompt_text=[self.token_text(t) for t in row.committed],
             max_new_tokens=row.max_new_tokens,
-            dtype=str(models.target.dtype).removeprefix("torch."),
+            dtype=str(models.target.stored).removeprefix("torch."),
             device=str(models.target.device),
             created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             hardware=platform.processor() or platform.machine(),

@@ -27,11 +27,13 @@ from workbench.engine.clock import Meter
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.fused import may_compile
 from workbench.engine.layers import encoder_decoder
+from workbench.engine.lean import has_twin
 from workbench.engine.names import locate, own_drafter
 from workbench.engine.packed import has_bfloat16, pack
 from workbench.engine.placed import named, trained_for
 from workbench.engine.probe import admit
 from workbench.engine.published import PUBLISHED
+from workbench.engine.quantised import computing, quantise, refuse_int8
 from workbench.engine.runner import Runner
 from workbench.engine.trimmed import n_kept, trim
 from workbench.engine.vision.layout import why_no_pictures
@@ -59,13 +61,15 @@ def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.d
     A published target is bfloat16 on a CPU, too, where passes over few tokens are compiled for it: half the bytes, read
     at memory's pace, are half the time (`workbench.engine.fused`).
 
+    In int8 only weights are, and that is another model than the one that was rounded: see `workbench.engine.quantised`.
+
     Args:
         dtype: one of `devices.DTYPES` or "auto".
         device: where it is to run.
         target: name of the model, if it is a target.
 
     Raises:
-        ModelError: unknown name.
+        ModelError: unknown name, or one that this device does not compute in.
     """
     devices.check_dtype(dtype, device.type)
     if dtype != "auto":
@@ -93,7 +97,7 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
     place = locate(name)
     if Path(place).is_dir():
         check_weights(Path(place))
-    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False}
+    options: dict[str, Any] = {"dtype": computing(dtype), "use_safetensors": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         if getattr(config, "is_encoder_decoder", False):
@@ -119,7 +123,10 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTraine
         raise ModelError(f"{name} is incomplete: some weights are missing.", "Fetch the folder again.")
     model.to(device=device)  # pyright: ignore[reportCallIssue]
     trim(model, name)
-    return pack(model.eval().requires_grad_(False))
+    pack(model.eval().requires_grad_(False))
+    if dtype == torch.int8:
+        quantise(model) if has_twin(model) else refuse_int8(model)
+    return model
 
 
 def load_tokenizer(name: str) -> Any:

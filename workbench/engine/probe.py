@@ -146,7 +146,7 @@ def _key(runner: Runner, folder: Path) -> str:
     files = sorted(folder.glob("*.safetensors"))
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = runner.model.config.to_json_string()
-    what = [str(folder.resolve()), stats, config, str(runner.dtype), str(runner.device), _code()]
+    what = [str(folder.resolve()), stats, config, str(runner.stored), str(runner.device), _code()]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
 
 

@@ -32,6 +32,7 @@ from workbench.engine.layers import (
 )
 from workbench.engine.leancheck import lean_of
 from workbench.engine.masks import MaskKinds, MaskMaker
+from workbench.engine.quantised import refuse_int8, stored
 from workbench.engine.vision.layout import Pictured, layout, watched, why_no_pictures
 
 SCRATCH = 192
@@ -130,6 +131,9 @@ class Runner:
         self._hidden: Tensor | None = None
         self._taps: dict[int, Tensor] = {}
         self._lean = lean_of(model, self.context + SCRATCH)
+        self.stored = stored(model)
+        if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
+            refuse_int8(model)
         self._multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
         self._layers, self._goes_on = layers, False
         self._enters: dict[int, bool] = {}

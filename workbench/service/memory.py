@@ -15,6 +15,7 @@ from transformers import AutoConfig
 from workbench.engine import Runner
 from workbench.engine.layers import longest_context, text_config
 from workbench.engine.packed import LARGEST_MODEL
+from workbench.engine.quantised import computing
 from workbench.engine.runner import SCRATCH
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
@@ -88,12 +89,12 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
     """Keys and values of one token in all layers."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
+    return 2 * config.num_hidden_layers * heads * size * computing(dtype).itemsize
 
 
 def weight_bytes(runner: Runner) -> int:
     """Bytes of a loaded model's weights, with their copies."""
-    return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.dtype, runner.device)
+    return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.stored, runner.device)
 
 
 def row_bytes(runner: Runner) -> int:
@@ -117,6 +118,6 @@ def growth_bytes(runner: Runner, rows: int) -> int:
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
-    """See `engine.packed`: up to two more layouts of a weight in float32, one in bfloat16."""
-    copies = {torch.float32: 3, torch.bfloat16: 2}.get(dtype, 1)
+    """See `engine.packed`: up to two more layouts of a weight in float32, one in bfloat16, which bytes lie beside."""
+    copies = {torch.float32: 3, torch.bfloat16: 2, torch.int8: 5}.get(dtype, 1)
     return n_weights * dtype.itemsize * (copies if device.type == "cpu" and n_weights <= LARGEST_MODEL else 1)

@@ -90,7 +90,7 @@ class Shelf:
                 "name": drafter or desk.name,
                 "role": "target" if drafter is None else "drafter",
                 "bytes": memory.weight_bytes(runner) + memory.cache_bytes(runner),
-                "dtype": str(runner.dtype).removeprefix("torch."),
+                "dtype": str(runner.stored).removeprefix("torch."),
                 "device": str(runner.device),
                 "runs": _users(holds, desk.name, drafter),
                 "idle_s": round(now - desk.used_at.get(drafter, now), 1),

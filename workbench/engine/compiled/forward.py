@@ -7,7 +7,8 @@ one alone does all. Which thread computes a piece changes nothing in it (see `in
 
 Arrays of a pass over T tokens, layers L, width D, heads H over G, head size d, feed-forward F:
     x: float32 [T, D], the residual stream, changed in place.
-    weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs]; `scales` the same for bytes.
+    weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs]; `scales` the same, of
+        float32 [outputs, inputs / 64], where weights are bytes.
     biases: float32 [L, (H + 2 G) d], or [0, 0] where there is none. norms: float32 [L, 2, D].
     cos, sin: float32 [T, d], of each token's place in the sequence.
     cache: int64 [5]: address of the cache, and bytes from one layer, part (keys, values), row and head to the next.

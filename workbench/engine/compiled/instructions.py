@@ -23,13 +23,15 @@ from numba import types
 from numba.extending import intrinsic
 
 BF16, INT8 = 0, 1
-"""Kinds of weights: bfloat16, and signed bytes with a scale for each output. Keys and values are bfloat16."""
+"""Kinds of weights: bfloat16, and signed bytes with scales. Keys and values are bfloat16."""
 SIZE = (2, 1)
 """Bytes of a number of each kind."""
 LANES = 16
 """Numbers of a vector."""
 STEP = 32
 """Inputs that a product takes at a time, in an order of their own (`pieces.deal`); sizes are multiples of it."""
+GROUP = 64
+"""Bytes of a weight that share a scale (`workbench.engine.quantised`)."""
 AHEAD = 9216
 """Bytes by which fetching goes before reading: memory's answer takes as long as eight tokens' work on so many."""
 
@@ -57,7 +59,7 @@ def _pair(b: Any, kind: int, address: Any) -> list[Any]:
     """32 weights at an address, in float32, in two vectors.
 
     Of bfloat16 the first are those at even places and the second those at odd ones: two of them are a word, and a shift
-    and a mask take it apart, where 16 in their order cost twice as much. Bytes come as they lie.
+    and a mask take it apart, where 16 in their order cost twice as much. Bytes lie in that order.
     """
     if kind == INT8:
         raw = [b.load(_at(b, _past(b, address, LANES * h), ir.VectorType(_I8, LANES)), align=1) for h in range(2)]
@@ -137,11 +139,11 @@ def _are_literal(*values: Any) -> bool:
 @intrinsic
 @no_type_check
 def block(context, kind, rows, outs, w, x, n, out, per_row, scale, add):
-    """Products of neighbouring outputs: out[r, o] = s(o) Σᵢ x[r, i] w[o, i], or that added to it where `add` is 1.
+    """Products of neighbouring outputs: out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i], or that added to it where `add` is 1.
 
     `kind` of the weights, `rows` and `outs` are literals. `w` is the address of the first output's weights, [outs, n];
     `x` of float32 [rows, n], n a multiple of `STEP`, in the order of `pieces.deal`; `out` of float32, `per_row` of them
-    from one row to the next; `scale` of one float32 for each output, read for bytes alone.
+    from one row to the next; `scale` of float32 [outs, n / GROUP], read for bytes alone, and then once for all rows.
 
     The sums stay in registers, of which there are 32: rows · outs of them are for sums.
     """
@@ -159,6 +161,11 @@ def block(context, kind, rows, outs, w, x, n, out, per_row, scale, add):
         for place in places:
             _fetch(b, b.add(place, _number(AHEAD)))
         wide = [_pair(b, k, place) for place in places]
+        if k == INT8:
+            groups, group = b.sdiv(n, _number(GROUP)), b.sdiv(loop.i, _number(GROUP))
+            at = [_past(b, scale, b.add(b.mul(groups, _number(o)), group), 4) for o in range(n_outs)]
+            by = [_broadcast(b, b.load(_at(b, place, _F32))) for place in at]
+            wide = [[b.fmul(half, by[o]) for half in wide[o]] for o in range(n_outs)]
         for h in range(2):
             for r in range(n_rows):
                 at = _past(b, inputs[r], b.add(loop.i, _number(h * LANES)), 4)
@@ -174,8 +181,6 @@ def block(context, kind, rows, outs, w, x, n, out, per_row, scale, add):
             for r in among:
                 lanes = [(r - lo) * n_outs + o for o in range(n_outs)]
                 mine = b.shuffle_vector(found, found, ir.Constant(ir.VectorType(_I32, n_outs), lanes))
-                if k == INT8:
-                    mine = b.fmul(mine, b.load(_at(b, scale, part), align=4))
                 place = _at(b, _past(b, out, b.mul(per_row, _number(r)), 4), part)
                 b.store(b.select(adds, b.fadd(mine, b.load(place, align=4)), mine), place, align=4)
         return ctx.get_dummy_value()

@@ -10,7 +10,7 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import BF16, INT8, LANES, SIZE, STEP, block, float_of, mix, scores
+from workbench.engine.compiled.instructions import BF16, GROUP, INT8, LANES, SIZE, STEP, block, float_of, mix, scores
 
 VECTORS = (2, 4, 6, 8)
 """Head sizes that `attend` knows, in sixteenths."""
@@ -49,10 +49,10 @@ def _some(kind, rows, w, x, n, out, per_row, scale, add):
     else:
         if rows == 8:
             block(INT8, 8, 2, w, x, n, out, per_row, scale, add)
-            block(INT8, 8, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8, add)
+            block(INT8, 8, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8 * (n // GROUP), add)
         elif rows == 7:
             block(INT8, 7, 2, w, x, n, out, per_row, scale, add)
-            block(INT8, 7, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8, add)
+            block(INT8, 7, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8 * (n // GROUP), add)
         elif rows == 6:
             block(INT8, 6, 4, w, x, n, out, per_row, scale, add)
         elif rows == 5:
@@ -80,7 +80,7 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
         for part in range(parts, 0, -1):
             now = (rows - row + part - 1) // part
             come, to = x + 4 * row * n, out + 4 * (row * per_row + o)
-            _some(kind, now, w + o * n * _BYTES[kind], come, n, to, per_row, scale + 4 * o, add)
+            _some(kind, now, w + o * n * _BYTES[kind], come, n, to, per_row, scale + 4 * o * (n // GROUP), add)
             row += now
 
 

@@ -1,0 +1,156 @@
+"""int8: the rounded weights are the model, passes read their bytes, and what cannot be had is refused by name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.errors import ModelError
+from workbench.engine import Engine, Models, Request, Runner, devices, fused
+from workbench.engine.compiled import instructions
+from workbench.engine.models import load_model, load_models, resolve_drafter_dtype, resolve_dtype
+from workbench.engine.quantised import GROUP, STEPS, bytes_of, quantise, restored, rounded, stored
+from workbench.engine.runner import Segment
+from workbench.methods import registry
+from workbench.service.memory import position_bytes, weight_bytes
+
+pytestmark = pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 192}
+CPU = torch.device("cpu")
+
+
+def in_bytes(kind: str = "llama", **overrides: Any) -> Any:
+    model = worlds.family(kind, **SIZES | overrides).to(torch.bfloat16)
+    quantise(model)
+    return model
+
+
+def exactly(model: Any, text: list[int]) -> torch.Tensor:
+    """What the weights as they are give in float32."""
+    wide = worlds.family(type(model.config).model_type, **SIZES).float()
+    wide.load_state_dict(model.state_dict())
+    return wide(torch.tensor([text])).logits[0]
+
+
+def logits(runner: Runner, text: list[int], pieces: list[int]) -> torch.Tensor:
+    slot, found, at = runner.open(), [], 0
+    for size in pieces:
+        found.append(runner.forward([Segment(slot, torch.tensor(text[at : at + size]))]).logits[0].clone())
+        runner.commit(slot, range(size))
+        at += size
+    runner.close(slot)
+    return torch.cat(found)
+
+
+def test_a_weight_is_rounded_to_half_a_step_of_its_own_group() -> None:
+    assert GROUP == instructions.GROUP
+    weight = torch.randn(5, 3 * GROUP, generator=torch.Generator().manual_seed(0))
+    weight[:, :GROUP] *= 100
+    weight[4] = 0
+    numbers, scale = rounded(weight)
+    assert int(numbers.abs().max()) == STEPS
+    assert torch.equal(scale, weight.unflatten(1, (3, GROUP)).abs().amax(2) / STEPS)
+    error = (restored(numbers, scale) - weight).abs().unflatten(1, (3, GROUP)).amax(2)
+    assert bool((error <= 0.501 * scale).all())
+    assert not bool(restored(numbers, scale)[4].any())
+
+
+def test_the_rounded_weights_are_the_models_and_stay_as_they_are() -> None:
+    model, plain = in_bytes(), worlds.family("llama", **SIZES).to(torch.bfloat16)
+    for mine, was in ((m, p) for m, p in zip(model.modules(), plain.modules(), strict=True) if bytes_of(m) is not None):
+        assert torch.equal(mine.weight, restored(*rounded(was.weight)).bfloat16())
+        assert not torch.equal(mine.weight, was.weight)
+    before = copy.deepcopy(model.state_dict())
+    quantise(model)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2"])
+def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
+    plain = worlds.family(kind, **SIZES).to(torch.bfloat16)
+    model = in_bytes(kind)
+    runner, text = Runner(model), worlds.random_prompt(13, seed=1)
+    assert runner.stored == torch.int8
+    assert runner.dtype == torch.bfloat16
+    exact, unrounded = exactly(model, text), exactly(plain, text)
+    mine = logits(runner, text, [13]).float()
+    assert float((mine - exact).norm()) < 0.5 * float((unrounded - exact).norm()) + 0.01 * float(exact.norm())
+    assert float((mine - exact).norm()) < 0.03 * float(exact.norm())
+
+
+def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut() -> None:
+    runner, text = Runner(in_bytes()), worlds.random_prompt(40, seed=7)
+    alone = logits(runner, text, [1] * 40)
+    for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16]):
+        assert torch.equal(logits(runner, text, pieces), alone)
+
+
+def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_has_tiles", lambda: False)
+    models: Models = worlds.world("llama", noise=None, **SIZES)
+    target = in_bytes()
+    drafter = worlds.noisy(target, 0.15)
+    models.target, models.drafter = Runner(target), Runner(drafter)
+    models.drafter_name, models.drafter_problem = "noisy", ""
+    prompt, found = worlds.repeating_prompt(13, period=5), {}
+    for name in ("autoregressive", "prompt-lookup", "draft-model", "draft-tree"):
+        trace = Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=40))
+        found[name] = trace.token_ids
+        assert trace.header.dtype == "int8"
+    assert all(tokens == found["autoregressive"] for tokens in found.values())
+
+
+def test_weights_that_somebody_changed_are_rounded_anew_for_the_next_row() -> None:
+    model = in_bytes()
+    runner, text = Runner(model), worlds.random_prompt(6)
+    before, linear = logits(runner, text, [6]), model.model.layers[1].mlp.up_proj
+    with torch.no_grad():
+        linear.weight.mul_(-3.0)
+    after = logits(runner, text, [6])
+    assert not torch.equal(before, after)
+    assert runner._lean is not None
+    assert runner._lean.fused is not None
+    found = bytes_of(linear)
+    assert found is not None
+    assert float(found.scale.max()) == pytest.approx(float(linear.weight.float().abs().max()) / STEPS, rel=0.01)
+    exact = exactly(model, text)
+    assert float((after.float() - exact).norm()) < 0.03 * float(exact.norm())
+
+
+def test_bytes_that_nothing_reads_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*heads of"):
+        Runner(in_bytes(head_dim=16))
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*multiples of 64"):
+        in_bytes(intermediate_size=96)
+    with pytest.raises(ModelError, match=r"text-target cannot be run in int8.*Use bfloat16"):
+        load_models("text-target", None, "cpu", "int8")
+    for device in ("cuda", "cuda:1", "mps"):
+        with pytest.raises(ModelError, match=f"not for {device}"):
+            devices.check_dtype("int8", device)
+    monkeypatch.setenv("WORKBENCH_COMPILED", "0")
+    with pytest.raises(ModelError, match="WORKBENCH_COMPILED=0 switches them off"):
+        resolve_dtype("int8", CPU, "smollm2")
+    monkeypatch.delenv("WORKBENCH_COMPILED")
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="pip install numba"):
+        devices.check_dtype("int8", "cpu")
+    monkeypatch.undo()
+    monkeypatch.setattr(devices.platform, "machine", lambda: "aarch64")
+    with pytest.raises(ModelError, match="not for Linux on aarch64"):
+        devices.check_dtype("int8", "auto")
+
+
+def test_a_model_in_bytes_is_loaded_by_its_dtypes_name(tmp_path: Any) -> None:
+    worlds.family("llama", **SIZES).save_pretrained(tmp_path)
+    model = load_model(str(tmp_path), CPU, resolve_dtype("int8", CPU))
+    assert stored(model) == torch.int8
+    assert model.dtype == torch.bfloat16
+    assert resolve_drafter_dtype("auto", CPU, torch.int8) == torch.float32
+    runner = Runner(model)
+    n_weights = sum(p.numel() for p in model.parameters())
+    assert weight_bytes(runner) == 5 * n_weights  # its bytes, the same in bfloat16, and that rearranged
+    assert position_bytes(runner.config, torch.int8) == position_bytes(runner.config, torch.bfloat16)
