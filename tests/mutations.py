@@ -424,6 +424,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="output_weight does the opposite of what it says",
     ),
     _m(
+        "suffix-goes-on-over-the-end-of-a-text",
+        "methods/drafters/suffix.py",
+        "            if token != END:",
+        "            if token != END or True:",
+        "tests/methods/test_suffix.py::test_a_store_does_not_go_on_over_the_end_of_a_text",
+        why="one run's text is drafted behind another's",
+    ),
+    _m(
         "recycling-learns-from-the-neighbour",
         "methods/drafters/token_recycling.py",
         "for token, top in zip(reversed(places), reversed(outcome.top), strict=True):",

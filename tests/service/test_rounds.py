@@ -25,6 +25,7 @@ EIGHT = [
     ("prompt-lookup", {}),
     ("token-recycling", {}),
     ("lookahead-trie", {}),
+    ("suffix", {}),
     ("early-exit", {"exit_layer": 2}),
 ]
 

@@ -1,0 +1,54 @@
+"""What followed the longest matches, counted: drafts as long as the counts are sure."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.suffix import Suffix
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "suffix",
+    title="Suffix decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "SuffixDecoding: extreme speculative decoding for emerging AI applications",
+        "Oliaro et al.",
+        2025,
+        "https://arxiv.org/abs/2411.04975",
+        "§3",
+    ),
+    teaches="Draft much where the text has matched long and counts agree, and next to nothing elsewhere.",
+    idea=(
+        "The newest tokens are matched against everything read and written. What followed each match is counted and "
+        "drafted as a tree, the likeliest first; the longer the match, the more nodes it may have. Of the drafts of "
+        "all match lengths the one whose nodes' chances add up to most is verified."
+    ),
+    formula="chance(x | parent) = chance(parent) · count(x) / Σ count; score = Σ chance = tokens expected",
+    differs=(
+        "No suffix tree is stored: occurrences of the newest tokens are found by a scan and grouped level by level; "
+        "the counts are those of the trees, over the newest 256 occurrences.",
+        "Shares are taken among what followed. The released code divides by the count of the parent, which holds the "
+        "newest tokens themselves, too, that nothing follows yet: its first node after one earlier occurrence has ½, "
+        "and its drafts are a little shorter.",
+        "By default at most 16 nodes, because a small target pays more for each node.",
+        "The store of earlier outputs is off (warm=True turns it on), because a seeded run would else depend on those "
+        "before it. It holds 65,536 tokens and forgets the oldest.",
+    ),
+    place=62,
+    drafter=Suffix(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=16), Planned(depth=16), Bandit(depth=16)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding where the text repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
+            "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on("copy").speed(), timed=True,
+        ),
+    ),
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip
