@@ -80,6 +80,20 @@ def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
     assert run(grown + "method.params.pop('depth')\nknown.check('draft-model', {'depth': 2})") == "True"
 
 
+def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path: Path) -> None:
+    """With another verifier's parameter, say, which the file of the catalogue cannot know."""
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from dataclasses import replace\n"
+        "from workbench.methods import registry\n"
+        "from workbench.methods.verifiers.lenient import Lenient\n"
+        "method = registry.get('token-recycling')\n"
+        "registry.register(replace(method, other_verifiers=(*method.other_verifiers, Lenient())), replace=True)\n",
+        encoding="utf-8",
+    )
+    assert run("known.check('token-recycling', {'verifier': 'lenient', 'lenience': 0.5})", WORKBENCH_METHODS=str(own))
+
+
 def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._methods, "mine", registry.get("draft-model"))
     assert '"mine"' not in known.text()

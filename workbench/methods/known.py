@@ -139,18 +139,21 @@ class Known:
 
 def methods() -> list[Known]:
     """All methods, in the order of the catalogue."""
-    if _has_registry() or _has_others() or is_stale():
+    if _has_registry() or has_others() or is_stale():
         return list(_of_registry())
     return list(_written()[0].values())
 
 
 def get(name: str) -> Known:
-    """A method by name. The registry is imported only where the file is stale, or does not know the name.
+    """A method by name. The registry is imported only where the file cannot know it.
+
+    It cannot where it is stale, lacks the name, or a file of one's own may have replaced the method: with another
+    verifier, say (`register(…, replace=True)`).
 
     Raises:
         UnknownNameError: with the nearest known names.
     """
-    found = {} if _has_registry() or is_stale() else _written()[0]
+    found = {} if _has_registry() or has_others() or is_stale() else _written()[0]
     if name not in found:
         found = {method.name: method for method in methods()}
     if name not in found:
@@ -236,7 +239,7 @@ def _has_registry() -> bool:
     return _REGISTRY in sys.modules
 
 
-def _has_others() -> bool:
+def has_others() -> bool:
     """Whether there may be methods besides those of the catalogue."""
     return bool(os.environ.get(OWN_METHODS, "").strip()) or bool(entry_points(group=GROUP))
 
