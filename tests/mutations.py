@@ -488,6 +488,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="a place with little room has a child more than the budget, and a chosen one is taken for a draw",
     ),
     _m(
+        "sequoia-counts-levels-as-free",
+        "methods/growers/sequoia.py",
+        "((level * level_s + costs[m - 1]) if costs else 1.0)",
+        "(costs[m - 1] if costs else 1.0)",
+        "tests/methods/test_sequoia.py::test_size_and_depth_are_those_of_the_most_tokens_a_second",
+        why="trees are deeper than the draft model's passes are worth",
+    ),
+    _m(
         "heuristic-grows-after-a-rejection",
         "methods/policies/heuristic.py",
         "if full else",

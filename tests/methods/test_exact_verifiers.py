@@ -364,8 +364,8 @@ def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name
     wanted = {
         **dict.fromkeys(("lossless", "block", "deterministic")),
         **dict.fromkeys(("independent", "k-seq"), suited | {"specinfer"}),
-        "optimal-two": suited | {"specinfer", "rsd-c"},
-        "greedy-draft": suited | {"rsd-c", "head-and-one"},
+        "optimal-two": suited | {"specinfer", "rsd-c", "sequoia"},
+        "greedy-draft": suited | {"rsd-c", "head-and-one", "sequoia"},
         **{name: set() for name in ("typical", "lenient", "nearest")},
     }
     if name == "draft-model":

@@ -21,16 +21,19 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.engine import Engine, Models, Request
+from workbench.engine.calibration import Costs
 from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower, Verification
 from workbench.engine.plan import Plan
 from workbench.methods import registry
+from workbench.methods.growers import sequoia
 from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.constant_branching import ConstantBranching
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.dyspec import DySpec
 from workbench.methods.growers.head_and_one import HeadAndOne
 from workbench.methods.growers.offered import EVERY
+from workbench.methods.growers.sequoia import Sequoia
 from workbench.methods.growers.shapes import widths
 from workbench.methods.growers.spec_infer import SpecInfer
 from workbench.methods.growers.template import PUBLISHED, Template
@@ -45,7 +48,9 @@ def by_name(grower: Grower) -> str:
 
 def growth(laws: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM) -> TableGrowth:
     found = TableGrowth(laws)
-    found.row = SimpleNamespace(sampling=sampling, committed=[0], draw=Draw(seed))  # type: ignore[assignment]
+    found.row = SimpleNamespace(  # type: ignore[assignment]
+        sampling=sampling, committed=[0], draw=Draw(seed), grower_state=None, signals={}, notes=[]
+    )
     return found
 
 
@@ -152,11 +157,13 @@ def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyP
         assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
 
 
-@pytest.mark.parametrize("grower", [ConstantBranching("4-1-1"), HeadAndOne("4-1-1")], ids=by_name)
+@pytest.mark.parametrize("grower", [ConstantBranching("4-1-1"), HeadAndOne("4-1-1"), Sequoia(20)], ids=by_name)
 def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: Grower) -> None:
     laws = {text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)}
     tree = grower.grow(growth(laws), Plan(2))
     assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
+    assert any(len(text) == 2 for text in texts_of(tree))
+    check_laws(tree, laws)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
@@ -170,7 +177,7 @@ def test_a_grower_keeps_to_its_plans_budget(grower: Grower, nodes: int) -> None:
         depths_of(tree.parents.tolist())  # it is a tree
 
 
-@pytest.mark.parametrize("grower", DRAWN, ids=by_name)
+@pytest.mark.parametrize("grower", [grower for grower in DRAWN if not isinstance(grower, Sequoia)], ids=by_name)
 def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: Grower) -> None:
     laws = table(1)
     tree = grower.grow(growth(laws, sampling=SamplingParams()), Plan(DEPTH))
@@ -238,8 +245,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "eagle-2"])
-def test_every_grower_grows_over_every_drafter_that_gives_laws(name: str, models: Models) -> None:
+def test_every_grower_grows_over_every_drafter_that_gives_laws(
+    name: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Side by side; greedy text is the target's, and the chains among them are drafted together."""
+    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # or branches seldom pay
     engine, method = Engine(models, max_rows=32), registry.get(name)
     plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
     assert {grower.name for grower in method.growers} == {grower.name for grower in EVERY}

@@ -80,7 +80,7 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
         context = min(context, runner.context // 2)
         runner.prefill(slot, [1] * context)
         found = {}
-        for n in sizes:
+        for n in (n for n in sizes if n <= max(1, runner.context - context)):
             tokens = torch.ones(n, dtype=torch.long, device=runner.device)
             times = []
             for _ in range(repeats + 1):

@@ -95,7 +95,10 @@ def why_not(row: Row, configured: Chosen, models: Models, sampling: SamplingPara
     return models.why_not(configured.needs) or ("" if rounds is None else rounds.refusal(row, sampling))
 
 
-HELD = ("configured", "models", "sampling", "state", "policy_state", "verifier_state", "taps", "silenced", "vision")
+HELD = (
+    "configured", "models", "sampling", "state", "policy_state", "grower_state", "verifier_state", "taps", "silenced",
+    "vision",
+)  # fmt: skip
 """What of a row belongs to its decoder, or says how to decode."""
 
 
@@ -145,8 +148,13 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     verifier, verifier_state, taps = configured.verifier, row.verifier_state, configured.taps(models)
     if settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models):
         verifier_state = verifier.prime(row, models)
-    if settings.swaps or configured.drafter != now.drafter or models.drafter is not row.models.drafter:
+    grower, grower_state = configured.grower, row.grower_state
+    is_other = configured.drafter != now.drafter or models.drafter is not row.models.drafter
+    if grower != now.grower or is_other:
+        grower_state = None if grower is None else grower.prime(configured.drafter, models)
+    if settings.swaps or is_other:
         _change_drafter(row, target, configured.drafter, models, settings.swaps)
+    row.grower_state = grower_state
     row.configured, row.models, row.sampling = configured, models, settings.sampling
     row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
 

@@ -201,9 +201,19 @@ class Grower(Part):
     siblings: ClassVar[Sampling]
     """How the siblings in its trees come where the target samples. When it is greedy they may be chosen."""
 
+    def prime(self, drafter: Drafter, models: Models) -> Any:
+        """State for one row, `row.grower_state`, of a method's grower that learns; None when there is none.
+
+        It is made anew when the row goes on with another grower or drafter.
+        """
+        return None
+
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """A tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
         raise NotImplementedError
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Learn from a round. `row.committed` already holds the emitted tokens, `row.grower_state` is the state."""
 
 
 def siblings_of(drafter: Drafter, grower: Grows | type[Grower] | None) -> frozenset[Sampling]:

@@ -107,6 +107,7 @@ class Row:
         self.silenced = ""  # why the drafter in force drafts nothing more; "" while it does
         self.verifier_state: Any = None
         self.policy_state: Any = None
+        self.grower_state: Any = None
         self.taps: set[int] = set()  # layers of the target whose streams the method in force reads
         self.plan = Plan(0)
         self.status = QUEUED

@@ -80,6 +80,8 @@ class DraftAndVerify:
         row.state = prime(row, row.drafter, row.models)
         try:
             row.policy_state, row.verifier_state = row.policy.start(), row.verifier.prime(row, row.models)
+            grower = row.configured.grower
+            row.grower_state = None if grower is None else grower.prime(row.drafter, row.models)
             row.taps = row.configured.taps(row.models)
         except BaseException:  # whatever it was: nobody else knows what the drafter holds
             let_go(row)
@@ -254,6 +256,8 @@ class DraftAndVerify:
                 row.drafter.observe(row, outcome)
             tell(row, outcome)
             row.verifier.observe(row, outcome)
+            if row.configured.grower is not None and row.plan.grower == row.configured.grower:
+                row.configured.grower.observe(row, outcome)
             row.policy.observe(row, row.policy_state, outcome)
         record = record_round(row, judged, kept, spans_text, timing, self.token_text, self.record, begun)
         keep_round(row, record)

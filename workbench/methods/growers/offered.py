@@ -8,6 +8,7 @@ from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.constant_branching import ConstantBranching
 from workbench.methods.growers.dyspec import DySpec
 from workbench.methods.growers.head_and_one import HeadAndOne
+from workbench.methods.growers.sequoia import Sequoia
 from workbench.methods.growers.spec_infer import SpecInfer
 from workbench.methods.growers.stochastic_beam import StochasticBeam
 from workbench.methods.growers.template import Template
@@ -21,6 +22,7 @@ EVERY: tuple[Grower, ...] = (
     StochasticBeam(),
     DySpec(),
     HeadAndOne(),
+    Sequoia(),
 )
 
 

@@ -85,32 +85,36 @@ class Template(Grower):
         return sorted(found, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
-        """Ask for as many ranks as a level needs, and take what the shape names."""
-        paths = known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances)))
-        guesses = [growth.root.best(max(map(max, paths)) + 1)]
-        known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
-        shape = template(paths, known, growth.device)
-        said = []
-        for level, (below, rank, inner) in enumerate(shape.levels):
-            logq, tokens = guesses[-1]
-            growth.add(tokens[below, rank], below if level else None)
-            said.append(logq[below, rank])
-            if level + 1 == len(shape.levels) or not growth.goes_on(laws := growth.expand(inner)):
-                break
-            guesses.append(laws.best(shape.ranks[level + 1]))
-        if len(said) < len(shape.levels):  # its policy has stopped it
-            shape = template(tuple(path for path in paths if len(path) <= len(said)), known, growth.device)
-        growth.close(shape.order)
-        return DraftTree(
-            tokens=torch.cat(growth.tokens)[shape.order],
-            parents=shape.parents,
-            logq=torch.zeros(len(shape.order), device=growth.device),
-            sampling=self.siblings,
-            depth=len(said),
-            fanout=shape.fanout,
-            source=growth.source,
-            score=torch.cat(said)[shape.order].exp(),
-        )
+        """Decide on the shape, and fill it."""
+        return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))))
+
+
+def filled(growth: Growth, paths: tuple[Path, ...]) -> DraftTree:
+    """The tree of these ranks: ask for as many as a level needs, and take what the paths name. Closes the growth."""
+    guesses = [growth.root.best(max(map(max, paths)) + 1)]
+    known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
+    shape = template(paths, known, growth.device)
+    said = []
+    for level, (below, rank, inner) in enumerate(shape.levels):
+        logq, tokens = guesses[-1]
+        growth.add(tokens[below, rank], below if level else None)
+        said.append(logq[below, rank])
+        if level + 1 == len(shape.levels) or not growth.goes_on(laws := growth.expand(inner)):
+            break
+        guesses.append(laws.best(shape.ranks[level + 1]))
+    if len(said) < len(shape.levels):  # its policy has stopped it
+        shape = template(tuple(path for path in paths if len(path) <= len(said)), known, growth.device)
+    growth.close(shape.order)
+    return DraftTree(
+        tokens=torch.cat(growth.tokens)[shape.order],
+        parents=shape.parents,
+        logq=torch.zeros(len(shape.order), device=growth.device),
+        sampling=Sampling.DETERMINISTIC,
+        depth=len(said),
+        fanout=shape.fanout,
+        source=growth.source,
+        score=torch.cat(said)[shape.order].exp(),
+    )
 
 
 def template_of(plan: Plan) -> Template:

@@ -1,0 +1,191 @@
+"""Sequoia's tree: the dynamic program against all trees there are, and what a run learns for it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+
+import pytest
+import worlds
+from methods.test_growers import DEPTH, V, table, texts_of
+from methods.test_shapes import growth
+
+from workbench.core.rejection import Verdict
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import Sampling, children_of
+from workbench.engine import Engine, Models, Request
+from workbench.engine.calibration import Costs, costs_of
+from workbench.engine.parts import Outcome
+from workbench.engine.plan import Plan
+from workbench.methods import registry
+from workbench.methods.growers import sequoia
+from workbench.methods.growers.sequoia import TRIED, Measured, Sequoia, best_tree, expected
+from workbench.methods.growers.template import ASSUMED, Path
+
+pytestmark = pytest.mark.unchecked
+CARD = (0.6, 0.2, 0.1, 0.05)
+
+
+def trees(n: int, depth: int, ranks: int) -> Iterator[tuple[Path, ...]]:
+    """All trees of n nodes below the root, siblings without a gap."""
+    every = [path for k in range(1, depth + 1) for path in itertools.product(range(ranks), repeat=k)]
+    for paths in itertools.combinations(every, n):
+        held = {(), *paths}
+        if all(path[:-1] in held and (not path[-1] or (*path[:-1], path[-1] - 1) in held) for path in paths):
+            yield paths
+
+
+def tokens(paths: Sequence[Path], chances: Sequence[float]) -> float:
+    return 1 + math.fsum(math.prod(chances[rank] for rank in path) for path in paths)
+
+
+def test_the_expectations_are_the_cards() -> None:
+    best = expected(CARD, 16, 16)[16].max(0)
+    wanted = {1: 1, 2: 1.6, 3: 1.96, 4: 2.176, 6: 2.5056, 8: 2.7456, 16: 3.30936}
+    assert {m: float(best[m]) for m in wanted} == pytest.approx(wanted, abs=1e-9)
+    assert expected(CARD, 8, 2)[2].max(0)[8] == pytest.approx(2.56, abs=1e-9)
+
+
+@pytest.mark.parametrize("chances", [CARD[:3], (0.3, 0.5, 0.1), (0.2, 0.0, 0.4)], ids=str)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_tree_is_better(chances: tuple[float, ...], depth: int) -> None:
+    """Also where a younger sibling is the likelier one."""
+    for n in range(1, 5 if depth == 3 else 6):
+        among = list(trees(n, depth, len(chances)))
+        if not among:
+            assert not math.isfinite(expected(chances, n + 1, depth)[depth].max(0)[n + 1])
+            continue
+        best = max(tokens(paths, chances) for paths in among)
+        assert expected(chances, n + 1, depth)[depth].max(0)[n + 1] == pytest.approx(best, abs=1e-12)
+        if n > 1:
+            found = best_tree(chances, n, depth)
+            assert tokens(found.paths, chances) == pytest.approx(found.tokens, abs=1e-12)
+            assert found.tokens >= best - 1e-12
+            assert set(found.paths) in [set(paths) for k in range(1, n + 1) for paths in trees(k, depth, len(chances))]
+
+
+@pytest.mark.parametrize(
+    ("costs", "level_s"), [([1, 1, 1, 1, 1], 0.3), ([1, 1.1, 1.2, 2, 3], 0.2), ([1, 2, 3, 4, 5], 0.1), ([1] * 5, 5.0)]
+)
+def test_size_and_depth_are_those_of_the_most_tokens_a_second(costs: list[float], level_s: float) -> None:
+    rates = {
+        paths: tokens(paths, CARD) / (max(map(len, paths)) * level_s + costs[n])
+        for n in range(1, 5)
+        for paths in trees(n, 3, 4)
+    }
+    found = best_tree(CARD, 4, 3, costs, level_s)
+    assert found.tokens / found.seconds == pytest.approx(max(rates.values()), rel=1e-12)
+    assert rates[min(rates, key=lambda paths: set(paths) != set(found.paths))] == pytest.approx(max(rates.values()))
+
+
+@pytest.mark.parametrize("heat", [0.0, 1.0])
+def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) -> None:
+    shape = best_tree(ASSUMED[0], 12, DEPTH).paths
+    for seed in range(4):
+        laws = table(seed)
+        tree = Sequoia(12).grow(growth(laws, seed, SamplingParams(heat)), Plan(DEPTH))
+        wanted: dict[Path, Path] = {(): ()}
+        found, children = [(), *texts_of(tree)], children_of(tree.parents.tolist())
+        for path in shape:
+            if path[-1] >= V:
+                continue
+            above = wanted[path[:-1]]
+            wanted[path] = found[children[found.index(above)][path[-1]] + 1]
+            if not heat:
+                assert wanted[path] == (*above, int(laws[above].argsort(descending=True)[path[-1]]))
+        assert len(wanted) == len(found)
+        assert tree.sampling is (Sampling.FIXED_NUMBER if heat else Sampling.DETERMINISTIC)
+
+
+def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> None:
+    """Of three drafts the second is kept, of two behind it none; two behind the first are never reached."""
+    state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
+    verdict = Verdict((1,), 9, True, ((0, False), (1, True), (3, False), (4, False)), {})
+    outcome = Outcome(
+        [1, 2, 3, 4, 5, 6, 7], [-1, -1, -1, 1, 1, 0, 0], verdict, [2, 9], 0, [], Plan(2)
+    )  # fmt: skip
+    Sequoia().observe(SimpleNamespace(grower_state=state), outcome)  # type: ignore[arg-type]
+    assert dict(state.tested) == {0: 2, 1: 2, 2: 1}
+    assert dict(state.accepted) == {0: 0, 1: 1, 2: 0}
+    assert state.chances((0.5, 0.5)) == ((2.5) / (2 + TRIED), (1 + 2.5) / (2 + TRIED))
+
+
+def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
+    made, grower = growth(table(0)), Sequoia(4)
+    made.row.grower_state = state = Measured(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
+    first = grower.drawing(made, Plan(3))
+    assert grower.drawing(made, Plan(3)) is first
+    assert len(made.row.notes) == 1
+    assert "acceptance by sibling 0.44, 0.13" in made.row.notes[0]
+    assert made.row.signals == {"expected tokens": first.tokens, "expected ms": pytest.approx(1e3 * first.seconds)}
+    state.tested.update({0: 50, 1: 50})
+    state.accepted.update({0: 5, 1: 40})
+    other = grower.drawing(made, Plan(3))
+    assert other is not first
+    assert (1,) in other.paths
+    assert grower.drawing(made, Plan(2)) is not other, "another depth"
+    assert len(made.row.notes) == 3
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return worlds.small_world(6)
+
+
+@pytest.mark.parametrize("heat", [0.0, 1.0])
+def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts are those of the places that the trace shows as reached, younger ones with more weight."""
+    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.01))
+    method = registry.get("draft-tree-sampled").with_params(grower="sequoia", nodes=7, depth=3)
+    engine = Engine(models)
+    row = engine.submit(Request([3, 1, 4], method, SamplingParams(heat), 40, seed=3, stop_at_eos=False))
+    while not engine.idle:
+        engine.step()
+    assert row.trace is not None
+    assert not row.error
+    plain = Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=40, stop_at_eos=False)
+    if not heat:
+        assert row.trace.token_ids == Engine(models).generate(plain).token_ids
+    assert "a pass over 1 token 1000.00 ms" in row.trace.rounds[0].notes[0]
+    state: Measured = row.grower_state
+    shares, weight = dict[int, list[float]](), 1.0
+    for r in reversed(row.trace.rounds[:-1]):  # the last one ends the text, and nobody learns from it
+        for at in (-1, *r.path):
+            for rank, node in enumerate(children_of(r.nodes.parents)[at + 1]):
+                counts = shares.setdefault(rank, [0.0, 0.0])
+                counts[0] += weight * (node in r.path)
+                counts[1] += weight
+        weight *= 0.99
+    for rank, (accepted, tested) in shares.items():
+        assert state.accepted[rank] == pytest.approx(accepted)
+        assert state.tested[rank] == pytest.approx(tested)
+    assert max(shares) > 0, "it branched"
+    assert all(r.signals["expected tokens"] > 1 for r in row.trace.rounds if r.nodes.tokens)
+
+
+def test_a_level_costs_a_pass_of_the_draft_model_where_there_is_one(models: Models) -> None:
+    for name, level_s in (("draft-tree", costs_of(models).draft_s), ("medusa", 0.0)):
+        state = Sequoia().prime(registry.get(name).drafter, models)
+        assert (state.costs, state.level_s) == (costs_of(models), level_s)
+    assert costs_of(models).draft_s > 0
+
+
+def test_a_row_that_goes_on_with_another_way_of_growing_has_its_state(models: Models) -> None:
+    engine, method = Engine(models), registry.get("draft-tree")
+    row = engine.submit(Request([3, 1, 4], method, SamplingParams(), 60, stop_at_eos=False))
+    kept = []
+    for change in ({}, {"grower": "sequoia"}, {"width": 2}, {"grower": "rsd-c"}):
+        row.change(params=change)
+        before = len(row.trace.rounds) if row.trace is not None else 0
+        while row.trace is None or len(row.trace.rounds) < before + 2:
+            engine.step()
+        kept.append(row.grower_state)
+    row.cancel()
+    engine.step()
+    assert not row.error
+    assert kept[0] is kept[3] is None
+    assert isinstance(kept[1], Measured)
+    assert kept[2] is kept[1], "it is the same grower with the same parameters"
+    assert kept[1].costs == costs_of(models)
