@@ -288,7 +288,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "siblings-judged-by-the-law-left-elsewhere",
         "core/rejection.py",
-        "accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)",
+        "accept = torch.where(rank == k, ratio.squeeze(1)[at], accept)",
         "accept = torch.where(rank == k, ratio.squeeze(1)[parents], accept)",
         REJECTION + "test_parents_of_one_tree_do_not_touch_each_other",
         why="nodes deep in a tree are judged by another branch's law",
@@ -296,7 +296,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "card-shows-the-residual-of-elsewhere",
         "core/rejection.py",
-        "r = torch.where(rank == k, p_x.squeeze(1)[parents + 1], r)",
+        "r = torch.where(rank == k, p_x.squeeze(1)[at], r)",
         "r = torch.where(rank == k, p_x.squeeze(1)[parents], r)",
         RECORDED + "[draft-tree-sampled-sampled]",
         why="the node card prints an equation that is false",
@@ -304,7 +304,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "card-shows-the-first-q",
         "core/rejection.py",
-        "q_left = torch.where(rank == k, q_x.squeeze(1)[parents + 1], q_left)",
+        "q_left = torch.where(rank == k, q_x.squeeze(1)[at], q_left)",
         "q_left = torch.where(rank == k, drawn_from.gather(1, x).squeeze(1)[parents + 1], q_left)",
         RECORDED + "[draft-tree-sampled-sampled]",
         why="the node card divides by a probability that was not the one in force",

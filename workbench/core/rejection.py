@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core import transfer
 from workbench.core.following import following, ranks
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sampling import pick
@@ -131,32 +132,36 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         return _point_rejection(tree, p, u_stop)
     parents, tokens = tree.parents, tree.tokens
     rank = ranks(parents)
-    left = p  # [N+1, V] what is left of the law
-    q = _laws_at(tree, p)  # [N+1, V]
-    free = torch.ones_like(p) if tree.law_of is not None else None  # [N+1, V] 0 where an elder sibling has the token
+    q_first = _first_chance(tree).to(p.dtype)
+    place, slot_of = _inner(tree, p.device)  # only places with children are gone through, where asking costs nothing
+    at = parents + 1 if slot_of is None else slot_of[parents + 1]  # [N]
+    whole, rows = p, p.shape[0] if place is None else place.shape[0]
+    p = p if place is None else p[place]
+    left = p  # [R, V] what is left of the law
+    q = _laws_at(tree, p, place)  # [R, V]
+    free = torch.ones_like(p) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
     accept, r, q_left = p.new_zeros(n), p.new_zeros(n), p.new_zeros(n)
-    q_first = q[parents + 1, tokens] if tree.law_of is None else _own_chance(tree).to(p.dtype)
     index = torch.arange(n, device=p.device)
     for k in range(tree.fanout):
-        slot = torch.where(rank == k, parents + 1, n + 1)  # n+1 is a dump
-        child = index.new_full((n + 2,), -1).scatter_(0, slot, index)[: n + 1]  # [N+1] k-th child of each place
+        slot = torch.where(rank == k, at, rows)  # the last is a dump
+        child = index.new_full((rows + 1,), -1).scatter_(0, slot, index)[:rows]  # [R] k-th child of each place
         has = (child >= 0).unsqueeze(1)
         child = child.clamp_min(0)
-        x = tokens[child].unsqueeze(1)  # [N+1, 1]
+        x = tokens[child].unsqueeze(1)  # [R, 1]
         if free is not None:
             q = _own_law(tree, child, x, free)
             free = torch.where(has, free.scatter(1, x, 0.0), free)
         p_x = left.gather(1, x)
         if k:
-            r = torch.where(rank == k, p_x.squeeze(1)[parents + 1], r)
+            r = torch.where(rank == k, p_x.squeeze(1)[at], r)
         q_x = q.gather(1, x)
         if k:
-            q_left = torch.where(rank == k, q_x.squeeze(1)[parents + 1], q_left)
+            q_left = torch.where(rank == k, q_x.squeeze(1)[at], q_left)
         ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
         rest = (left - q).clamp_(min=0)
         if tree.sampling in WITHOUT and k + 1 < tree.fanout:
             q = torch.where(has, _normalised(q.scatter(1, x, 0.0), q), q)
-        accept = torch.where(rank == k, ratio.squeeze(1)[parents + 1], accept)
+        accept = torch.where(rank == k, ratio.squeeze(1)[at], accept)
         if k + 1 < tree.fanout:
             left = torch.where(has, _normalised(rest, left), left)
         else:  # `pick` takes weights of any sum but 0
@@ -164,15 +169,38 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
             stays = (~has | (rest.sum(1, keepdim=True) <= 0)).to(p.dtype)
             left = rest.mul_(1 - stays).add_(left * stays)
     inputs = {"q": q_first, "residual": r, "q_left": q_left}
+    left = left if place is None else whole.index_copy(0, place, left)
     return Ruling(accept, pick(left, u_stop), reason=Reason((RATIO, RESIDUAL), inputs))
 
 
-def _laws_at(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
+def _inner(tree: DraftTree, device: torch.device) -> tuple[Int[Tensor, " R"] | None, Int[Tensor, " N_plus_1"] | None]:
+    """Places with children, and the row of each among them; None and None where leaving the others out gains nothing.
+
+    Telling them apart takes a synchronisation on an accelerator, which costs more there than it spares; a chain has one
+    other place only.
+    """
+    if not transfer.on_host(device) or tree.fanout <= 1:
+        return None, None
+    has = torch.zeros(len(tree) + 1, dtype=torch.bool).index_fill_(0, tree.parents + 1, True)
+    return has.nonzero().squeeze(1), has.cumsum(0) - 1
+
+
+def _first_chance(tree: DraftTree) -> Float[Tensor, " N"]:
+    """The chance of each node under the law that it, or its eldest sibling, was drawn from."""
+    if tree.law_of is not None:
+        return _own_chance(tree)
+    assert tree.q is not None
+    assert tree.q_of is not None
+    return tree.q[tree.q_of[tree.parents + 1].clamp_min(0), tree.tokens]
+
+
+def _laws_at(tree: DraftTree, p: Float[Tensor, "R V"], place: Int[Tensor, " R"] | None) -> Float[Tensor, "R V"]:
     """The law that all children of a place were drawn from; of a mixed tree, any: each node has its own there."""
     if tree.q_of is None:
         return p
     assert tree.q is not None
-    return tree.q[tree.q_of.clamp_min(0)].to(p.dtype)
+    row = tree.q_of if place is None else tree.q_of[place]
+    return tree.q[row.clamp_min(0)].to(p.dtype)
 
 
 def _own_law(
