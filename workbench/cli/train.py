@@ -13,6 +13,7 @@ import typer
 
 from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
+from workbench.methods import known
 from workbench.service.checks import about
 from workbench.training.options import KINDS, convert, kind_name
 
@@ -25,12 +26,16 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a bundled model again, or one like it: tokenizer, corpus, target, drafter, medusa, evaluate.
+    """Train a bundled model again, or one like it, or the head of a method of your own: see `Head.train`.
 
     Progress goes to standard error. Interrupted training goes on from its last checkpoint; --set resume=false starts
     over and keeps the old checkpoint aside.
     """
     recipes = {recipe["name"]: recipe for recipe in json.loads(FILE.read_text(encoding="utf-8"))}
+    if known.has_others() and name not in recipes:
+        from workbench.training.recipe import of_heads
+
+        recipes |= {recipe.name: _wire(recipe) for recipe in of_heads(recipes).values()}
     if name is None:
         listed = list(recipes.values())
         print(json.dumps(listed, indent=2) if as_json else "\n".join(map(_describe, listed)))
@@ -59,11 +64,12 @@ def text() -> str:
     """What the file of recipes should hold now; `workbench docs` writes it, so that a list needs no PyTorch."""
     from workbench.training.recipes import RECIPES
 
-    found = [
-        {"name": r.name, "help": r.help, "options": _options(r.options), "kinds": _kinds(r.options)}
-        for r in RECIPES.values()
-    ]
-    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps([_wire(recipe) for recipe in RECIPES.values()], ensure_ascii=False, indent=1) + "\n"
+
+
+def _wire(recipe: Any) -> dict[str, Any]:
+    kinds = {"options": _options(recipe.options), "kinds": _kinds(recipe.options)}
+    return {"name": recipe.name, "help": recipe.help, **kinds}
 
 
 def _options(kind: Any) -> dict[str, Any]:

@@ -193,6 +193,10 @@ class Head:
         called: the last part of its folder's name, behind that of its target; empty: its kind.
         agrees: for its model card: what counts at a place of held-out text, for the share that its learning curve
             shows.
+        train: where no recipe of the bundled models trains it: a function of options and a `report` of lines that
+            writes it to `options.out` (`save_net`) and returns a `RunResult`. Its first parameter is annotated with the
+            dataclass of its options; `recipe` is then a name of its own, by which `workbench train` runs it, and writes
+            figures and card beside the weights.
     """
 
     net: type[Any]
@@ -201,6 +205,7 @@ class Head:
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     called: str = ""
     agrees: str = AGREES
+    train: Callable[..., Any] | None = None
 
     @property
     def kind(self) -> str:

@@ -12,6 +12,8 @@ PACKAGES = ("client", "widgets", "core", "trace", "engine", "methods", "bench", 
 """The parts of `workbench` that programs and notebooks use, from the face inwards."""
 WITH_SOURCE = ("core", "methods")
 """Those whose code is there to be read beside its description."""
+ADDING = "reference/adding.md"
+"""The page that shows how a part is added."""
 
 
 def pages() -> dict[str, str]:
@@ -33,12 +35,13 @@ def pages() -> dict[str, str]:
                 lines.append(f"- [`{name.removeprefix(f'workbench.{package}.')}`]({name}.md): {_says(path)}")
             found[f"reference/{name}.md"] = f"# {name}\n\n::: {name}\n{options}"
         lines.append("")
-    return {"reference/index.md": "\n".join(lines)} | found
+    lines += ["[Adding a drafter, a verifier, a grower, a policy, a head](adding.md)", ""]
+    return {"reference/index.md": "\n".join(lines), ADDING: (ROOT / ".site" / "adding.md").read_text("utf-8")} | found
 
 
 def navigation() -> list[Any]:
     """The part of the site's navigation that holds these pages: a section for each package."""
-    sections: list[Any] = ["reference/index.md"]
+    sections: list[Any] = ["reference/index.md", {"Adding a part": ADDING}]
     for package in PACKAGES:
         names = [_name(path) for path in _modules(package)]
         short = [name.removeprefix(f"workbench.{package}.") for name in names]

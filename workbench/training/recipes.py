@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,6 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from workbench.engine.machine import machine_facts
-from workbench.trace.files import write_whole
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
@@ -31,8 +28,8 @@ from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
-from workbench.training.options import convert
 from workbench.training.pretrain import PretrainOptions, pretrain
+from workbench.training.recipe import Recipe, chosen, finish, of_heads
 from workbench.training.resuming import settle
 from workbench.training.scenes.drafters import (
     TextDrafterOptions,
@@ -96,37 +93,6 @@ class DrafterOptions(DistillOptions):
     own_minutes: float = 4.0
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A named recipe.
-
-    Attributes:
-        name: Registry name.
-        help: One line on what it makes.
-        options: Dataclass of its options; every field has a default.
-        run: Runs it.
-    """
-
-    name: str
-    help: str
-    options: type
-    run: Callable[[Any, Report], dict[str, Any]]
-
-    def parse(self, values: dict[str, Any]) -> Any:
-        """Build the options from names and values, which may be strings.
-
-        Raises:
-            ValueError: For an unknown name or a value of the wrong type.
-        """
-        kinds = typing.get_type_hints(self.options)
-        unknown = sorted(set(values) - set(kinds))
-        if unknown:
-            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has: {', '.join(kinds)}")
-        return self.options(
-            **{key: convert(key, kinds[key], value) for key, value in values.items() if value is not None}
-        )
-
-
 def _tokenizer(options: TokenizerOptions, report: Report) -> dict[str, Any]:
     documents, _ = build_documents(options.data, options.tokens, options.seed, report)
     tokenizer = train_tokenizer(documents[: max(1, len(documents) // 6)], options.vocab_size)
@@ -146,42 +112,24 @@ def _drafter(options: DrafterOptions, report: Report) -> dict[str, Any]:
         write_own_text(options, options.own_minutes, report)
     if options.minutes is not None:
         options = dataclasses.replace(options, minutes=max(0.1, options.minutes - options.own_minutes))
-    return _finish(distill(options, report), options.out)
+    return finish(distill(options, report), options.out)
 
 
 def _chat_drafter(options: ChatDrafterOptions, report: Report) -> dict[str, Any]:
     result, facts = train_chat_drafter(options, report)
-    return _finish(result, options.out, {"options": _chosen(options), **facts})
+    return finish(result, options.out, {"options": chosen(options), **facts})
 
 
 def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
     result, facts = train_chat_heads(options, report)
-    return _finish(result, options.folder, {"options": _chosen(options), **facts})
-
-
-def _finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    machine = machine_facts()
-    figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
-    figures |= more or {}
-    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
-    return figures
+    return finish(result, options.folder, {"options": chosen(options), **facts})
 
 
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
     begun = None if options.begin is None else json.loads((options.begin / "training.json").read_text())
     result = train(options, report)
-    return _finish(result, options.out, {"options": _chosen(options)} | ({} if begun is None else {"begun": begun}))
-
-
-def _chosen(options: Any) -> dict[str, str]:
-    """Options that differ from their defaults, as `--set` takes them; paths aside, which say nothing elsewhere."""
-    found = {}
-    for entry in dataclasses.fields(options):
-        value = getattr(options, entry.name)
-        if value != entry.default and not isinstance(value, Path):
-            found[entry.name] = ",".join(value) if isinstance(value, tuple) else str(value)
-    return found
+    return finish(result, options.out, {"options": chosen(options)} | ({} if begun is None else {"begun": begun}))
 
 
 RECIPES: dict[str, Recipe] = {
@@ -223,7 +171,7 @@ RECIPES: dict[str, Recipe] = {
             "target",
             "the bundled target (13 M parameters, early-exit loss)",
             PretrainOptions,
-            lambda options, report: _finish(pretrain(options, report), options.out),
+            lambda options, report: finish(pretrain(options, report), options.out),
         ),
         Recipe(
             "drafter", "the bundled drafter (0.7 M parameters), distilled from the target", DrafterOptions, _drafter
@@ -232,7 +180,7 @@ RECIPES: dict[str, Recipe] = {
             "medusa",
             "four Medusa heads on the frozen target",
             MedusaOptions,
-            lambda options, report: _finish(train_medusa(options, report), options.out),
+            lambda options, report: finish(train_medusa(options, report), options.out),
         ),
         Recipe(
             "evaluate", "exact match, held-out loss and acceptance of the bundled models", EvaluateOptions, evaluate
@@ -292,10 +240,12 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
 
     Raises:
         ValueError: For an unknown recipe or option.
+        WorkbenchError: A head declares a recipe that cannot be run.
         ParameterError: The recipe's checkpoint was trained with other settings.
     """
-    if name not in RECIPES:
-        raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(RECIPES)}")
-    recipe = RECIPES[name]
+    recipes = RECIPES if name in RECIPES else RECIPES | of_heads(RECIPES)
+    if name not in recipes:
+        raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(recipes)}")
+    recipe = recipes[name]
     transformers_logging.disable_progress_bar()
     return recipe.run(settle(recipe.parse(options), options, report), report)

@@ -1,0 +1,109 @@
+"""The page "Adding a drafter, …" is tried out: each of its files is loaded, and what it adds drafts or is trained."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.cli.train import train
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.bundle import bundled_folder
+from workbench.engine.models import load_models
+from workbench.methods import registry
+from workbench.site import reference
+from workbench.site.pairs import ROOT
+
+PAGE = (ROOT / ".site" / "adding.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROMPT = "Mia had a red ball. Tom had a red ball. Mia had a"
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """The registry as it was, when a test is over."""
+    registry.names()
+    state: list[dict[str, Any]] = [registry._methods, registry._places, registry._of_file]
+    kept = [dict(held) for held in state]
+    yield
+    for held, was in zip(state, kept, strict=True):
+        held.clear()
+        held.update(was)
+
+
+def added(tmp_path: Path, *blocks: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("\n".join(blocks), encoding="utf-8")
+    registry.load(file)
+
+
+def wrote(models: Models, method: str, values: dict[str, Any] | None = None, temperature: float = 0.0) -> Any:
+    chosen = registry.get(method).with_params(**values or {})
+    prompt = models.tokenizer(PROMPT)["input_ids"]
+    return Engine(models).generate(Request(prompt, chosen, SamplingParams(temperature=temperature), 20, 5))
+
+
+@pytest.fixture(scope="module")
+def pair() -> Models:
+    """The bundled text models."""
+    return load_models("text-target", "text-drafter", "cpu", "float32")
+
+
+def test_the_page_stands_in_the_reference_and_its_blocks_are_short() -> None:
+    assert reference.pages()["reference/adding.md"] == PAGE
+    assert {"Adding a part": "reference/adding.md"} in reference.navigation()
+    assert len(BLOCKS) == 6
+    assert all(len([line for line in block.splitlines() if line.strip()]) <= 40 for block in BLOCKS)
+
+
+def test_the_drafter_drafts_and_its_state_shows(pair: Models, tmp_path: Path) -> None:
+    added(tmp_path, BLOCKS[0])
+    plain, mine = wrote(pair, "autoregressive"), wrote(pair, "after-pair")
+    assert mine.token_ids == plain.token_ids
+    assert any(round.nodes.tokens for round in mine.rounds)
+    known = [round.signals["pairs known"] for round in mine.rounds if "pairs known" in round.signals]
+    assert known[-1] > known[0] > 0
+
+
+def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: Path) -> None:
+    added(tmp_path, BLOCKS[1])
+    assert registry.get("draft-model").promises["among-top"].value == "approximate"
+    rates = []
+    for rank in (1, 20):
+        trace = wrote(pair, "draft-model", {"verifier": "among-top", "rank": rank}, temperature=0.9)
+        rates.append(sum(len(r.path) for r in trace.rounds) / len(trace.rounds))
+    assert rates[0] < rates[1]
+
+
+@pytest.mark.parametrize(
+    ("block", "values"), [(2, {"grower": "comb", "teeth": 3}), (3, {"policy": "as-last", "most": 6})]
+)
+def test_the_grower_and_the_policy_draft_what_leaves_the_text_alone(
+    pair: Models, tmp_path: Path, block: int, values: dict[str, Any]
+) -> None:
+    added(tmp_path, BLOCKS[block])
+    trace = wrote(pair, "draft-model", values)
+    assert trace.token_ids == wrote(pair, "autoregressive").token_ids
+    drafted = [len(round.nodes.tokens) for round in trace.rounds[:-1]]
+    assert all(n % 3 == 0 for n in drafted) if block == 2 else len(set(drafted)) > 1
+
+
+def test_the_head_is_trained_by_its_own_recipe_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(bundled_folder() / "text-target", models / "text-target")
+    monkeypatch.setenv("WORKBENCH_MODELS", str(models))
+    monkeypatch.setenv("WORKBENCH_METHODS", str(tmp_path / "mine.py"))
+    added(tmp_path, *BLOCKS[4:])
+    train("bigram", ["steps=3", "tokens=8"])
+    card = (models / "text-bigram" / "README.md").read_text(encoding="utf-8")
+    assert "Rank 64." in card
+    assert "`workbench train bigram`" in card
+    loaded = load_models("text-target", None, "cpu", "float32")
+    trace = wrote(loaded, "bigram")
+    assert trace.token_ids == wrote(loaded, "autoregressive").token_ids
+    assert any(round.nodes.tokens for round in trace.rounds)

@@ -1,0 +1,122 @@
+"""A training recipe, and those that heads bring with them: see `Head.train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import typing
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import WorkbenchError
+from workbench.engine.declared import Head
+from workbench.engine.machine import machine_facts
+from workbench.methods import registry
+from workbench.trace.files import write_whole
+from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.loop import Report, RunResult
+from workbench.training.options import convert
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named recipe.
+
+    Attributes:
+        name: Registry name.
+        help: One line on what it makes.
+        options: Dataclass of its options; every field has a default.
+        run: Runs it.
+    """
+
+    name: str
+    help: str
+    options: type
+    run: Callable[[Any, Report], dict[str, Any]]
+
+    def parse(self, values: dict[str, Any]) -> Any:
+        """Build the options from names and values, which may be strings.
+
+        Raises:
+            ValueError: For an unknown name or a value of the wrong type.
+        """
+        kinds = typing.get_type_hints(self.options)
+        unknown = sorted(set(values) - set(kinds))
+        if unknown:
+            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has: {', '.join(kinds)}")
+        return self.options(
+            **{key: convert(key, kinds[key], value) for key, value in values.items() if value is not None}
+        )
+
+
+def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Write what a run measured, and on which machine, beside what it made; returns it."""
+    machine = machine_facts()
+    figures = dataclasses.asdict(result) | {"machine": {key: machine[key] for key in ("cpu", "cores", "threads")}}
+    figures |= more or {}
+    write_whole(out / "training.json", (json.dumps(figures, indent=2) + "\n").encode())
+    return figures
+
+
+def chosen(options: Any) -> dict[str, str]:
+    """Options that differ from their defaults, as `--set` takes them; paths aside, which say nothing elsewhere."""
+    found = {}
+    for entry in dataclasses.fields(options):
+        value = getattr(options, entry.name)
+        if value != entry.default and not isinstance(value, Path):
+            found[entry.name] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return found
+
+
+def of_heads(taken: Collection[str] = ()) -> dict[str, Recipe]:
+    """Recipes by name that heads bring with them: `Head.recipe` is the name, `Head.train` runs it.
+
+    Args:
+        taken: names of other recipes.
+
+    Raises:
+        WorkbenchError: a name is taken, or a function does not say which options it takes.
+    """
+    heads = [head for head in registry.heads().values() if head.train is not None]
+    for head in heads:
+        if head.recipe in taken:
+            raise WorkbenchError(
+                f"The head {head.kind!r} has a function that trains it, and names the recipe {head.recipe!r}, which is "
+                "another's.",
+                f"Give its Head a name of its own: recipe={head.kind!r}.",
+            )
+    return {head.recipe: _of_head(head, head.train) for head in heads if head.train is not None}
+
+
+def _of_head(head: Head, train: Callable[..., RunResult]) -> Recipe:
+    kinds = typing.get_type_hints(train)
+    first = next(iter(inspect.signature(train).parameters), "")
+    options = kinds.get(first)
+    if not dataclasses.is_dataclass(options) or "out" not in {field.name for field in dataclasses.fields(options)}:
+        raise WorkbenchError(
+            f"What trains the head {head.kind!r} does not say which options it takes.",
+            f"Annotate the first parameter of {train.__name__} with a dataclass of options (RunOptions and a folder "
+            "`out`), each with a default.",
+        )
+
+    def run(chose: Any, report: Report) -> dict[str, Any]:
+        result = train(chose, report)
+        figures = finish(result, chose.out, {"options": chosen(chose)})
+        write_card(chose.out, lambda model: _card(head, model))
+        return figures
+
+    says = (inspect.getdoc(train) or head.idea).split("\n")[0].rstrip(".")
+    return Recipe(head.recipe, says, typing.cast(type, options), run)
+
+
+def _card(head: Head, model: Trained) -> str:
+    held = [(name, f"{value:.3f}") for name, value in model.figures["held"].items()]
+    return (
+        f"{head.idea.format(**model.config.get('net', {}))}\n\nTrained for `{model.config['target']}` by `workbench "
+        f"train {head.recipe}`; it fits this target only. What it drafts never changes exact output.\n"
+        + told_runs(model.figures, "an unnamed machine")
+        + (f"\n## Measured on text kept out of training\n\n{table(['figure', 'value'], held)}\n" if held else "")
+    )
