@@ -59,7 +59,7 @@ from transformers.utils import logging
 
 from workbench import Workbench
 from workbench import widgets as w
-from workbench.engine.models import locate
+from workbench.engine.names import locate
 from workbench.engine.packed import Matrix
 from workbench.engine.shortened import drafter_for
 

@@ -60,7 +60,7 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
-from workbench.engine.models import locate
+from workbench.engine.names import locate
 from workbench.engine.shortened import drafter_for
 from workbench.trace.metrics import acceptance_rate, tau
 

@@ -61,7 +61,7 @@ from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.errors import TokenizerMismatchError
-from workbench.engine.models import locate
+from workbench.engine.names import locate
 from workbench.engine.shortened import drafter_for
 from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, draft_utilisation, drafted, tau
 from workbench.trace.theory import best_depth, tau_by_position

@@ -59,8 +59,8 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.tree import ancestors
 from workbench.engine import load_models
-from workbench.engine.models import locate
-from workbench.engine.runner import Segment
+from workbench.engine.names import locate
+from workbench.engine.segment import Segment
 from workbench.engine.shortened import drafter_for
 from workbench.trace.metrics import tau
 

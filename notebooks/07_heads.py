@@ -66,7 +66,8 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.templates import best_paths, parents_of
 from workbench.engine import load_models
-from workbench.engine.models import bundled_folder, locate
+from workbench.engine.bundle import bundled_folder
+from workbench.engine.names import locate
 from workbench.engine.vision.reading import read
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net

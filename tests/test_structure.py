@@ -42,6 +42,18 @@ def graph(package: Path) -> dict[str, set[str]]:
     return {name: found[name] for name in found.keys() - FACADES}
 
 
+LONGEST = 300
+"""Lines of a file that still reads as one idea."""
+LATER = {"round.py", "parts.py", "instructions.py"}
+"""Of the engine: above it today."""
+
+
+def too_long(folder: Path) -> dict[str, int]:
+    """Files of a folder, by name, that have more lines than that."""
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py")}
+    return {name: n for name, n in lines.items() if n > LONGEST}
+
+
 def circle(package: Path) -> list[str]:
     """Modules that import each other in a ring, the first one again at the end; empty where none do."""
     try:
@@ -53,6 +65,14 @@ def circle(package: Path) -> list[str]:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     assert circle(PACKAGE) == []
+
+
+def test_no_file_of_the_engine_holds_a_second_idea(tmp_path: Path) -> None:
+    """Split on what it is about; see how `runner.py`, `segment.py` and `geometry.py` stand beside each other."""
+    assert too_long(PACKAGE / "engine").keys() <= LATER
+    (tmp_path / "long.py").write_text("pass\n" * (LONGEST + 1))
+    (tmp_path / "short.py").write_text("pass\n" * LONGEST)
+    assert too_long(tmp_path) == {"long.py": LONGEST + 1}
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import ancestors
 from workbench.engine import Method, Models, Runner
 from workbench.engine.models import HeadInfo
-from workbench.engine.models import load_tokenizer as bundled_tokenizer
-from workbench.engine.runner import Segment, Slot
+from workbench.engine.pretrained import load_tokenizer as bundled_tokenizer
+from workbench.engine.segment import Segment, Slot
 from workbench.methods import registry
 from workbench.methods.drafters.attention_net import AttentionNet
 from workbench.training.heads.artefact import save_net

@@ -10,7 +10,7 @@ from workbench.bench.forced import agreement, drafter_with_agreement, noisy_copy
 from workbench.bench.worlds import tiny_model, tiny_models
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models
-from workbench.engine.models import load_tokenizer
+from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
 
 GREEDY = SamplingParams()

@@ -16,7 +16,7 @@ from workbench.bench.specbench import read_answers, speeds, speeds_table, write_
 from workbench.bench.suites import Plan, bench_methods
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import PromptError, UnknownNameError, WorkbenchError
-from workbench.engine.models import load_tokenizer
+from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
 
 ROWS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,8 @@ from workbench.core.errors import CapacityError
 from workbench.core.tree import ancestors, depths_of
 from workbench.engine import Runner
 from workbench.engine.masks import MaskKinds, MaskMaker
-from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.runner import SCRATCH
+from workbench.engine.segment import Segment
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1,
          "num_key_value_heads": 1}  # fmt: skip

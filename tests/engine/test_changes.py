@@ -16,12 +16,16 @@ from vision_worlds import IMAGE, noise_picture, tiny_vision_models
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Method, Models, Request, Row, Runner
+from workbench.engine import Engine, Method, Models, Request, Row, Runner, changing
+from workbench.engine.cache import TreeCache
+from workbench.engine.geometry import Geometry
 from workbench.engine.parts import Policy
 from workbench.engine.request import ENDED
+from workbench.engine.runner import SCRATCH
 from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, Swap
 from workbench.engine.vision.reading import read, swapped
 from workbench.methods import registry
+from workbench.methods.drafters import catching_up
 from workbench.methods.drafters.nothing import Nothing
 
 pytestmark = pytest.mark.unchecked
@@ -249,7 +253,7 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(seeing.target, "prefill_multimodal", fail)
+    monkeypatch.setattr(changing, "prefill_pictures", fail)
     row.change(swap=swapped(seeing, request, (noise_picture(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))
@@ -310,7 +314,7 @@ def test_a_prefill_that_fails_gives_its_slot_back(
         return fail
 
     monkeypatch.setattr(runner, "forward", failing(runner.forward))
-    monkeypatch.setattr(runner, "prefill_multimodal", failing(runner.prefill_multimodal))
+    monkeypatch.setattr(catching_up, "prefill_pictures", failing(catching_up.prefill_pictures))
     engine = Engine(models)
     row = engine.submit(asked(method, models, 8))
     while row.status not in ENDED:
@@ -353,16 +357,16 @@ def short_of_breath(models: Models, context: int) -> Models:
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The furthest position that any forward of a runner with `SHORT` positions was asked for."""
-    furthest, geometry = [0], Runner._geometry
+    furthest, geometry = [0], Geometry.of
 
-    def spy(self: Runner, rows: Any, lo: int, n: int) -> Any:
-        mask, positions = geometry(self, rows, lo, n)
-        if self.context == SHORT:
+    def spy(self: Geometry, rows: Any, slots: Any, lo: int, cache: TreeCache, n: int) -> Any:
+        mask, positions = geometry(self, rows, slots, lo, cache, n)
+        if cache.capacity == SHORT + SCRATCH:
             asked = [b for b, segment in enumerate(rows) if segment is not None]
             furthest[0] = max(furthest[0], *(int(positions[..., b, : len(rows[b].tokens)].max()) for b in asked))
         return mask, positions
 
-    monkeypatch.setattr(Runner, "_geometry", spy)
+    monkeypatch.setattr(Geometry, "of", spy)
     return furthest
 
 

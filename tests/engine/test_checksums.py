@@ -15,8 +15,8 @@ from workbench.core.errors import ModelError
 from workbench.engine import load_models
 from workbench.engine.bundle import bundled, bundled_folder
 from workbench.engine.checksums import NAME, check_weights, write_sums
-from workbench.engine.models import load_model
 from workbench.engine.names import locate
+from workbench.engine.pretrained import load_model
 from workbench.methods.drafters.medusa import MedusaHeads
 from workbench.methods.drafters.trained import load_trained
 from workbench.service.checks import check_model

@@ -15,7 +15,8 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.engine import Engine, Request, load_models
 from workbench.engine.bundle import bundled, bundled_folder
 from workbench.engine.fingerprint import N_BITS, TOLERATED, WEIGHTS, differ, fingerprint
-from workbench.engine.models import find_heads, load_model
+from workbench.engine.models import find_heads
+from workbench.engine.pretrained import load_model
 from workbench.methods import registry
 
 

@@ -16,7 +16,7 @@ from workbench.engine import Engine, Models, Request, Runner, fused
 from workbench.engine import models as models_module
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import difference, lean_of
-from workbench.engine.runner import Segment
+from workbench.engine.segment import Segment
 from workbench.methods import registry
 from workbench.methods.growers.shapes import MOST_NODES
 

@@ -27,8 +27,8 @@ from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine import converted, load_models
 from workbench.engine import gguf as reading
 from workbench.engine.bundle import bundled
-from workbench.engine.models import load_model
 from workbench.engine.names import locate, weight_bytes
+from workbench.engine.pretrained import load_model
 from workbench.interop.gguf import export_gguf
 from workbench.service import hub
 from workbench.service.checks import check_model

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from workbench.core.errors import ModelError
 from workbench.engine.checksums import write_sums
 from workbench.engine.joined import PIECES, joined, take_apart
-from workbench.engine.models import load_model, load_tokenizer
 from workbench.engine.names import locate
+from workbench.engine.pretrained import load_model, load_tokenizer
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from workbench.engine import Runner, lean
 from workbench.engine.lean import FEW, LeanDecoder, attend
 from workbench.engine.leancheck import difference, lean_of
 from workbench.engine.packed import Matrix, PackedLinear, pack
-from workbench.engine.runner import Segment
+from workbench.engine.segment import Segment
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 

@@ -15,7 +15,7 @@ from methods.test_contract import N_LAYERS, SAMPLED, values_of
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row, load_models
-from workbench.engine.models import bundled
+from workbench.engine.bundle import bundled
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.trace.metrics import summary

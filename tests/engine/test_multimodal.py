@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 from workbench.core.errors import ModelError, PromptError
 from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.vision.prefill import prefill_pictures
 from workbench.methods import registry
 
 hf: Any = transformers  # configurations take more than their stubs know
@@ -180,7 +181,7 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
     other, slot = runner.open(), runner.open()  # a row of plain text beside the one with pictures
     words = worlds.random_prompt(5, 60, seed=9)
     runner.prefill(other, words[:-1])
-    runner.prefill_multimodal(slot, inputs)
+    prefill_pictures(runner, slot, inputs)
     text = inputs["input_ids"][0].tolist()
     seen = slot.pictured
     assert seen is not None
@@ -241,7 +242,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
     model = worlds.random_model(config, device=device, auto=AutoModelForImageTextToText)
     runner = Runner(model)
     with pytest.raises(ModelError, match=r"Mllama.*cross-attention"):
-        runner.prefill_multimodal(runner.open(), {"input_ids": torch.tensor([[IMAGE, 1, 2]])})
+        prefill_pictures(runner, runner.open(), {"input_ids": torch.tensor([[IMAGE, 1, 2]])})
     # A model that counts positions its own way is found out, whatever it is called.
     model, inputs = paligemma(device)
     runner = Runner(model)
@@ -251,7 +252,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
         lambda *a, position_ids, **kw: forward(*a, position_ids=position_ids**2, **kw),
     )  # fmt: skip
     with pytest.raises(ModelError, match=r"PaliGemma.* cannot be verified behind pictures"):
-        runner.prefill_multimodal(runner.open(), inputs)
+        prefill_pictures(runner, runner.open(), inputs)
 
 
 def test_a_prompt_with_pictures_that_does_not_fit_is_an_error(device: str) -> None:

@@ -13,7 +13,7 @@ import worlds
 
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError
-from workbench.engine import Engine, Models, Request, Runner, load_models, probe, remembered
+from workbench.engine import Engine, Models, Request, Runner, admission, load_models, probe, remembered
 from workbench.engine.converted import cache_folder
 from workbench.engine.probe import Standing
 from workbench.interop import speculative
@@ -56,20 +56,20 @@ def test_alibi_takes_chains_and_no_trees_in_every_dtype(dtype: torch.dtype, scal
 def test_a_decoder_that_counts_positions_by_itself_is_refused(name: str, dtype: torch.dtype) -> None:
     runner = Runner(tiny(name, dtype))
     with pytest.raises(ModelError, match=rf"^Mine \({name}\) cannot be decoded here: .*other logits"):
-        probe.admit(runner, "Mine")
+        admission.admit(runner, "Mine")
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "xglm", "deepseek_v32", "glm_moe_dsa", "cpmant"])
 def test_a_model_that_would_fail_in_a_run_is_refused_before_it(name: str) -> None:
     runner = Runner(tiny(name, **ALIBI.get(name, {})))
     with pytest.raises(ModelError, match=rf"^Mine \({name}\) cannot be decoded here: ") as caught:
-        probe.admit(runner, "Mine")
+        admission.admit(runner, "Mine")
     assert "another family" in caught.value.remedy
 
 
 def test_a_model_that_reads_both_ways_is_refused_for_that() -> None:
     with pytest.raises(ModelError, match="change with the tokens behind it"):
-        probe.admit(Runner(tiny("bert", is_decoder=False)), "Mine")
+        admission.admit(Runner(tiny("bert", is_decoder=False)), "Mine")
 
 
 def test_the_probe_leaves_the_runner_as_it_was() -> None:
@@ -77,12 +77,14 @@ def test_the_probe_leaves_the_runner_as_it_was() -> None:
         model = tiny("llama", dtype)
         before = {name: (w.dtype, w.data_ptr(), w._version) for name, w in model.named_parameters()}
         runner = Runner(model)
-        state = runner.cache, runner.slots, runner.masks, runner._lean, runner.meter
+        state = runner.cache, runner.slots, runner.geometry, runner._lean, runner.meter
         hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-        probe.admit(runner, "Mine")
+        admission.admit(runner, "Mine")
         assert all(
             a is b
-            for a, b in zip(state, (runner.cache, runner.slots, runner.masks, runner._lean, runner.meter), strict=True)
+            for a, b in zip(
+                state, (runner.cache, runner.slots, runner.geometry, runner._lean, runner.meter), strict=True
+            )
         )
         assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
         assert {name: (w.dtype, w.data_ptr(), w._version) for name, w in model.named_parameters()} == before
@@ -135,7 +137,7 @@ def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
 
 def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = saved(tmp_path / "gpt2", "gpt2"), []
-    monkeypatch.setattr(probe, "standing", lambda runner: asked.append(runner) or Standing())
+    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or Standing())
     load_models(str(folder), None, device="cpu")
     load_models(str(folder), None, device="cpu")
     assert len(asked) == 1
@@ -169,13 +171,13 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, asked = tiny("llama"), []
-    monkeypatch.setattr(probe, "standing", lambda runner: asked.append(runner) or Standing())
+    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or Standing())
     for _ in range(2):
-        probe.admit(Runner(model), "Mine")
+        admission.admit(Runner(model), "Mine")
     assert len(asked) == 1
     model.get_input_embeddings().weight.data.mul_(2)
     model.get_input_embeddings().weight.add_(0)
-    probe.admit(Runner(model), "Mine")
+    admission.admit(Runner(model), "Mine")
     assert len(asked) == 2
 
 

@@ -17,8 +17,9 @@ from transformers import LogitsProcessor
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner, load_models
-from workbench.engine.models import bundled, bundled_folder, load_model
-from workbench.engine.runner import Segment
+from workbench.engine.bundle import bundled, bundled_folder
+from workbench.engine.pretrained import load_model
+from workbench.engine.segment import Segment
 from workbench.engine.trimmed import KEY, n_kept, trim
 from workbench.methods import registry
 from workbench.trace.metrics import summary

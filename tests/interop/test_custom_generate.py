@@ -281,7 +281,7 @@ def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
 def test_the_bundled_model_and_its_heads() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from workbench.engine.models import bundled
+    from workbench.engine.bundle import bundled
 
     if "text-target" not in bundled():
         pytest.skip("needs the bundled models")

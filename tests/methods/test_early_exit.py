@@ -13,7 +13,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.lean import LeanLayer
 from workbench.engine.request import ENDED
-from workbench.engine.runner import Runner, Segment
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment
 from workbench.methods import registry
 
 EARLY = registry.get("early-exit")

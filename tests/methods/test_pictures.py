@@ -15,6 +15,7 @@ from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Configured, Engine, Models, Request, Row
 from workbench.engine.vision.attribution import explain
+from workbench.engine.vision.prefill import prefill_pictures
 from workbench.engine.vision.reading import placed, read, swapped
 from workbench.methods import registry
 from workbench.trace.events import Trace
@@ -97,7 +98,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
     text, inputs = read(small, f"ab{IMAGE}cd", (picture,))
     target: Any = small.target.model
     slot = small.target.open()
-    small.target.prefill_multimodal(slot, inputs)
+    prefill_pictures(small.target, slot, inputs)
     assert slot.pictured is not None
     prompt = slot.pictured.embeds[None]
     small.target.close(slot)

@@ -19,7 +19,7 @@ import torch
 import transformers
 import worlds
 
-from workbench.engine.models import load_tokenizer
+from workbench.engine.pretrained import load_tokenizer
 from workbench.engine.shortened import drafter_for, shorten
 from workbench.site import pairs
 

@@ -14,7 +14,8 @@ import pytest
 from worlds import byte_tokenizer, family, noisy
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
-from workbench.engine.models import bundled, load_tokenizer
+from workbench.engine.bundle import bundled
+from workbench.engine.pretrained import load_tokenizer
 from workbench.server.door import door
 from workbench.service import costs, lent, zerogpu, zerorun
 from workbench.service.choices import drafters, reads_pictures

@@ -25,7 +25,7 @@ from workbench.engine.ends import cut
 from workbench.engine.recording import keep_round, record_placed
 from workbench.engine.request import FINISHED
 from workbench.engine.round import spans_of
-from workbench.engine.runner import Segment
+from workbench.engine.segment import Segment
 from workbench.engine.settings import Settings
 from workbench.engine.timing import Drafting, Timing, Work, share
 from workbench.methods.drafters.nothing import Nothing

@@ -12,7 +12,9 @@ import pytest
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Request, Runner
-from workbench.engine.models import bundled, load_models, load_tokenizer
+from workbench.engine.bundle import bundled
+from workbench.engine.models import load_models
+from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
 from workbench.training.answers import TEMPERATURES, AnswersOptions, first_turns, is_held, read, write_answers
 

@@ -15,8 +15,9 @@ import worlds
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Engine, Models, Request
+from workbench.engine.bundle import bundled
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
-from workbench.engine.models import HeadInfo, bundled, load_models
+from workbench.engine.models import HeadInfo, load_models
 from workbench.engine.trimmed import n_kept
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet

@@ -33,7 +33,7 @@ from workbench.bench.markdown import markdown as table
 from workbench.bench.tiny import tiny_config
 from workbench.core.errors import ModelError
 from workbench.engine import Models, Runner
-from workbench.engine.probe import admit
+from workbench.engine.admission import admit
 from workbench.methods import registry
 from workbench.trace.files import write_whole
 

@@ -64,7 +64,7 @@ def conditions(
     Raises:
         ModelError: there is no such model, device or number format.
     """
-    from workbench.engine.models import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
+    from workbench.engine.pretrained import resolve_device, resolve_drafter_dtype, resolve_dtype  # PyTorch
 
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where, target)

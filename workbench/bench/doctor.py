@@ -24,7 +24,8 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.engine import Engine, Request
 from workbench.engine.method import Configured
 from workbench.engine.models import Models
-from workbench.engine.runner import Segment
+from workbench.engine.segment import Segment
+from workbench.engine.vision.prefill import prefill_pictures
 from workbench.trace.events import Trace
 
 IDENTICAL, NUMERICS, BUG = "identical", "numerics", "bug"
@@ -218,7 +219,7 @@ def _read(
     rows: list[Tensor] = []
     try:
         if images is not None:
-            target.prefill_multimodal(slot, images)
+            prefill_pictures(target, slot, images)
         else:
             target.prefill(slot, prompt[:-1])
         fed = [prompt[-1], *tokens]

@@ -234,7 +234,8 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
 def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, depth: int) -> Any:
     """Measure targets made on the GPU, and SmolLM2 where it is on this machine or in an installed package."""
     from workbench.bench.gpu_suite import bench_gpu
-    from workbench.engine.models import load_models, resolve_device
+    from workbench.engine.models import load_models
+    from workbench.engine.pretrained import resolve_device
     from workbench.engine.published import SMOLLM2, here, packaged_file
 
     where = resolve_device(device)

@@ -167,7 +167,7 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 def _families(fresh: bool, as_json: bool) -> int:
     """A verdict a line and the board; 1 if a family writes other text than its own `generate`, else 0."""
     from workbench.bench import board, census
-    from workbench.engine.models import load_tokenizer
+    from workbench.engine.pretrained import load_tokenizer
 
     tokenizer, found = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved()
     for name in census.families():

@@ -15,7 +15,8 @@ import torch
 from workbench.engine import remembered
 from workbench.engine.clock import synchronise
 from workbench.engine.models import Models
-from workbench.engine.runner import Runner, Segment
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment
 
 FACTS = "costs.json"
 """File of what was measured, in the folder of remembered facts."""

@@ -18,6 +18,7 @@ from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner
 from workbench.engine.settings import BOTH, Ask, Settings, Swap
+from workbench.engine.vision.prefill import prefill_pictures
 from workbench.engine.vision.reading import tokens_of
 
 log = logging.getLogger(__name__)
@@ -198,7 +199,7 @@ def _show(row: Row, target: Runner, swap: Swap) -> None:
         return
     spare = target.open()
     try:
-        target.prefill_multimodal(spare, swap.images, tokens_of(row.models, swap.images, swap.pictures))
+        prefill_pictures(target, spare, swap.images, tokens_of(row.models, swap.images, swap.pictures))
         row.place.pictured = spare.pictured
     finally:
         target.close(spare)
@@ -208,7 +209,7 @@ def _read(row: Row, target: Runner, images: dict[str, Any], pictures: Sequence[A
     """The target reads pictures anew, and what is committed behind them."""
     row.images = images
     target.rewind(row.place, 0)
-    target.prefill_multimodal(row.place, images, tokens_of(row.models, images, pictures))
+    prefill_pictures(target, row.place, images, tokens_of(row.models, images, pictures))
     if row.n_new:
         target.prefill(row.place, row.committed[row.place.length : -1])
 

@@ -15,7 +15,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.shaping import LogitBias, NotBefore, Penalties
 from workbench.core.transfer import to_device, to_host
 from workbench.engine.detokenise import TokenText
-from workbench.engine.runner import Runner, Segment, Slot
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment, Slot
 
 CHUNK = 128
 """Tokens of a prompt whose logits are held at once."""

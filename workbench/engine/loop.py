@@ -20,10 +20,12 @@ from workbench.engine.clock import Clock
 from workbench.engine.decoder import Decoder, House
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.extras import prefill_scored
-from workbench.engine.models import Models, encode
+from workbench.engine.models import Models
+from workbench.engine.pretrained import encode
 from workbench.engine.recording import params_of
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Row
 from workbench.engine.round import DraftAndVerify
+from workbench.engine.vision.prefill import prefill_pictures
 from workbench.engine.vision.reading import check_end, check_text, tokens_of
 from workbench.engine.vision.showing import shown
 from workbench.trace.events import Footer, Header, Trace
@@ -238,7 +240,7 @@ class Engine:
         assert row.trace is not None
         if row.images is not None:
             counts = tokens_of(self.models, row.images, row.pictures)
-            self.models.target.prefill_multimodal(row.slot, row.images, counts)
+            prefill_pictures(self.models.target, row.slot, row.images, counts)
         else:
             piece = row.committed[: row.prompt_length - 1][row.slot.length : row.slot.length + PREFILL_CHUNK]
             n_top = row.request.extras.prompt_logprobs

@@ -15,32 +15,27 @@ that the weights are never there twice, and a path in the model's own dtype may 
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import itertools
-import json
 import math
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cache, partial
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.core.errors import ModelError
 from workbench.core.tree import ancestors
-from workbench.engine import remembered
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Meter
+from workbench.engine.geometry import Geometry
 from workbench.engine.layers import longest_context
 from workbench.engine.masks import MaskMaker
 from workbench.engine.packed import unpacked
-from workbench.engine.runner import Runner, Segment, Slot
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment, Slot
 
 SLACK = 4
 """How many times the model's own rounding error, in half precision, a path through our cache may err."""
@@ -53,12 +48,6 @@ TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
 in the text, which tells a model that looks at places from one that looks at positions."""
 ROOM = 16
 """Positions that the comparison takes."""
-FACTS = "verified.json"
-"""File of what was found, in the folder of remembered facts."""
-
-MOST_FACTS = 500
-"""The oldest are forgotten."""
-
 Text = tuple[int, ...]
 
 
@@ -75,34 +64,12 @@ class Standing:
     why_no_trees: str = ""
 
 
-def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
-    """Take a model in: from then on its runner refuses trees, where these do not hold.
-
-    Args:
-        runner: idle; of a target or of a draft model.
-        name: what users call the model.
-        folder: of its files, by which the finding is remembered on this machine; else it is with the model's object.
-
-    Raises:
-        ModelError: not even chains hold.
-    """
-    found = _recall(runner, folder)
-    kind = getattr(runner.model.config, "model_type", "") or type(runner.model).__name__
-    if found.why_not:
-        raise ModelError(
-            f"{name} ({kind}) cannot be decoded here: {found.why_not}.",
-            "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); where only this number format "
-            "fails, another dtype.",
-        )
-    runner.why_no_trees = found.why_no_trees and f"{name} ({kind}) takes chains, not trees: {found.why_no_trees}."
-
-
 def standing(runner: Runner) -> Standing:
     """Compare an idle runner with its model's own forward. A difference has to show with two texts."""
     if longest_context(runner.config)[0] < ROOM:
         return Standing()  # nobody decodes with a model as short as this
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
-        return Standing()  # PaliGemma reads its prompt both ways, pictures and all: `Runner.prefill_multimodal` asks it
+        return Standing()  # PaliGemma reads its prompt both ways, pictures and all: `vision.prefill` asks it
     found = Standing()
     for text in range(2):
         try:
@@ -114,51 +81,6 @@ def standing(runner: Runner) -> Standing:
         if found == Standing():
             return found
     return found
-
-
-# -- what is remembered -----------------------------------------------------------------------------------------------
-
-_of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, Standing]] = weakref.WeakKeyDictionary()
-
-
-def _recall(runner: Runner, folder: str | Path | None) -> Standing:
-    """What was found earlier of the same weights, dtype, device and code; else it is found now."""
-    if folder is None or not Path(folder).is_dir():
-        seen = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
-        before = _of_objects.get(runner.model)
-        if before is None or before[0] != seen:
-            before = _of_objects[runner.model] = (seen, standing(runner))
-        return before[1]
-    key = _key(runner, Path(folder))
-    facts = remembered.read(FACTS)
-    if key not in facts:
-        facts[key] = asdict(standing(runner))
-        remembered.write(FACTS, dict(list(facts.items())[-MOST_FACTS:]))
-    return Standing(**facts[key])
-
-
-def _version(weight: Tensor) -> tuple[int, int]:
-    return (0 if weight.is_inference() else weight._version), weight.data_ptr()
-
-
-def _key(runner: Runner, folder: Path) -> str:
-    """Of the weights as files, of what they are run as, and of the code that runs them."""
-    files = sorted(folder.glob("*.safetensors"))
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    config = runner.model.config.to_json_string()
-    what = [str(folder.resolve()), stats, config, str(runner.stored), str(runner.device), _code()]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
-
-
-@cache
-def _code() -> str:
-    """Of the engine's source, and of what it stands on."""
-    found = hashlib.sha256()
-    for name in ("torch", "transformers"):
-        found.update(importlib.metadata.version(name).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------
@@ -324,7 +246,7 @@ def _small_cache(runner: Runner) -> Iterator[None]:
 @contextmanager
 def _in_float32(runner: Runner) -> Iterator[None]:
     """Meanwhile the model computes in float32: a module's own weights are wide for as long as it runs."""
-    before = runner.masks, runner._lean
+    before = runner.geometry, runner._lean
     kept: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 
     def widen(module: nn.Module, *_: object) -> None:
@@ -345,13 +267,14 @@ def _in_float32(runner: Runner) -> Iterator[None]:
             module.register_forward_hook(narrow, always_call=True),
         )
     ]
-    runner.masks = MaskMaker(before[0].kinds, torch.float32, runner.device, ROOM)
+    masks = MaskMaker(before[0].masks.kinds, torch.float32, runner.device, ROOM)
+    runner.geometry = Geometry(masks, ROOM, before[0].multi_rope)
     runner._lean = None
     try:
         with unpacked(runner.model):
             yield
     finally:
-        runner.masks, runner._lean = before
+        runner.geometry, runner._lean = before
         for hook in hooks:
             hook.remove()
         for module in list(kept):

@@ -18,7 +18,7 @@ from workbench.engine.detokenise import Detokeniser
 from workbench.engine.extras import Extras, Scored
 from workbench.engine.pace import Pace
 from workbench.engine.plan import Plan
-from workbench.engine.runner import Slot
+from workbench.engine.segment import Slot
 from workbench.engine.settings import Ask, Settings, Swap
 from workbench.trace.events import Change, Round, Trace
 

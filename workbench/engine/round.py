@@ -33,7 +33,8 @@ from workbench.engine.models import Models
 from workbench.engine.parts import Exits, Outcome
 from workbench.engine.recording import Judged, keep_round, record_round
 from workbench.engine.request import FINISHED, Row
-from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.runner import SCRATCH
+from workbench.engine.segment import Segment
 from workbench.engine.settings import Settings
 from workbench.engine.timing import Drafting, Timing, share
 

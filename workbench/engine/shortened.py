@@ -13,8 +13,10 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.utils import logging
 
+from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.layers import decoder_layers, text_config
-from workbench.engine.models import DEFAULT_TARGET, load_model, load_processor, load_tokenizer, locate, own_drafter
+from workbench.engine.names import locate, own_drafter
+from workbench.engine.pretrained import load_model, load_processor, load_tokenizer
 
 _made: dict[str, tempfile.TemporaryDirectory[str]] = {}
 """Folders of the models made, by target; they go with the process."""

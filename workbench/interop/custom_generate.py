@@ -34,10 +34,11 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.admission import admit
 from workbench.engine.method import Configured
-from workbench.engine.models import find_heads, load_model
+from workbench.engine.models import find_heads
 from workbench.engine.placed import named
-from workbench.engine.probe import admit
+from workbench.engine.pretrained import load_model
 from workbench.engine.request import ENDED, ERROR, Row
 from workbench.methods import registry
 from workbench.trace import metrics

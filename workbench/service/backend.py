@@ -16,7 +16,7 @@ from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
 from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.engine.extras import Extras
-from workbench.engine.models import encode, resolve_device, resolve_dtype
+from workbench.engine.pretrained import encode, resolve_device, resolve_dtype
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
 from workbench.engine.vision.reading import read
 from workbench.service import choices
@@ -47,7 +47,7 @@ class Backend(BaseBackend):
         target: default target.
         drafter: default draft model; "auto" is the bundled one for the bundled target.
         device: of all models.
-        dtype: of targets; see `workbench.engine.models.resolve_dtype`.
+        dtype: of targets; see `workbench.engine.pretrained.resolve_dtype`.
         drafter_dtype: of draft models.
         max_rows: runs that share a target's rounds.
         limits: what users may ask for.

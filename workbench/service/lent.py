@@ -12,18 +12,11 @@ import torch
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine import Engine, Models, Request, Runner
+from workbench.engine.admission import admit
 from workbench.engine.bundle import DEFAULT_TARGET
-from workbench.engine.models import (
-    find_heads,
-    load_model,
-    load_processor,
-    load_tokenizer,
-    resolve_device,
-    resolve_dtype,
-    same_vocabulary,
-)
+from workbench.engine.models import find_heads, same_vocabulary
 from workbench.engine.names import is_drafter, locate, own_drafter
-from workbench.engine.probe import admit
+from workbench.engine.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
 from workbench.engine.request import ENDED
 from workbench.engine.vision.reading import read
 from workbench.methods import registry
@@ -43,7 +36,7 @@ class Lent:
     Args:
         isolated: whether each generation has a process of its own.
         device: of all models.
-        dtype: of all models; see `workbench.engine.models.resolve_dtype`.
+        dtype: of all models; see `workbench.engine.pretrained.resolve_dtype`.
 
     Attributes:
         loaded: model and tokenizer by name.

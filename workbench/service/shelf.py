@@ -17,7 +17,8 @@ import torch
 from workbench.core.errors import CapacityError, ModelError, UnknownNameError, WorkbenchError, is_out_of_memory
 from workbench.core.panics import no_panic
 from workbench.engine import Engine, Models, Runner, load_models
-from workbench.engine.models import find_heads, resolve_device, resolve_dtype
+from workbench.engine.models import find_heads
+from workbench.engine.pretrained import resolve_device, resolve_dtype
 from workbench.engine.runner import SCRATCH
 from workbench.service import hub, memory
 from workbench.service.desk import Desk

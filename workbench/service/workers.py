@@ -19,7 +19,7 @@ from workbench.bench.conditions import conditions
 from workbench.bench.crews import END, STEP, Crew, Event, measure_cell
 from workbench.bench.grid import Cell
 from workbench.bench.sweepfolder import FAILED, RUNNING, Result
-from workbench.engine.models import DEFAULT_TARGET
+from workbench.engine.bundle import DEFAULT_TARGET
 from workbench.service.names import Names
 
 ATTEMPTS = 3

@@ -47,7 +47,7 @@ class ZeroClient(BaseBackend):
             generations take turns in this process.
         names: targets and draft models to load besides the bundled ones; nothing can be loaded later.
         device: of all models.
-        dtype: of all models; see `workbench.engine.models.resolve_dtype`.
+        dtype: of all models; see `workbench.engine.pretrained.resolve_dtype`.
         limits: of users.
 
     Raises:

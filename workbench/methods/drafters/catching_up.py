@@ -11,7 +11,8 @@ from workbench.core.transfer import to_device
 from workbench.engine.models import Models
 from workbench.engine.parts import Outcome
 from workbench.engine.request import Row
-from workbench.engine.runner import Slot
+from workbench.engine.segment import Slot
+from workbench.engine.vision.prefill import prefill_pictures
 from workbench.engine.vision.reading import process, text_only, translated
 from workbench.engine.vision.showing import position_bytes, see
 
@@ -64,7 +65,7 @@ def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
         seen, seconds = 0, time.perf_counter() - begun
     else:
         inputs = read_pictures(row, models)
-        runner.prefill_multimodal(slot, inputs)
+        prefill_pictures(runner, slot, inputs)
         assert slot.pictured is not None
         read, seen, seconds = inputs["input_ids"][0].tolist(), slot.pictured.n_vision, slot.pictured.seconds
     slot.shift = row.prompt_length - len(read)

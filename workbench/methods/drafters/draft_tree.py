@@ -17,7 +17,8 @@ from workbench.engine.growing import Growth, WholeLaws
 from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter, Outcome
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner, Segment, Slot
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment, Slot
 from workbench.methods.drafters.catching_up import reach_of, read_committed, unread
 from workbench.methods.growers.chain import fit_vocabulary
 

@@ -17,7 +17,8 @@ from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Exits
 from workbench.engine.request import Row
-from workbench.engine.runner import Output, Runner, Segment, Slot
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Output, Segment, Slot
 from workbench.methods.growers.chain import draft_chain
 
 

@@ -17,7 +17,8 @@ from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
 from workbench.engine.parts import LawDrafter, Outcome
 from workbench.engine.request import Request, Row
-from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.runner import SCRATCH
+from workbench.engine.segment import Segment
 from workbench.engine.trimmed import SharedHead
 from workbench.engine.vision.showing import see
 from workbench.methods.drafters.attention_net import Entries

@@ -18,7 +18,7 @@ from workbench.engine.growing import Growth, goes_on
 from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.engine.runner import Output, Segment, Slot
+from workbench.engine.segment import Output, Segment, Slot
 
 
 @dataclass(frozen=True)

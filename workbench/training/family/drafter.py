@@ -20,8 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
-from workbench.engine.models import load_model, load_tokenizer
 from workbench.engine.placed import named
+from workbench.engine.pretrained import load_model, load_tokenizer
 from workbench.engine.trimmed import KEY
 from workbench.trace.files import write_whole
 from workbench.training.distill import distillation_loss

@@ -23,7 +23,7 @@ from workbench.engine import Models
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_models
 from workbench.engine.placed import named
-from workbench.engine.runner import Segment
+from workbench.engine.segment import Segment
 from workbench.trace.files import write_whole
 from workbench.training.answers import is_held, read
 from workbench.training.clock import RunClock

@@ -1,0 +1,83 @@
+"""What goes into a forward and what comes out: a row's place in the cache, its new tokens, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.engine.vision.layout import Pictured
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A row of a runner's cache. `length` positions are committed, `scratch` nodes are written behind them.
+
+    `positions` holds the scratch nodes' places in the sequence, for models whose attention looks at them. `pictured`
+    says what the pictures of the prompt became. `shift` is by how much the target's sequence is longer than this
+    model's, which was given the same prompt with fewer tokens for its pictures. `owner` is the `id` of the row of the
+    engine that it serves, so that a forward is counted for those who asked for it.
+    """
+
+    index: int
+    length: int = 0
+    scratch: int = 0
+    rope_delta: int = 0
+    last_hidden: Tensor | None = None
+    positions: Tensor | None = None
+    pictured: Pictured | None = None
+    shift: int = 0
+    owner: int | None = None
+
+
+@dataclass(slots=True)
+class Segment:
+    """New tokens of one row.
+
+    Attributes:
+        slot: the row.
+        tokens: int64 [n].
+        sees: bool [n, scratch + n] over the nodes behind the committed part; None for a chain that goes on from the
+            last of them and sees them all.
+        depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
+        states: [n, D], residual stream of the tokens before the first layer that is run; None: their embeddings.
+            Either all segments of a forward have them, or none.
+    """
+
+    slot: Slot
+    tokens: Int[Tensor, " n"]
+    sees: Bool[Tensor, "n s_plus_n"] | None = None
+    depth: Int[Tensor, " n"] | None = None
+    states: Float[Tensor, "n D"] | None = None
+
+
+@dataclass(slots=True)
+class Output:
+    """What a forward gives, in the order of the rows in the cache.
+
+    Attributes:
+        logits: [B, n, V], padded to the longest segment; float.
+        hidden: [B, n, D], what the LM head reads.
+        taps: layer index → [B, n, D], residual stream after that layer.
+    """
+
+    logits: Float[Tensor, "B n V"]
+    hidden: Float[Tensor, "B n D"]
+    taps: dict[int, Tensor] = field(default_factory=dict)
+
+
+def states_of(rows: Sequence[Segment | None], n: int) -> Float[Tensor, "B n D"] | None:
+    """What a forward begins from, padded to its longest segment; None: from embeddings."""
+    given = [None if segment is None else segment.states for segment in rows]
+    like = next((states for states in given if states is not None), None)
+    if like is None:
+        return None
+    if len(rows) == 1:
+        return like.unsqueeze(0)
+    made = like.new_zeros(len(rows), n, like.shape[1])
+    for b, states in enumerate(given):
+        if states is not None:
+            made[b, : states.shape[0]] = states
+    return made
