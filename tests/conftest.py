@@ -52,6 +52,14 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(config.getoption("--device") or ("cuda" if asks_for_gpu(config) else "cpu"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What passes cost beside other tests is not remembered for this machine's user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workbench.engine.calibration.FACTS", str(tmp_path_factory.mktemp("costs") / "costs.json"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is measured and remembered, as the planned policy does, stays in a folder of this run."""

@@ -24,7 +24,7 @@ from workbench.methods.growers import sequoia
 from workbench.methods.growers.sequoia import TRIED, Measured, Sequoia, best_tree, expected
 from workbench.methods.growers.template import ASSUMED, Path
 
-pytestmark = pytest.mark.unchecked
+pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
 CARD = (0.6, 0.2, 0.1, 0.05)
 
 

@@ -258,7 +258,7 @@ class _Layer(NamedTuple):
 
 
 def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
-    """What is read of a product: its weight, and a scale for each output where that is in bytes (else nothing)."""
+    """What is read of a product: its weight, and scales (see `quantised`) where that is in bytes (else nothing)."""
     if (found := bytes_of(linear)) is not None:
         return found.numbers, found.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
