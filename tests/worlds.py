@@ -28,7 +28,6 @@ from workbench.engine.models import HeadInfo
 from workbench.engine.pretrained import load_tokenizer as bundled_tokenizer
 from workbench.engine.segment import Segment, Slot
 from workbench.methods import registry
-from workbench.methods.drafters.attention_net import AttentionNet
 from workbench.training.heads.artefact import save_net
 from workbench.training.scenes.model import language_config, vision_language_config
 from workbench.training.scenes.tower import tower_config
@@ -131,12 +130,12 @@ def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0)
 
 
 def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, HeadInfo]:
-    """Write untrained drafters of every kind that reads the target's states, and describe them."""
+    """Write untrained nets of every kind but Medusa's, and describe them; the draft model is as wide as the target."""
     found = {}
     width = models.target.hidden_size
     sizes = {"heads": 2, "ffn": 16, "latents": 2, "ahead": 3, "inner": 8, "exit_layer": 1}
     for kind, head in registry.heads().items():
-        if not issubclass(head.net, AttentionNet):
+        if kind == "medusa":
             continue
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections import deque
@@ -14,6 +15,7 @@ import pytest
 import torch
 import worlds
 
+from workbench.core.errors import ModelError
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
@@ -22,11 +24,14 @@ from workbench.engine.parts import Outcome, Policy
 from workbench.engine.plan import Plan
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
+from workbench.methods.drafters.trained import load_trained
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Belief, Planned
+from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, chance
 from workbench.trace.events import Nodes, Phase, Round
 from workbench.trace.metrics import summary
+from workbench.training.acceptance import said
 
 Seconds = Callable[[int], float]
 Kept = Callable[[int, int], int]
@@ -247,7 +252,7 @@ NAMES = ("draft-model", "draft-tree", "eagle-2", "medusa", "prompt-lookup", "tok
 
 def offered() -> Sequence[tuple[str, str]]:
     """Each method's policies of this file."""
-    own = {"planned", "entropy", "bandit", "optimal-oracle"}
+    own = {"planned", "entropy", "bandit", "optimal-oracle", "specdec++"}
     return [(name, p.name) for name in NAMES for p in registry.get(name).policies if p.name in own]
 
 
@@ -307,3 +312,48 @@ def test_the_oracle_says_that_it_knows_nothing_of_sampled_text(models: Models) -
     trace = Engine(models).generate(Request([3, 1, 4], method, SamplingParams(1.0), 12, seed=1, stop_at_eos=False))
     assert any("greedy text alone" in warning for warning in trace.footer.warnings)
     assert not trace.footer.error
+
+
+# -- specdec++ ---------------------------------------------------------------------------------------------------------
+
+
+def test_specdec_stops_when_a_rejection_is_likely(models: Models) -> None:
+    """Against the rule by hand: the product of the head's chances, from the draft model's states behind each draft."""
+    assert models.drafter is not None
+    prompt, sampling = [3, 1, 4, 1, 5, 3, 1, 4], SamplingParams(temperature=0.9)
+    net = load_trained(AcceptanceHead, models, "head", "")
+    net.last.weight.data.mul_(0.5)
+    net.last.bias.data.fill_(2.0)  # near 0.9 and not the same everywhere
+    values = {"risk": 0.6, "shortest": 2, "longest": 12}
+    method = registry.get("draft-model").with_params(policy="specdec++", **values)
+    trace = Engine(models).generate(Request(prompt, method, sampling, 60, seed=2, stop_at_eos=False))
+    text, lengths = list(prompt), []
+    for r in trace.rounds:
+        drafted = r.nodes.tokens
+        left = 60 - (len(text) - len(prompt)) - 1
+        states = said(models.drafter, [*text, *drafted])[1][len(text) :]
+        kept = chance(models, states).cumprod(0).tolist()
+        stop = next((k for k in range(2, 13) if k <= len(kept) and 1 - kept[k - 1] > 0.6), 12)
+        assert len(drafted) == min(stop, left, 12)
+        lengths.append(len(drafted))
+        text += [token.token for token in r.emitted]
+    assert len(set(lengths[:-2])) > 1, "it is no fixed length"
+
+
+def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
+    own = models.heads["acceptance"]
+    other = dataclasses.replace(own, config=own.config | {"drafter": "somebody-else"})
+    twin = dataclasses.replace(models, heads=models.heads | {"acceptance": other})
+    needs = registry.get("draft-model").with_params(policy="specdec++").needs
+    assert models.why_not(needs) == ""
+    assert "reads the draft model somebody-else, not tiny-llama-noisy" in twin.why_not(needs)
+    bare = dataclasses.replace(models, heads={})
+    assert "no acceptance heads trained for" in bare.why_not(needs)
+    assert registry.get("draft-model").with_params().needs == ("drafter",), "other policies need none"
+
+
+def test_states_of_another_width_are_an_error(models: Models) -> None:
+    with pytest.raises(ModelError, match="workbench train acceptance"):
+        chance(models, torch.zeros(2, 3))
+    with pytest.raises(ModelError, match="the drafter shows no"):
+        chance(models, None)

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 
 class Laws:
-    """What a drafter says of the token behind each of w nodes."""
+    """What a drafter says of the token behind each of w nodes.
+
+    Attributes:
+        hidden: what its LM head read there; None where that is not shown.
+    """
+
+    hidden: Float[Tensor, "w D"] | None = None
 
     def whole(self) -> Float[Tensor, "w V"]:
         """Its law there, over the target's vocabulary, warped as the target's is."""
@@ -41,11 +47,14 @@ class WholeLaws(Laws):
     """Laws that were computed whole."""
 
     p: Float[Tensor, "w V"]
+    hidden: Float[Tensor, "w D"] | None = None
 
     @classmethod
-    def of(cls, logits: Float[Tensor, "w V"], sampling: SamplingParams) -> WholeLaws:
+    def of(
+        cls, logits: Float[Tensor, "w V"], sampling: SamplingParams, hidden: Float[Tensor, "w D"] | None = None
+    ) -> WholeLaws:
         """The laws of logits: as text is sampled, or when it is greedy plain."""
-        return cls(logits.float().softmax(1) if sampling.greedy else law(logits, sampling))
+        return cls(logits.float().softmax(1) if sampling.greedy else law(logits, sampling), hidden)
 
     def whole(self) -> Float[Tensor, "w V"]:
         return self.p
@@ -58,15 +67,19 @@ class Step:
     Attributes:
         level: levels drafted, from 1.
         p: the drafter's laws of the level that would come next, behind each node that would be gone on from.
+        hidden: what a draft model's LM head read for these laws; None where the drafter shows no such states.
     """
 
     level: int
     p: Float[Tensor, "w V"]
+    hidden: Float[Tensor, "w D"] | None = None
 
 
-def goes_on(row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]]) -> bool:
+def goes_on(
+    row: Row, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
+) -> bool:
     """Whether the row's policy lets its draft go on behind so many levels. Waits for the device if the plan `stops`."""
-    return not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p())))
+    return not row.plan.stops or bool(row.policy.go_on(row, row.policy_state, Step(level, p(), hidden)))
 
 
 class Growth:
@@ -135,7 +148,7 @@ class Growth:
 
     def goes_on(self, laws: Laws) -> bool:
         """Whether the row's policy lets the tree have another level, by the laws behind the nodes expanded last."""
-        return goes_on(self.row, len(self.tokens), laws.whole)
+        return goes_on(self.row, len(self.tokens), laws.whole, laws.hidden)
 
     def paths(self) -> list[list[int]]:
         """Tokens from the root to each node expanded last (costs a synchronisation)."""

@@ -169,6 +169,11 @@ class Method:
         return found
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """All of its parts, alternatives among them."""
+        return tuple(part for _, parts, _ in self._parts for part in parts)
+
+    @property
     def _parts(self) -> tuple[tuple[str, Sequence[Part], str], ...]:
         """Its parts by kind: the alternatives, and what choosing among them decides."""
         rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)

@@ -96,7 +96,10 @@ class Models:
             sees = self.drafter is None or self.drafter_processor is not None
             return "" if sees else f"{self.drafter_name} reads text only; choose a draft model that reads pictures."
         if need in self.heads:
-            return self.heads[need].problem
+            head, name = self.heads[need], self.drafter_name
+            if (read := head.config.get("drafter", name)) != name:
+                return f"{head.name} reads the draft model {read}, not {name or 'none'}: choose that, or train another."
+            return head.problem
         return f"There are no {need} heads trained for {self.target_name or 'this target'}."
 
     def why_not(self, needs: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from workbench.engine.growing import Growth, Step
 from workbench.engine.plan import Grows, Plan
 
 if TYPE_CHECKING:
+    from workbench.engine.declared import Head
     from workbench.engine.models import Models
     from workbench.engine.request import Request, Row
 
@@ -99,6 +100,9 @@ class Part:
     needs: ClassVar[tuple[str, ...]] = ()
     """What it takes besides the target: a "drafter"; "sight" (the drafter reads pictures); "pictures" (the target reads
     them); the kind of a trained head ("medusa"); or "trees" (the target verifies trees, not chains alone)."""
+
+    head: ClassVar[Head | None] = None
+    """The trained net that it needs, where that is not its method's drafter's (`Method.head`)."""
 
     def taps(self, models: Models) -> Collection[int]:
         """Indices of the target's layers whose residual streams it reads of a verification; none by default."""

@@ -194,11 +194,12 @@ def methods() -> Iterator[Method]:
 
 
 def heads() -> dict[str, Head]:
-    """The trained heads that methods draft with, by their kinds; the first method of a kind says how it is trained."""
+    """The trained heads that methods and their parts need, by kind; the first of a kind says how it is trained."""
     found: dict[str, Head] = {}
     for method in methods():
-        if method.head is not None:
-            found.setdefault(method.head.kind, method.head)
+        for head in (method.head, *(part.head for part in method.parts)):
+            if head is not None:
+                found.setdefault(head.kind, head)
     return found
 
 

@@ -84,7 +84,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
     heads = set()
     for folder in bundled().values():
         config = config_of(folder)
-        if config.get("workbench_head") and trained_for(config) == target:
+        if config.get("workbench_head") and trained_for(config) == target and config.get("drafter", drafter) == drafter:
             heads.add(config["workbench_head"])
 
     def reason(needs: tuple[str, ...]) -> str:

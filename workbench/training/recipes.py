@@ -1,7 +1,7 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['answers', 'chat-drafter', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'medusa', 'readings', \
+['acceptance', 'answers', 'chat-drafter', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'medusa', 'readings', \
 'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
 'vision-target', 'vision-text-drafter', 'vision-tower']
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
+from workbench.training.acceptance import AcceptanceOptions, finish_card, train_acceptance
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
@@ -125,6 +126,13 @@ def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
     return finish(result, options.folder, {"options": chosen(options), **facts})
 
 
+def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
+    result, facts = train_acceptance(options, report)
+    figures = finish(result, options.folder, {"options": chosen(options), **facts})
+    finish_card(options.folder)
+    return figures
+
+
 def _finish_begun(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
     """Train; where the run goes on from a finished model, the figures of that one's training stay with it."""
     begun = None if options.begin is None else json.loads((options.begin / "training.json").read_text())
@@ -142,6 +150,12 @@ RECIPES: dict[str, Recipe] = {
             "a chat model's own answers to training prompts, to train drafters on",
             AnswersOptions,
             write_answers,
+        ),
+        Recipe(
+            "acceptance",
+            "SpecDec++'s acceptance head for a draft model, on its target's answers",
+            AcceptanceOptions,
+            _acceptance,
         ),
         Recipe(
             "readings",

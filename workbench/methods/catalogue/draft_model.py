@@ -14,6 +14,7 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.heuristic import Heuristic
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
+from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
@@ -50,7 +51,10 @@ METHOD = Method(
     drafter=DraftModel(),
     verifier=Lossless(),
     other_verifiers=(*for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive()),
-    policies=(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), OptimalOracle()),
+    policies=(
+        *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
+        OptimalOracle(),
+    ),
     growers=offered(Chain()),
     claims=(
         Claim(

@@ -51,12 +51,13 @@ class ModelGrowth(Growth):
         tokens = unread(row, row.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
-        self.root = laws_of(row, out.logits[0, -1:], [[]])
+        self.root = laws_of(row, out.logits[0, -1:], [[]], out.hidden[0, -1:])
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
         depth = torch.full_like(tokens, len(self.tokens) - 1)
         out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
-        return laws_of(self.row, out.logits[0], self.paths() if self.row.sampling.needs_history else [])
+        paths = self.paths() if self.row.sampling.needs_history else []
+        return laws_of(self.row, out.logits[0], paths, out.hidden[0])
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Remember where the nodes that are drafted lie in the cache's scratch."""
@@ -67,20 +68,26 @@ class ModelGrowth(Growth):
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
 
-def laws_of(row: Row, logits: Float[Tensor, "w V"], paths: Sequence[Sequence[int]]) -> WholeLaws:
+def laws_of(
+    row: Row,
+    logits: Float[Tensor, "w V"],
+    paths: Sequence[Sequence[int]],
+    hidden: Float[Tensor, "w D"] | None = None,
+) -> WholeLaws:
     """The laws of a model's logits, warped as the target's are.
 
     Args:
         row: whose text it is.
         logits: behind w nodes.
         paths: tokens from the root to each of them; read where the text before counts, and only there.
+        hidden: what its LM head read there.
     """
     assert row.models is not None
     logits, sampling = fit_vocabulary(logits, row.models.target.vocab_size), row.sampling
     if sampling.needs_history:
         histories = [to_device([*row.committed, *path], logits.device) for path in paths]
         logits = sayable(with_history(logits, sampling, histories))
-    return WholeLaws.of(logits, sampling)
+    return WholeLaws.of(logits, sampling, hidden)
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def draft_chain(
             if logits.dtype in (torch.bfloat16, torch.float16):
                 logits = logits.float()
             q = (q_law or drafter_law)(row, logits) if sampled[i] else logits
-            if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else q.softmax(1)):
+            hidden = out.hidden[b, feed[i].shape[0] - 1 : feed[i].shape[0]]
+            if step and not goes_on(row, step, lambda q=q, s=sampled[i]: q if s else q.softmax(1), hidden):
                 active.remove(i)
                 continue
             u = uniforms[i]

@@ -1,0 +1,89 @@
+"""SpecDec++'s acceptance head: its labels and loss, that it learns, and that what is saved is found and used."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine import Models
+from workbench.training import acceptance
+from workbench.training.acceptance import AcceptanceOptions, drafts_of, read_drafts, said, unweighted, weighted_loss
+
+PROMPT, ANSWER = [3, 1, 4], [1, 5, 2, 0, 3, 3, 1, 4, 2, 5]
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return worlds.small_world(6)
+
+
+def drafts(models: Models, heat: float, drawn: float, seed: int = 0) -> acceptance.Drafts:
+    generator = torch.Generator().manual_seed(seed)
+    return drafts_of(models, PROMPT, ANSWER, heat, drawn, generator)
+
+
+def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(models: Models) -> None:
+    """By enumeration: the mean label at each place is Σ min(p, q)."""
+    assert models.drafter is not None
+    places = range(len(PROMPT) - 1, len(PROMPT) + len(ANSWER) - 1)
+    p, q = (
+        law(said(runner, PROMPT + ANSWER)[0][list(places)], SamplingParams(temperature=0.8))
+        for runner in (models.target, models.drafter)
+    )
+    wanted = torch.minimum(p, q).sum(1)
+    found = torch.stack([drafts(models, 0.8, 1.0, seed).kept for seed in range(400)])
+    assert found.mean(0).tolist() == pytest.approx(wanted.tolist(), abs=0.08)  # five standard errors at most
+    greedy = drafts(models, 0.0, 1.0)
+    assert greedy.kept.tolist() == (p.argmax(1) == q.argmax(1)).float().tolist()
+
+
+def test_a_state_stands_behind_its_own_draft(models: Models) -> None:
+    """At temperature 0 the drafts are known: what is read is the prompt and they."""
+    assert models.drafter is not None
+    best = said(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1].argmax(1).tolist()
+    wanted = said(models.drafter, PROMPT + best)[1][len(PROMPT) :]
+    assert torch.allclose(drafts(models, 0.0, 1.0).states, wanted)
+    few = drafts(models, 0.0, 0.5)
+    assert 0 < len(few.kept) < len(ANSWER), "what the draft model did not draw teaches nothing"
+
+
+def test_a_rejection_weighs_six_times_and_the_weight_can_be_taken_out() -> None:
+    odds, kept = torch.tensor([0.3, -1.2]), torch.tensor([0.9, 0.25])
+    s = odds.sigmoid()
+    lost = sum(
+        -(y * math.log(x) + 6 * (1 - y) * math.log(1 - x)) for x, y in zip(s.tolist(), kept.tolist(), strict=True)
+    )
+    assert float(weighted_loss(odds, kept, 6.0)) == pytest.approx(lost / sum(y + 6 * (1 - y) for y in kept.tolist()))
+    best = torch.zeros(1, requires_grad=True)
+    solver = torch.optim.LBFGS([best], max_iter=50)
+
+    def closure() -> torch.Tensor:
+        solver.zero_grad()
+        loss = weighted_loss(best, torch.tensor([0.7]), 6.0)
+        loss.backward()
+        return loss
+
+    solver.step(closure)  # type: ignore[arg-type]
+    assert float(unweighted(best.detach(), 6.0)) == pytest.approx(0.7, abs=1e-3)
+
+
+def test_without_answers_it_says_what_to_do(models: Models, tmp_path: Path) -> None:
+    options = AcceptanceOptions(answers=tmp_path)
+    with pytest.raises(ParameterError, match="workbench train answers"):
+        read_drafts(models, options, False, print)
+    lines = [json.dumps({"options": 1})] + [
+        json.dumps({"n": n, "prompt": PROMPT, "answer": ANSWER, "temperature": 0.0}) for n in range(2)
+    ]
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert read_drafts(models, options, True, print).answers == 1, "every tenth prompt is kept out, from 0"
+    assert read_drafts(models, options, False, print).answers == 1
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
+    with pytest.raises(ParameterError, match="Write more"):
+        read_drafts(models, options, False, print)

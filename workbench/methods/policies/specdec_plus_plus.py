@@ -1,0 +1,126 @@
+"""SpecDec++: a trained head says how likely each draft is to be kept, and drafting stops when a rejection is likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from workbench.core.errors import ModelError
+from workbench.core.params import param
+from workbench.engine.declared import Head
+from workbench.engine.growing import Step
+from workbench.engine.models import Models
+from workbench.engine.parts import Outcome, Policy
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.methods.drafters.trained import TrainedNet, load_trained
+
+AGAIN = "Train one for this draft model: workbench train acceptance."
+
+
+class AcceptanceHead(TrainedNet):
+    """D residual blocks x + SiLU(W x + b) on the draft model's last hidden state at a draft, then a number.
+
+    The paper's code ends with two numbers and a softmax, which is one number and a sigmoid. It also repeats one block
+    D times, so that all share their weights; here each has its own unless `tied`.
+
+    Args:
+        width: the draft model's hidden size.
+        blocks: D.
+        tied: one block for all D.
+        context: taken as of every net, and not read.
+
+    Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2.
+    """
+
+    kind: ClassVar[str] = "acceptance"
+
+    def __init__(self, width: int, blocks: int = 3, tied: bool = False, context: int = 1024) -> None:
+        super().__init__()
+        self.width, self.n_blocks, self.tied = width, blocks, tied
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(1 if tied else blocks))
+        self.last = nn.Linear(width, 1)
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b"]:
+        """Log-odds that the draft behind which the state stands is kept, given that all before it were."""
+        for i in range(self.n_blocks):
+            x = x + nn.functional.silu(self.blocks[0 if self.tied else i](x))
+        return self.last(x).squeeze(-1)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the constructor needs to build it again."""
+        return {"width": self.width, "blocks": self.n_blocks, "tied": self.tied}
+
+
+@dataclass(frozen=True)
+class SpecDecPlusPlus(Policy):
+    """Stop once 1 − ∏ p̂ᵢ > h, where p̂ᵢ is the head's chance that draft i is kept if those before it were.
+
+    In the paper's model of costs the optimal rule has this form. The head reads the draft model's state behind the
+    newest draft, so that each draft is scored before the next one is made (the paper's code scores it a step later). A
+    draft that was made stays: so the stop biases nothing, and exactness holds when sampling too. Of a tree the
+    likeliest node of each level counts. On a GPU each test costs a synchronisation.
+
+    Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.1 (rule), §3.2 (head).
+    """
+
+    name: ClassVar[str] = "specdec++"
+    needs: ClassVar[tuple[str, ...]] = (AcceptanceHead.kind,)
+    head: ClassVar[Head] = Head(
+        AcceptanceHead,
+        "SpecDec++'s acceptance head (Huang et al. 2025, arXiv 2405.19715): {blocks} residual blocks on the draft "
+        "model's last hidden state.",
+        recipe="acceptance",
+    )
+    risk: float = param(0.7, ge=0.05, le=1.0, doc="h, chance of a rejection above which drafting stops")
+    shortest: int = param(2, ge=1, le=8, doc="least tokens drafted a round")
+    longest: int = param(16, ge=1, le=20, doc="most tokens drafted a round")
+
+    def start(self) -> list[Tensor | None]:
+        """The chance that all drafts of the round are kept, in a list so that it can change."""
+        return [None]
+
+    def plan(self, row: Row, state: list[Tensor | None], batch: Sequence[Row] = ()) -> Plan:
+        """The longest draft, with the stop."""
+        state[0] = None
+        return Plan(self.longest, stops=True)
+
+    def go_on(self, row: Row, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
+        """While all drafts so far are likely enough to be kept.
+
+        Raises:
+            ModelError: the drafter shows no states, or the head was made for others.
+        """
+        kept = chance(row.models, step.hidden).amax()
+        state[0] = kept if state[0] is None else state[0] * kept
+        if step.level < self.shortest:
+            return torch.ones((), dtype=torch.bool, device=kept.device)
+        return 1 - state[0] <= self.risk
+
+    def observe(self, row: Row, state: list[Tensor | None], outcome: Outcome) -> None:
+        """Say what the head thought of the draft as far as it was asked."""
+        if state[0] is not None:
+            row.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
+
+
+def chance(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
+    """The head's chance that each draft is kept, float32.
+
+    Args:
+        models: with an acceptance head.
+        hidden: the draft model's last hidden states behind the drafts.
+
+    Raises:
+        ModelError: see `SpecDecPlusPlus.go_on`.
+    """
+    net = load_trained(AcceptanceHead, models, "acceptance head", AGAIN)
+    if hidden is None or hidden.shape[1] != net.width:
+        found = "no" if hidden is None else f"{hidden.shape[1]}"
+        raise ModelError(f"This acceptance head reads {net.width} numbers a draft; the drafter shows {found}.", AGAIN)
+    return net(hidden.to(net.last.weight.dtype)).float().sigmoid()

@@ -1,0 +1,294 @@
+"""SpecDec++'s acceptance head: learns from a target's answers which of its draft model's tokens would be kept.
+
+At each place of an answer a token Y is drawn from the draft model's law q, and its label is min(1, p(Y) / q(Y)). The
+head reads the draft model's state behind Y in a text where most tokens of the answer gave way to such draws, as a draft
+is read while it is made. Both models are frozen: their states are found once, and the head learns from them alone.
+
+Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens drawn, soft labels,
+rejections weigh 6. There the answers are the target's samples; here a line of `answers` says at which temperature it
+was written, and the laws are warped likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams, law
+from workbench.engine.fingerprint import WEIGHTS, fingerprint
+from workbench.engine.models import Models, load_models
+from workbench.engine.placed import named
+from workbench.engine.runner import Runner, Segment
+from workbench.methods.growers.chain import fit_vocabulary
+from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
+from workbench.training.answers import is_held, read
+from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.heads.artefact import save_net
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+
+CHUNK = 512
+"""Tokens read at once."""
+BINS = 5
+"""Of the reliability table."""
+HELD_EVERY = 10
+"""Beside the prompts that are kept out of all training every tenth is kept out here, so that few answers suffice."""
+
+
+@dataclass
+class AcceptanceOptions(RunOptions):
+    """Options of the `acceptance` recipe, beside those of every run.
+
+    Attributes:
+        target: Name or folder of the target.
+        drafter: Name or folder of the draft model; "auto": the target's own.
+        answers: Folder written by the `answers` recipe.
+        out: Folder above that of the finished head, which is named after the target.
+        tokens: Answer tokens to learn from, at most.
+        blocks: Residual blocks D.
+        tied: One block for all, as in the paper's code.
+        drawn: Share of the tokens of an answer that give way to the draft model's.
+        rejection_weight: Weight of a rejection in the loss.
+        rows: Drafts per step.
+        dtype: Number format of the target.
+    """
+
+    target: str = "text-target"
+    drafter: str = "auto"
+    answers: Path = Path(".cache/train/answers")
+    out: Path = Path(".cache/models")
+    tokens: int = 100_000
+    blocks: int = 3
+    tied: bool = False
+    drawn: float = 0.85
+    rejection_weight: float = 6.0
+    rows: int = 512
+    dtype: str = "float32"
+    steps: int | None = 70
+    matrix_rate: float = 0.004
+    other_rate: float = 0.001
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished head is put."""
+        return self.out / f"{named(self.target).removesuffix('-target')}-{AcceptanceHead.kind}"
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts as the head sees them.
+
+    Attributes:
+        states: the draft model's last hidden state behind each.
+        kept: its chance to be kept, min(1, p / q).
+        answers: how many answers they are from.
+    """
+
+    states: Float[Tensor, "N D"]
+    kept: Float[Tensor, " N"]
+    answers: int
+
+
+def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
+    """Train the head and write it to `options.folder`; returns its figures, and what else its card says.
+
+    Raises:
+        ParameterError: there is no draft model, or there are too few answers.
+    """
+    torch.set_num_threads(options.threads)
+    models = load_models(options.target, options.drafter, "cpu", options.dtype)
+    if models.drafter is None:
+        raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Name one: drafter=….")
+    learnt, held = (read_drafts(models, options, is_test, report) for is_test in (False, True))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        net = AcceptanceHead(learnt.states.shape[1], options.blocks, options.tied)
+    count = sum(p.numel() for p in net.parameters())
+    report(f"acceptance: {count:,} parameters, {len(learnt.kept):,} drafts to learn from, {len(held.kept):,} held out")
+    w = options.rejection_weight
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        some = torch.randint(len(learnt.kept), (options.rows,), generator=generator)
+        loss = weighted_loss(net(learnt.states[some]), learnt.kept[some], w)
+        loss.backward()
+        return options.rows, {"loss": float(loss.detach())}
+
+    def on_checkpoint(result: RunResult) -> str:
+        result.held = measured(net, held, w)
+        facts = {"hidden_size": models.target.hidden_size, "drafter": models.drafter_name, "parameters": count}
+        facts |= {WEIGHTS: fingerprint(models.target.model), "rejection_weight": w}
+        save_net(net, options.folder, models.target_name, torch.float32, **facts)
+        return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
+
+    result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
+    facts = {"drafts": len(learnt.kept), "answers": learnt.answers, "held_drafts": len(held.kept)}
+    facts |= {"held_answers": held.answers, "reliability": reliability(net, held, w)}
+    return result, facts
+
+
+def weighted_loss(odds: Float[Tensor, " N"], kept: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
+    """Cross-entropy of soft labels in which a rejection weighs more, divided by the weights' sum.
+
+    Example:
+        >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
+        tensor(0.6931)
+    """
+    lost = -(kept * F.logsigmoid(odds) + weight * (1 - kept) * F.logsigmoid(-odds))
+    return lost.sum() / (kept + weight * (1 - kept)).sum()
+
+
+def unweighted(odds: Float[Tensor, " N"], weight: float) -> Float[Tensor, " N"]:
+    """The chance to be kept that a head says which learnt with that weight: its odds are too low by as much."""
+    return (odds + torch.tensor(weight).log()).sigmoid()
+
+
+@torch.no_grad()
+def measured(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str, float]:
+    """Figures on held-out drafts.
+
+    Returns:
+        The weighted loss; "accuracy", how often "more likely kept than not" is right, and that of saying the same of
+        all; the mean divergence from the true chance, in nats; and the mean chance, foretold and true.
+    """
+    odds, kept = net(held.states), held.kept
+    said = unweighted(odds, weight)
+    right = torch.where(said > 0.5, kept, 1 - kept).mean()
+    divergence = F.kl_div(
+        torch.stack([said, 1 - said]).clamp_min(1e-9).log(), torch.stack([kept, 1 - kept]), reduction="sum"
+    )
+    return {
+        "loss": float(weighted_loss(odds, kept, weight)),
+        "accuracy": float(right),
+        "accuracy of a constant": max(float(kept.mean()), 1 - float(kept.mean())),
+        "divergence": float(divergence) / len(kept),
+        "kept, foretold": float(said.mean()),
+        "kept": float(kept.mean()),
+    }
+
+
+@torch.no_grad()
+def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[float]]:
+    """Rows of a reliability table: drafts in a fifth of the range, mean foretold chance, mean true chance."""
+    said = unweighted(net(held.states), weight)
+    place = (said * BINS).long().clamp_max(BINS - 1)
+    bins = [place == i for i in range(BINS) if (place == i).any()]
+    return [[int(b.sum()), round(float(said[b].mean()), 4), round(float(held.kept[b].mean()), 4)] for b in bins]
+
+
+def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: Report) -> Drafts:
+    """What draft model and target make of the answers that are kept for measuring, or of the others.
+
+    Raises:
+        ParameterError: there are none.
+    """
+    states, kept, n, n_tokens = [], [], 0, 0
+    path = options.answers / "answers.jsonl"
+    if not path.exists():
+        raise ParameterError(f"There are no answers in {options.answers}.", "Write some: workbench train answers.")
+    for line in read(path):
+        if (
+            (is_held(line["n"]) or line["n"] % HELD_EVERY == 0) != held
+            or not line["answer"]
+            or n_tokens >= options.tokens
+        ):
+            continue
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + line["n"])
+        some = drafts_of(models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator)
+        states.append(some.states)
+        kept.append(some.kept)
+        n, n_tokens = n + 1, n_tokens + len(line["answer"])
+    if not states:
+        raise ParameterError(
+            f"{path} holds no answers to {'measure with' if held else 'learn from'}.", "Write more of them."
+        )
+    report(f"acceptance: {n:,} answers read")
+    return Drafts(torch.cat(states), torch.cat(kept), n)
+
+
+def drafts_of(
+    models: Models, prompt: Sequence[int], answer: Sequence[int], heat: float, drawn: float, generator: torch.Generator
+) -> Drafts:
+    """The drafts at the places of one answer, those that gave way to them alone.
+
+    Args:
+        models: target and draft model.
+        prompt: tokens.
+        answer: tokens.
+        heat: the temperature that it was written at; at 0 the draft model's likeliest token is the draft.
+        drawn: share of places at which the draft model's token stands in what it reads.
+        generator: of all draws.
+    """
+    assert models.drafter is not None
+    begin, sampling = len(prompt), SamplingParams(temperature=heat)
+    own, theirs = (said(runner, [*prompt, *answer])[0][begin - 1 : -1] for runner in (models.drafter, models.target))
+    own = fit_vocabulary(own, models.target.vocab_size)
+    if heat == 0:
+        y = own.argmax(1)
+        chance = (y == theirs.argmax(1)).float()
+    else:
+        q, p = law(own, sampling), law(theirs, sampling)
+        y = torch.multinomial(q, 1, generator=generator)[:, 0]
+        chance = (p.gather(1, y[:, None]) / q.gather(1, y[:, None])).clamp(max=1)[:, 0]
+    swapped = torch.rand(len(y), generator=generator) < drawn
+    mixed = torch.where(swapped, y, torch.tensor(list(answer)))
+    states = said(models.drafter, [*prompt, *mixed.tolist()])[1][begin:]
+    return Drafts(states[swapped], chance[swapped], 1)
+
+
+def said(runner: Runner, ids: Sequence[int]) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"]]:
+    """A model's logits and last hidden states over a text, float32."""
+    slot, logits, hidden = runner.open(), [], []
+    try:
+        for piece in torch.tensor(ids).split(CHUNK):
+            out = runner.forward([Segment(slot, piece)])
+            runner.commit(slot, range(len(piece)))
+            logits.append(out.logits[0].float())
+            hidden.append(out.hidden[0].float())
+    finally:
+        runner.close(slot)
+    return torch.cat(logits).clone(), torch.cat(hidden).clone()
+
+
+def card(model: Trained) -> str:
+    """What the head's card says below its title."""
+    config, figures, held = model.config, model.figures, model.figures["held"]
+    net = config["net"]
+    rows = [(f"{n:,}", f"{told:.2f}", f"{true:.2f}") for n, told, true in figures["reliability"]]
+    weight = config["rejection_weight"]
+    tied = "one block for all, as in the paper's code" if net["tied"] else "each with weights of its own"
+    return f"""\
+SpecDec++'s acceptance head (Huang et al. 2025, arXiv 2405.19715) for the draft model `{config["drafter"]}` of
+`{config["target"]}`, for `policy=specdec++`: {net["blocks"]} residual blocks of {net["width"]} numbers on the draft
+model's last hidden state behind a draft, {tied}, {config["parameters"]:,} parameters. The paper's code repeats one
+block, so that its blocks share their weights. Output follows the target's law with or without the head: it decides how
+much is drafted.
+
+{told_runs(figures, "", " (drafts, each as often as it was drawn)").strip()}
+- **Data**: {figures["drafts"]:,} drafts in {figures["answers"]:,} answers of `{config["target"]}` to training prompts,
+  half of them greedy (`workbench train answers`, then `workbench train acceptance`). The label is min(1, p / q), a
+  rejection weighs {weight:g}.
+
+## Held out
+
+{figures["held_drafts"]:,} drafts in {figures["held_answers"]:,} answers to prompts kept out of training: loss
+{held["loss"]:.3f}. "More likely kept than not" is right for {held["accuracy"]:.1%} of them
+({held["accuracy of a constant"]:.1%} if one said the same of all); divergence from the true chance
+{held["divergence"]:.3f} nats. Calibration, with the weight of a rejection taken out of the head's odds:
+
+{table(["drafts", "chance foretold", "true chance"], rows, left=0)}
+
+With that weight in them, as the policy reads them, the odds of being kept are {weight:g} times lower.
+"""
+
+
+def finish_card(folder: Path) -> None:
+    """Write the card of a head whose training has ended."""
+    write_card(folder, card)
