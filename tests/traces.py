@@ -25,6 +25,7 @@ from workbench.trace.events import (
     Phase,
     Picture,
     Placed,
+    Probe,
     Round,
     Top,
     Trace,
@@ -144,6 +145,7 @@ def rounds(draw: Any, index: int) -> Round:
         draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
         draw(st.lists(whole, max_size=2)),
         draw(st.lists(st.builds(Placed, whole, text, whole, st.floats(0, 1)), max_size=2)),
+        draw(st.lists(st.builds(Probe, whole, text, st.integers(-1, len(tree) - 1), whole, text), max_size=2)),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from workbench.core.probes import Probed
 from workbench.core.rejection import Ruling, Verdict
 from workbench.core.sampling import SamplingParams, pick
 from workbench.core.soundness import why_unsound
@@ -33,6 +34,7 @@ from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
+from workbench.methods.verifiers.reflective import Reflective, second_reading
 
 pytestmark = pytest.mark.unchecked
 Text = tuple[int, ...]
@@ -306,6 +308,14 @@ def state_of(verifier: Verifier, size: int) -> Any:
     return torch.stack([angle.cos(), angle.sin()], 1) if isinstance(verifier, Nearest) else None
 
 
+def probed_of(verifier: Verifier, tree: DraftTree, p: Tensor) -> Probed | None:
+    """What a verifier hears of its probes: at its second reading `Reflective` is told p with its tokens reversed."""
+    if not isinstance(verifier, Reflective) or not len(tree):
+        return None
+    second = p.log().flip(1)
+    return Probed(second_reading(tree, torch.tensor([0])), second, second)
+
+
 def written(
     w: World, drafts: Drafts, verifier: Verifier, patch: pytest.MonkeyPatch, sampling: SamplingParams = WARM
 ) -> Tensor:
@@ -324,7 +334,8 @@ def written(
         for tree, chance in drafts:
             p = torch.stack([w.p[text] for text in texts_of(tree)])
             u = None if sampling.greedy else torch.full((len(p),), 0.5, dtype=torch.float64)
-            v = Verification(tree, p.log(), p, sampling, u, state=state_of(verifier, w.size))
+            probed = probed_of(verifier, tree, p)
+            v = Verification(tree, p.log(), p, sampling, u, state=state_of(verifier, w.size), probed=probed)
             out += chance * written_behind(v, verifier, joint, w.depth, drawn)
             whole += chance
     assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"

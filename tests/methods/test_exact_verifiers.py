@@ -366,7 +366,7 @@ def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name
         **dict.fromkeys(("independent", "k-seq"), suited | {"specinfer"}),
         "optimal-two": suited | {"specinfer", "rsd-c", "sequoia"},
         "greedy-draft": suited | {"rsd-c", "head-and-one", "sequoia"},
-        **{name: set() for name in ("typical", "lenient", "nearest")},
+        **{name: set() for name in ("typical", "lenient", "nearest", "reflective")},
     }
     if name == "draft-model":
         wanted["entropy-adaptive"] = set()

@@ -210,6 +210,19 @@ def test_a_file_of_schema_1_is_read_and_kept(store: RunStore) -> None:
     assert store.load(run) == trace
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_file_of_schema_4_is_read_unchanged(kind: str, store: RunStore) -> None:
+    """Written by the workbench before passes had probes: but for those it is today's synthetic chain."""
+    old = FIXTURES.parent / f"schema-4.{kind}"
+    trace = export.read(old.read_bytes())
+    wire = json.loads((FIXTURES / "chain.json").read_text())
+    wire["header"]["schema"] = 4
+    assert trace == Trace.from_wire(wire)
+    assert all(r.probes == [] for r in trace.rounds)
+    (run,) = store.import_(old).added
+    assert store.load(run) == trace
+
+
 def test_a_run_without_an_entry_gets_one(store: RunStore) -> None:
     """Entries began with the store: a plain exported trace has version 0."""
     run = "20260101-000000-0a1b2c3d"

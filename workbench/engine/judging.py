@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
+from workbench.core.probes import Probed, Probes
 from workbench.core.sampling import SamplingParams, largest, law, with_history
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree
@@ -19,7 +20,7 @@ from workbench.engine.request import Row
 TOP = 8
 """Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""
 
-N_FIGURES = 16
+N_FIGURES = 17
 """Tensors that `figures` returns for each row."""
 
 
@@ -30,6 +31,8 @@ def figures(
     hidden: Float[Tensor, "N_plus_1 D"],
     taps: Mapping[int, Float[Tensor, "N_plus_1 D"]],
     record: bool,
+    probes: Probes | None = None,
+    probed: Probed | None = None,
 ) -> list[Tensor]:
     """Apply the row's rule to the target's logits over its tree. Draws the round's uniforms; does not synchronise.
 
@@ -41,13 +44,16 @@ def figures(
         hidden: what the LM head read there.
         taps: residual streams there, by layer.
         record: also gather the drafter's likeliest tokens.
+        probes: what was computed beside the draft, of all parts.
+        probed: what came of the verifier's own.
 
     Returns:
         In the order in which `Judged.of` reads them: tokens [N]; parents [N]; token to emit at each place [N+1]; its
         probability [N+1]; entropy [N+1]; target's probability [N]; acceptance probability [N]; drafter's probability
         [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
-        `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty.
+        `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty; tokens, parents and places of
+        the probes [3, P] or empty.
 
     Raises:
         WorkbenchError: siblings were chosen in a way that drafter and grower do not declare.
@@ -58,9 +64,11 @@ def figures(
             f"{type(row.drafter).__name__} drafted siblings that are {tree.sampling.value}, and does not declare it.",
             "Name it in the drafter's or the grower's `siblings`, from which follows what keeps the target's law.",
         )
-    row.raw = logits if row.request.extras.logprobs is not None else None
+    raw, histories = logits, list[Tensor]()
+    row.raw = raw if row.request.extras.logprobs is not None else None
     if row.sampling.needs_history:
-        logits = with_history(logits, row.sampling, _histories(row, tree, logits.device))
+        histories = _histories(row, tree, logits.device)
+        logits = with_history(logits, row.sampling, histories)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     greedy = row.sampling.greedy
     p = logits.softmax(1) if greedy else law(logits, row.sampling)
@@ -70,9 +78,10 @@ def figures(
     u_stop = None
     if not greedy:
         u_stop = torch.from_numpy(row.draw.uniform(place, Purpose.STOP, n + 1)).to(logits.device, non_blocking=True)
-    ruling = row.verifier.rule(
-        Verification(tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state)
+    v = Verification(
+        tree, logits, p, row.sampling, u_stop, hidden, taps, row.committed, row.verifier_state, probed, raw, histories
     )
+    ruling = row.verifier.rule(v)
     p_stop = p.gather(1, ruling.stop.unsqueeze(1)).squeeze(1)
     if tree.fanout <= 1:  # a chain: node i hangs on place i
         p_node = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
@@ -100,6 +109,7 @@ def figures(
         top_q, nothing if ruling.score is None else ruling.score, inputs,
         nothing if reason is None or reason.of is None else reason.of, q_of,
         nothing if ruling.paid is None else ruling.paid,
+        nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
     ]  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
+from workbench.core.probes import Probed, Probes
 from workbench.core.rejection import Ruling, Verdict, walk
-from workbench.core.sampling import SamplingParams
+from workbench.core.sampling import SamplingParams, law, with_history
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth, Step
 from workbench.engine.plan import Grows, Plan
@@ -37,6 +38,7 @@ class Outcome:
         hidden: what the target's LM head read at the root (row 0) and at each node, accepted or not.
         taps: index of a layer → the target's residual stream behind it at the same places, for the layers that the
             method asked for (`Part.taps`).
+        probed: what came of the drafter's own probes (`Part.probes`); None where it asked for none.
     """
 
     tokens: list[int]
@@ -48,6 +50,7 @@ class Outcome:
     planned: Plan
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
     taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    probed: Probed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class Verification:
         taps: index of a layer → the target's residual stream behind it, for the layers that the method asked for.
         committed: the row's tokens, prompt included; the tree hangs on the last one. The row's own list, which grows.
         state: what the verifier's `prime` returned for this row.
+        probed: what came of the verifier's own probes (`Part.probes`); None where it asked for none.
+        raw: the target's logits as the model gave them; None: `logits` are.
+        histories: tokens up to and including each place, where penalties or processors read them.
     """
 
     tree: DraftTree
@@ -77,6 +83,13 @@ class Verification:
     taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
     committed: Sequence[int] = ()
     state: Any = None
+    probed: Probed | None = None
+    raw: Float[Tensor, "N_plus_1 V"] | None = None
+    histories: Sequence[Tensor] = ()
+
+    def law_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
+        """The law that other logits of the model give at the same places, under the row's own sampling."""
+        return law(with_history(logits, self.sampling, self.histories), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,14 @@ class Part:
     def taps(self, models: Models) -> Collection[int]:
         """Indices of the target's layers whose residual streams it reads of a verification; none by default."""
         return ()
+
+    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+        """Tokens to compute behind a draft in the same pass, which are never accepted; None: no such tokens.
+
+        Asked of a method's drafter and verifier before each verification, without a synchronisation. What comes back is
+        `Verification.probed` for the one and `Outcome.probed` for the other: None too where there was no room.
+        """
+        return None
 
 
 class Drafter(Part):

@@ -24,6 +24,7 @@ from workbench.trace.events import (
     Nodes,
     Phase,
     Placed,
+    Probe,
     Round,
     Top,
 )
@@ -56,16 +57,25 @@ class Judged:
     q_of: list[int]
     paid: list[float]
     source: str | tuple[str, ...]
+    probes: list[list[int]]
+    probe_sources: list[str]
 
     @classmethod
-    def of(cls, tree: DraftTree, lists: list[Any], verifier: Verifier, uniform: list[float] | None) -> Judged:
+    def of(
+        cls,
+        tree: DraftTree,
+        lists: list[Any],
+        verifier: Verifier,
+        uniform: list[float] | None,
+        probe_sources: list[str] | None = None,
+    ) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of, q_of, paid = more
+        score, inputs, rule_of, q_of, paid, probes = more
         verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
         return cls(
             tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
-            q_of, paid, tree.source,
+            q_of, paid, tree.source, probes, probe_sources or [],
         )  # fmt: skip
 
     @property
@@ -144,6 +154,7 @@ def record_round(
         bonus_kind=kind if bonus_emitted else None,
         emitted=emitted,
         entropy=judged.entropy if full else [],
+        probes=_probes(judged, base, token_text),
     )
     if full:
         record.top_p = [
@@ -249,6 +260,13 @@ def _why(
         if name not in ("p", "q") and any(name in read for read in reads)
     }
     return [None if rule is None else rule.name for rule in mine], inputs
+
+
+def _probes(judged: Judged, base: int, token_text: TokenText) -> list[Probe]:
+    """What was computed beside the draft. `base`: position of the first token that the round emits."""
+    columns = [*(judged.probes or ([], [], [])), judged.probe_sources]
+    return [Probe(token, token_text(token), parent, base - 1 + place, source)
+            for token, parent, place, source in zip(*columns, strict=True)]  # fmt: skip
 
 
 def _top_q(judged: Judged, token_text: TokenText) -> list[Top | None]:

@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
-from workbench.core.errors import CapacityError, NumericalError
+from workbench.core.errors import NumericalError
 from workbench.core.panics import no_panic
-from workbench.core.transfer import to_device, to_host
-from workbench.core.tree import DraftTree, ancestors
+from workbench.core.probes import Probed
+from workbench.core.transfer import to_host
+from workbench.core.tree import DraftTree
+from workbench.engine.block import Block, block_of
 from workbench.engine.changing import levels_left, prime, switch
 from workbench.engine.clock import Mark, Span
 from workbench.engine.decoder import House
@@ -30,10 +31,9 @@ from workbench.engine.extras import scored
 from workbench.engine.judging import N_FIGURES, figures
 from workbench.engine.learning import forget, let_go, tell
 from workbench.engine.models import Models
-from workbench.engine.parts import Exits, Outcome
+from workbench.engine.parts import Outcome
 from workbench.engine.recording import Judged, keep_round, record_round
 from workbench.engine.request import FINISHED, Row
-from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Segment
 from workbench.engine.settings import Settings
 from workbench.engine.timing import Drafting, Timing, share
@@ -47,20 +47,22 @@ class Turn:
         row: the row.
         tree: what was drafted.
         drafting: when, and with whom.
-        exits: the target's states that drafting left, from which verification goes on.
+        block: what of it goes into the target's pass: the draft, and probes behind it.
         logits: the target's at the root and behind each node, [N+1, V].
         hidden: what the LM head read there, [N+1, D].
         taps: residual streams there of the layers that the row's method asked for, each [N+1, D].
+        probed: what the target said of probes, by the part that asked for them.
         judged: the verdict.
     """
 
     row: Row
     tree: DraftTree | None = None
     drafting: Drafting | None = None
-    exits: Exits | None = None
+    block: Block | None = None
     logits: Tensor | None = None
     hidden: Tensor | None = None
     taps: dict[int, Tensor] = field(default_factory=dict)
+    probed: dict[str, Probed] = field(default_factory=dict)
     judged: Judged | None = None
 
 
@@ -160,8 +162,9 @@ class DraftAndVerify:
         """The target's logits and hidden states for each row, from one forward for all that begin at one layer."""
         groups: dict[int, list[Turn]] = {}
         for turn in turns:
-            turn.exits = exits(turn)
-            groups.setdefault(0 if turn.exits is None else turn.exits.layer, []).append(turn)
+            if self._guard(turn.row, lambda t=turn: lay_out(t, self.models)):
+                assert turn.block is not None
+                groups.setdefault(0 if turn.block.exits is None else turn.block.exits.layer, []).append(turn)
         for layer in sorted(groups):
             self._verify(groups[layer], layer)
         return [turn for turn in turns if turn.logits is not None]
@@ -185,9 +188,11 @@ class DraftAndVerify:
             for turn, _ in asked:
                 self._verify([turn], begin)
             return
-        for b, (turn, piece) in enumerate(asked):
-            n = piece.tokens.shape[0]
+        for b, (turn, _) in enumerate(asked):
+            assert turn.block is not None
+            n = 1 + len(turn.block.tree)
             turn.logits, turn.hidden = out.logits[b, :n], out.hidden[b, :n]
+            turn.probed = turn.block.probed(out.logits[b], out.hidden[b])
             turn.taps = {layer: out.taps[layer][b, :n] for layer in turn.row.taps}
 
     def judge(self, turns: list[Turn]) -> list[Turn]:
@@ -204,7 +209,9 @@ class DraftAndVerify:
         assert turn.tree is not None
         assert turn.logits is not None
         assert turn.hidden is not None
-        return figures(turn.row, turn.tree, turn.logits, turn.hidden, turn.taps, self.record)
+        assert turn.block is not None
+        probes, probed = turn.block.probes, turn.probed.get("verifier")
+        return figures(turn.row, turn.tree, turn.logits, turn.hidden, turn.taps, self.record, probes, probed)
 
     def commit(self, turns: list[Turn], planned: list[Turn], marks: Sequence[Mark], begun: float) -> None:
         """What was kept goes into cache, text and trace, row by row.
@@ -252,7 +259,10 @@ class DraftAndVerify:
             row.request.scores.extend(scored(row.raw[places], tokens[:kept], n_top, self.token_text))
         if not reason:
             emitted, top = tokens[:kept], judged.top_tokens
-            outcome = Outcome(judged.tokens, judged.parents, verdict, emitted, root, top, row.plan, hidden, turn.taps)
+            outcome = Outcome(
+                judged.tokens, judged.parents, verdict, emitted, root, top, row.plan, hidden, turn.taps,
+                turn.probed.get("drafter"),
+            )  # fmt: skip
             if not row.silenced:
                 row.drafter.observe(row, outcome)
             tell(row, outcome)
@@ -282,36 +292,24 @@ def propose_again(turn: Turn) -> None:
     turn.tree = row.drafter.propose([row])[0]
 
 
-def exits(turn: Turn) -> Exits | None:
-    """What verification goes on from, unless somebody reads what stands before it."""
+def lay_out(turn: Turn, models: Models) -> None:
+    """Put together what the target is to read."""
     assert turn.tree is not None
-    found = None if turn.row.silenced or len(turn.tree) == 0 else turn.row.drafter.exits(turn.row, turn.tree)
-    return None if found is None or any(layer < found.layer for layer in turn.row.taps) else found
+    turn.block = block_of(turn.row, turn.tree, models)
 
 
 def segment(turn: Turn, models: Models) -> Segment:
-    """The last committed token and the draft behind it."""
-    row, tree = turn.row, turn.tree
-    assert tree is not None
-    row.place.scratch = 0
-    root = to_device(row.committed[-1:], models.target.device)
-    if len(tree) == 0:
-        return Segment(row.place, root)
-    tokens = torch.cat([root, tree.tokens])
-    if tokens.shape[0] > SCRATCH:
-        raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
-    states = None if turn.exits is None else turn.exits.states
-    if tree.fanout <= 1:
-        return Segment(row.place, tokens, states=states)
-    parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
-    sees = ancestors(parents, tree.depth + 1)
-    return Segment(row.place, tokens, sees, sees.sum(1) - 1, states)
+    """The last committed token, the draft behind it, and what is probed."""
+    assert turn.block is not None
+    return turn.block.segment(turn.row, models)
 
 
 def walk(turn: Turn, found: list[object]) -> None:
     """Follow the decision on the host. `found`: what `judging.figures` gave."""
     assert turn.tree is not None
-    turn.judged = Judged.of(turn.tree, found, turn.row.verifier, turn.row.uniform)
+    assert turn.block is not None
+    sources = [probes.source for probes in turn.block.asked.values() for _ in range(len(probes))]
+    turn.judged = Judged.of(turn.tree, found, turn.row.verifier, turn.row.uniform, sources)
 
 
 def spans_of(rows: Iterable[Row]) -> list[Span]:

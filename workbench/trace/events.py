@@ -13,15 +13,19 @@ from typing import Any
 
 from workbench.core.rules import Rule
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text. 3: why
 each node was accepted or not (`Header.rules`, `Nodes.rule`, `Nodes.inputs`), unsaid in older traces; typical acceptance
 wrote its score into `Nodes.accept` before. 4: tokens at explicit places, which may be taken back (`Round.placed`,
-`Round.revoked`); none in older traces."""
+`Round.revoked`); none in older traces. 5: tokens that were computed beside a draft and could not be accepted
+(`Round.probes`); none in older traces."""
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 """Status of a drafted node. Discarded: drafted, never tested, because the path ended before it or
 took another branch."""
+PROBE = "probe"
+"""What a token is called that was computed beside a draft and could not be accepted: it is none of its nodes, and has
+none of their statuses."""
 PNG_URL = "data:image/png;base64,"
 """How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
 CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
@@ -137,6 +141,25 @@ class Placed:
 
 
 @dataclass(slots=True)
+class Probe:
+    """A token that went into the target's pass behind a draft, to be computed and never accepted.
+
+    Attributes:
+        token: id.
+        text: its own text, for display only.
+        parent: what it stands behind: −1 the last committed token, i < N node i of the draft, N + j probe j before it.
+        position: absolute position in the sequence at which it was read.
+        source: the part that asked for it ("reflective").
+    """
+
+    token: int
+    text: str
+    parent: int
+    position: int
+    source: str
+
+
+@dataclass(slots=True)
 class Phase:
     """A stretch of wall-clock time on a named lane. Seconds since the start of the generation, pauses not counted."""
 
@@ -238,6 +261,7 @@ class Round:
             the drafter, `target_pictures` are those that the target sees.
         revoked: positions whose tokens of earlier rounds are taken back, before anything is set.
         placed: tokens set behind the final text, in any order; they stand until they are taken back or emitted.
+        probes: what the target's pass computed beside the draft; never tested, and not counted as drafted.
     """
 
     index: int
@@ -267,6 +291,7 @@ class Round:
     shared: dict[str, float] = field(default_factory=dict)
     revoked: list[int] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Without a draft there is no bonus: traces of earlier versions called plain decoding that."""
@@ -280,7 +305,7 @@ class Round:
         """Plain JSON. Lists are shared with this round, not copied: rounds do not change once they are recorded."""
         wire = _fields(self)
         wire["nodes"] = _fields(self.nodes)
-        for name in ("emitted", "top_p", "phases", "changes", "placed"):
+        for name in ("emitted", "top_p", "phases", "changes", "placed", "probes"):
             wire[name] = [_fields(item) for item in wire[name]]
         wire["top_q"] = [None if top is None else _fields(top) for top in self.top_q]
         return wire
@@ -296,6 +321,7 @@ class Round:
         data["phases"] = [Phase(**p) for p in data.get("phases", [])]
         data["changes"] = [Change(**c) for c in data.get("changes", [])]
         data["placed"] = [Placed(**p) for p in data.get("placed", [])]
+        data["probes"] = [Probe(**p) for p in data.get("probes", [])]
         return cls(**data)
 
 

@@ -186,6 +186,8 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "a node comes before its parent"
     if set(nodes.status) - {ACCEPTED, REJECTED, DISCARDED}:
         return "a node has an unknown status"
+    if any(not -1 <= probe.parent < n + j for j, probe in enumerate(r.probes)):
+        return "a probe comes before its parent"
     if any(not 0 <= node < n for node in r.path):
         return "its path leaves the tree"
     if any(e.kind not in (ACCEPTED, CORRECTED, BONUS, PLAIN) for e in r.emitted):

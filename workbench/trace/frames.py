@@ -21,6 +21,7 @@ from workbench.trace.events import (
     Nodes,
     Phase,
     Placed,
+    Probe,
     Round,
     Top,
     Trace,
@@ -48,10 +49,10 @@ ROUNDS: Schema = {
     "shared": pl.String, "draft_forwards": pl.Int64, "target_forwards": pl.Int64,
     "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
     "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
-    "vision": pl.String, "revoked": pl.String, "placed": pl.String,
+    "vision": pl.String, "revoked": pl.String, "placed": pl.String, "probes": pl.String,
 }  # fmt: skip
-"""One row a round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed` are JSON; the `n_` columns
-count what `places` holds."""
+"""One row a round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`, `probes` are JSON; the
+`n_` columns count what `places` holds."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
@@ -77,7 +78,7 @@ PHASES: Schema = {
 }  # fmt: skip
 """One row a stretch of wall-clock time, in seconds since the end of prefill."""
 
-LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed")
+LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes")
 """Columns that older schemas lack."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
@@ -184,6 +185,7 @@ def _round_row(r: Round) -> dict[str, Any]:
         "shared": json.dumps(r.shared),
         "revoked": json.dumps(r.revoked),
         "placed": json.dumps([_slots(p) for p in r.placed]),
+        "probes": json.dumps([_slots(p) for p in r.probes]),
         "n_top_p": len(r.top_p),
         "n_top_q": len(r.top_q),
         "n_entropy": len(r.entropy),
@@ -244,6 +246,7 @@ def _round(
         shared=json.loads(row["shared"] or "{}"),
         revoked=json.loads(row["revoked"] or "[]"),
         placed=[Placed(**p) for p in json.loads(row["placed"] or "[]")],
+        probes=[Probe(**p) for p in json.loads(row["probes"] or "[]")],
         waited_s=row["waited_s"] or 0.0,
         **{name: row[name] for name in ROUNDS if name in _PLAIN},
     )
@@ -263,4 +266,5 @@ _PLAIN = set(Round.__dataclass_fields__) - {
     "waited_s",
     "revoked",
     "placed",
+    "probes",
 }

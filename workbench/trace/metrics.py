@@ -77,6 +77,11 @@ def drafted(rounds: Sequence[Round]) -> int:
     return sum(len(r.nodes) for r in rounds)
 
 
+def verified(rounds: Sequence[Round]) -> int:
+    """Tokens that went through the target's verification: roots, drafted tokens, and probes beside them."""
+    return sum(1 + len(r.nodes) + len(r.probes) for r in rounds)
+
+
 def accepted(rounds: Sequence[Round]) -> int:
     """Drafted tokens that were accepted."""
     return sum(len(r.path) for r in rounds)
@@ -200,6 +205,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "tokens": n_tokens,
         "rounds": len(rounds),
         "drafted": drafted(rounds),
+        "verified": verified(rounds),
         "tested": tested(rounds),
         "accepted": accepted(rounds),
         "tau": tau(rounds),

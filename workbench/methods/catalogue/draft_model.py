@@ -20,6 +20,7 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
 from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
@@ -50,7 +51,9 @@ METHOD = Method(
     place=10,
     drafter=DraftModel(),
     verifier=Lossless(),
-    other_verifiers=(*for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive()),
+    other_verifiers=(
+        *for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(),
+    ),  # fmt: skip
     policies=(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
         OptimalOracle(),

@@ -15,6 +15,7 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
 from workbench.methods.verifiers.offered import for_growers
+from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 METHOD = Method(
@@ -37,7 +38,7 @@ METHOD = Method(
     place=30,
     drafter=SampledTree(),
     verifier=Lossless(),
-    other_verifiers=(*for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest()),
+    other_verifiers=(*for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
     growers=offered(StochasticBeam()),
     claims=(

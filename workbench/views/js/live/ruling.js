@@ -90,6 +90,10 @@ export function statement(round, node, rules, f, visible) {
     const why = equation(formula, told, told.values[symbol], round, node, f, visible);
     if (why) out.push([symbol, chain(why)]);
   }
+  const formulas = [rule.formula, ...Object.values(rule.because ?? {})], symbols = Object.keys(rule.places);
+  const used = new Set(formulas.flatMap((formula) => f.tokens(formula, symbols) ?? []).map((t) => t.value));
+  for (const symbol of symbols)
+    if (!used.has(symbol) && Number.isFinite(told.values[symbol])) out.push([symbol, f.digits(told.values[symbol], 3)]);
   return [...out, ["why", rule.says]];
 }
 

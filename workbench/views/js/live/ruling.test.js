@@ -152,3 +152,11 @@ test("a rule's own parameters are sliders; an input that cannot be moved stays a
   );
   assert.equal(fixed.values.w, 2);
 });
+
+test("what a rule read beside its formula is said as it was recorded, and nothing else is", () => {
+  const rule = { ...ODD, formula: "w", places: { w: "weight", "p′": "reflected" } };
+  const told = (inputs) => ruling.statement(round("odd", { inputs }), 0, { odd: rule }, formula, (t) => t);
+  assert.deepEqual(told({ weight: [0.4], reflected: [0.25] }).find(([term]) => term === "p′"), ["p′", "0.25"]);
+  assert.equal(told({ weight: [0.4], reflected: [null] }).some(([term]) => term === "p′"), false);
+  assert.equal(told({ weight: [0.4], reflected: [0.25] }).filter(([term]) => term === "w").length, 0);
+});

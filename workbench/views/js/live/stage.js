@@ -15,6 +15,7 @@ import * as lanes from "./lane.js";
 import * as lines from "./lines.js";
 import * as mask from "./mask.js";
 import * as panel from "../shared/panel.js";
+import * as probes from "./probes.js";
 import * as repeats from "./repeats.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
@@ -102,6 +103,7 @@ export function build(el) {
               "aria-label": "Draft tree of the selected round, as a list",
               hidden: "",
             }),
+            part("probes", "div", { className: "wb-probes", hidden: true }),
             treebar.build(parts),
           ),
           card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
@@ -327,6 +329,7 @@ function tree(parts, view, round) {
       words: ribbon.words(round.nodes, roles.word),
     });
   else treelist.render(parts.treeList, { tree: treemodel.model(round, made), node, awaited, words: treetext.sentence });
+  probes.render(parts.probes, coming ? null : round);
   treebar.render(parts, drawn && round !== null);
   write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
   write(
@@ -473,8 +476,9 @@ function nodeCard(parts, round, shown, more, stalled) {
 function treeNote(round, hidden) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (canvas.isOfPlaces(round)) return canvas.words(round);
-  if (n === 0) return "nothing drafted: plain decoding";
-  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}`;
+  const beside = probes.words(round), more = beside ? ` · ${beside}` : "";
+  if (n === 0) return `nothing drafted: plain decoding${more}`;
+  return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by q` : ""}${more}`;
 }
 
 function judging({ round, judged }) {

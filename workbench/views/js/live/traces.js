@@ -100,6 +100,7 @@ const DEFAULTS = {
   bonus_kind: null,
   revoked: [],
   placed: [],
+  probes: [],
 };
 
 function parse(text) {
@@ -165,6 +166,23 @@ function isPlaced({ placed = [], revoked = [] }) {
   return Array.isArray(placed) && placed.every(isToken) && Array.isArray(revoked) && revoked.every(Number.isInteger);
 }
 
+/** Whether what was computed beside a draft of n nodes are tokens, each behind a place before it; older schemas have
+ *  none. */
+function isProbed({ probes = [] }, n) {
+  return (
+    Array.isArray(probes) &&
+    probes.every(
+      (t, i) =>
+        typeof t?.text === "string" &&
+        typeof t.source === "string" &&
+        Number.isInteger(t.position) &&
+        Number.isInteger(t.parent) &&
+        t.parent >= -1 &&
+        t.parent < n + i,
+    )
+  );
+}
+
 /** Why a round cannot be drawn; empty when it can. */
 function checked(round, index) {
   const { nodes, emitted, path } = round ?? {};
@@ -188,6 +206,7 @@ function checked(round, index) {
   )
     return "what it sees cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
+  if (!isProbed(round, n)) return "a probe is incomplete, or comes before its parent";
   if (!isPlaced(round)) return "a place that is set or taken back is none";
   return "";
 }

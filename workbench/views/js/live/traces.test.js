@@ -109,3 +109,15 @@ test("a round that would break a drawing ends the trace before it", () => {
   nowhere.rounds[1].placed = [{ position: "7", text: "b", p: 0.5 }];
   assert.match(read(JSON.stringify(nowhere), SCHEMA).notes[0], /truncated: round 2.*place/);
 });
+
+test("probes come through; one that is broken ends the trace before its round, and older rounds have none", () => {
+  const parent = whole.rounds[1].nodes.tokens.length - 1,
+    probe = { token: 3, text: "?", parent, position: 9, source: "reflective" };
+  const of = (probes) =>
+    JSON.stringify({ ...whole, rounds: whole.rounds.map((r, i) => (i === 1 ? { ...r, probes } : r)) });
+  assert.deepEqual(read(of([probe]), SCHEMA).trace.rounds[1].probes, [probe]);
+  assert.deepEqual(read(of(undefined), SCHEMA).trace.rounds[1].probes, []);
+  for (const broken of [{ ...probe, parent: 999 }, { ...probe, text: 1 }, { ...probe, position: "9" }, null])
+    assert.equal(read(of([broken]), SCHEMA).trace.rounds.length, 1);
+  assert.equal(read(of({}), SCHEMA).trace.rounds.length, 1);
+});

@@ -1,0 +1,213 @@
+"""Reflective verification: the law it writes, what it pays, what it reads in its second reading, and its exact end."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from methods.test_enumerated import Text, World, chains, distance, texts_of, written
+from torch import Tensor
+
+from workbench.core.probes import Probed
+from workbench.core.rejection import recursive_rejection
+from workbench.core.sampling import SamplingParams, with_history
+from workbench.core.tree import DraftTree, Sampling, ancestors
+from workbench.engine import Engine, Models, Promise, Request
+from workbench.engine.parts import Verification
+from workbench.methods import registry
+from workbench.methods.verifiers.reflective import QUESTION, Reflective, second_reading
+from workbench.trace import metrics
+
+V = 4
+P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+"""The golden p and q of the cards."""
+WARM = SamplingParams(temperature=1.0)
+
+
+def drawn(token: int, q: Tensor = Q) -> DraftTree:
+    tree = DraftTree.chain([token])
+    return replace(tree, sampling=Sampling.CHAIN, q=q[None], q_of=torch.tensor([0, -1]), logq=q[token].log()[None])
+
+
+def heard(tree: DraftTree, second: Tensor) -> Probed:
+    """Logits of a second reading at the tree's places, behind probes that nobody looks at."""
+    lead = torch.zeros(3, second.shape[1], dtype=second.dtype)
+    logits = torch.cat([lead, second])[1:]
+    return Probed(second_reading(tree, torch.tensor([0, 0, 0])), logits, logits)
+
+
+def judged(verifier: Reflective, tree: DraftTree, first: Tensor, second: Tensor, **more: Any) -> Any:
+    u = torch.zeros(len(tree) + 1, dtype=torch.float64)
+    v = Verification(tree, first, first.softmax(1), WARM, u, probed=heard(tree, second))
+    return verifier.rule(replace(v, **more))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "believed", "kept", "paid"),
+    [
+        (0.0, [0.5, 0.3, 0.15, 0.05], 0.6, 0.0),
+        (0.5, [0.2534796, 0.3926889, 0.2404719, 0.1133595], 0.8465204, 0.2465204),
+        (1.0, [0.1, 0.4, 0.3, 0.2], 1.0, 0.4),
+    ],
+)
+def test_it_judges_by_the_mixture_of_logits(
+    alpha: float, believed: list[float], kept: float, paid: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With second reading q: p̂ ∝ p^(1−α)·q^α, acceptance Σ min(p̂, q), price TV(p̂, p): in plain arithmetic."""
+    seen: list[Tensor] = []
+    monkeypatch.setattr("workbench.core.relaxed.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
+    out, chance = torch.zeros(V, dtype=torch.float64), 0.0
+    for x in range(V):
+        ruling = judged(Reflective(alpha), drawn(x), P.log().expand(2, V), Q.log().expand(2, V))
+        rest = seen.pop()[0]
+        accept = ruling.accept[0]
+        out[x] += Q[x] * accept
+        out += Q[x] * (1 - accept) * rest / rest.sum()
+        chance += float(Q[x] * accept)
+        assert float(ruling.paid.sum()) == pytest.approx(paid, abs=1e-6)
+    assert out.tolist() == pytest.approx(believed, abs=1e-6)
+    assert chance == pytest.approx(kept, abs=1e-6)
+
+
+class Reflecting(Reflective):
+    """Told, at the second reading, the law of a third model."""
+
+    second: Any = None
+
+    def rule(self, v: Verification) -> Any:
+        second = torch.stack([self.second[text].log() for text in texts_of(v.tree)])
+        return super().rule(replace(v, probed=heard(v.tree, second)))
+
+
+def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The joint law of two tokens and the bonus, over all drafts: p̂ where a draft was tested, p behind the last one."""
+    generator = torch.Generator().manual_seed(4)
+    texts = [text for n in range(3) for text in itertools.product(range(3), repeat=n)]
+    p, q, second = (
+        {text: torch.rand(3, dtype=torch.float64, generator=generator) + 0.1 for text in texts} for _ in "pqs"
+    )
+    p, q, second = ({text: a / a.sum() for text, a in laws.items()} for laws in (p, q, second))
+    world = World(3, 2, p, q)
+    verifier = Reflecting(0.4)
+    object.__setattr__(verifier, "second", second)
+    believed: dict[Text, Tensor] = dict(p)
+    for text in texts:
+        if len(text) < 2:
+            mixed = p[text] ** 0.6 * second[text] ** 0.4
+            believed[text] = mixed / mixed.sum()
+    out = written(world, chains(world), verifier, monkeypatch)
+    joint = torch.zeros(3, 3, 3, dtype=torch.float64)
+    for x, y in itertools.product(range(3), repeat=2):
+        kept = torch.minimum(q[()], believed[()])[x]  # where x is the target's own the rest is the next round's, from p
+        joint[x, y] = (kept * believed[(x,)][y] + (believed[()][x] - kept) * p[(x,)][y]) * p[(x, y)]
+    assert distance(out, joint) < 1e-12
+    assert distance(out, world.joint()[()]) > 0.01
+
+
+@pytest.mark.parametrize("tree", [DraftTree.chain([0, 1]), DraftTree.of([0, 1, 2], [-1, -1, 0])], ids=["chain", "tree"])
+def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
+    first = torch.randn(len(tree) + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ruling = judged(Reflective(0.0), tree, first, -first)
+    wanted = recursive_rejection(tree, first.softmax(1), torch.zeros(len(tree) + 1, dtype=torch.float64))
+    assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
+    assert torch.equal(ruling.stop, wanted.stop)
+    assert float(ruling.paid.abs().max()) == 0.0
+
+
+def test_penalties_weigh_on_both_readings_alike() -> None:
+    """The law of the mixture of what the model said, under the row's own penalties, which are applied once."""
+    sampling = SamplingParams(temperature=0.7, repetition_penalty=1.8)
+    generator = torch.Generator().manual_seed(2)
+    first, second = (torch.randn(2, V, dtype=torch.float64, generator=generator) for _ in range(2))
+    histories = [torch.tensor([1, 3]), torch.tensor([1, 3, 2])]
+    shaped = with_history(first, sampling, histories)
+    p = (shaped / 0.7).softmax(1)
+    tree = DraftTree.chain([1])
+    v = Verification(
+        tree, shaped, p, sampling, torch.zeros(2, dtype=torch.float64), probed=heard(tree, second), raw=first,
+        histories=histories,
+    )  # fmt: skip
+    mixed = with_history(0.75 * first + 0.25 * second, sampling, histories)
+    wanted = (mixed / 0.7).softmax(1)[0, 1]
+    assert float(Reflective(0.25).rule(v).accept[0]) == pytest.approx(float(wanted), abs=1e-12)
+
+
+@pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, -1, 0, 0, 1]], ids=["chain", "tree"])
+def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: list[int]) -> None:
+    tree = DraftTree.of(list(range(10, 10 + len(parents))), parents)
+    n, lead = len(tree), torch.tensor([7, 8])
+    probes = second_reading(tree, lead)
+    assert probes.tokens.tolist() == [7, 8, *tree.tokens.tolist()]
+    assert bool(probes.sees[:, :n].all())
+    assert probes.sees[0, n:].int().tolist() == [1] + [0] * (n + 1)
+    assert bool(probes.sees[1:, n : n + 2].all())
+    own = ancestors(tree.parents, tree.depth)
+    assert torch.equal(probes.sees[2:, n + 2 :], own)
+    assert not bool(probes.sees[:2, n + 2 :].any()), "the question is asked before the second reading"
+    deep = tree.depth
+    assert probes.places.tolist() == [deep + 1, deep + 2, *(deep + 2 + own.sum(1)).tolist()]
+    assert probes.farthest >= int(probes.places.max())
+    assert probes.parents.tolist() == [n - 1, n, *(n + 2 + p if p >= 0 else n + 1 for p in parents)]
+
+
+# -- through the engine ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    return worlds.world("llama", noise=0.15, device=device)
+
+
+def asked(models: Models, name: str, temperature: float = 1.0, **values: Any) -> Request:
+    method = registry.get(name).with_params(**values)
+    return Request(worlds.random_prompt(13), method, SamplingParams(temperature), 32, stop_at_eos=False)
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
+def test_the_second_reading_of_a_run_is_the_targets_own(name: str, models: Models) -> None:
+    """Of a chain: what it says of text, draft, question, the last words and the draft again, without a cache."""
+    trace = Engine(models).generate(asked(models, name, verifier="reflective", again=4))
+    question = models.tokenizer.encode(QUESTION, add_special_tokens=False)
+    text = list(trace.header.prompt_tokens)
+    looked = 0
+    for r in trace.rounds:
+        if len(r.nodes):
+            assert [p.token for p in r.probes] == [*question, *text[-4:], *r.nodes.tokens]
+            assert metrics.verified([r]) == 1 + 2 * len(r.nodes) + len(question) + 4
+            if name == "draft-model":
+                whole = torch.tensor([[*text, *r.nodes.tokens, *question, *text[-4:], *r.nodes.tokens]])
+                with torch.inference_mode():
+                    logits = models.target.model(whole.to(models.target.device), use_cache=False).logits[0]
+                second = logits[-len(r.nodes) - 1 :].softmax(1).cpu()
+                said = r.nodes.inputs["reflected"]
+                for i, value in enumerate(said):
+                    if value is not None:
+                        assert value == pytest.approx(float(second[i, r.nodes.tokens[i]]), abs=1e-9)
+                        looked += 1
+        text += [e.token for e in r.emitted]
+    assert name != "draft-model" or looked > 5
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
+def test_where_nothing_is_asked_the_text_is_the_exact_rules(name: str, models: Models) -> None:
+    exact = Engine(models).generate(asked(models, name))
+    zero = Engine(models).generate(asked(models, name, verifier="reflective", reflection=0.0))
+    assert zero.token_ids == exact.token_ids
+    assert all(not r.probes for r in zero.rounds)
+    greedy = [Engine(models).generate(asked(models, name, 0.0, **v)) for v in ({}, {"verifier": "reflective"})]
+    assert greedy[0].token_ids == greedy[1].token_ids
+    assert all(not r.probes for r in greedy[1].rounds)
+
+
+def test_it_says_that_it_is_approximate_and_what_it_pays(models: Models) -> None:
+    chosen = registry.get("draft-model").with_params(verifier="reflective")
+    assert chosen.promise is Promise.APPROXIMATE
+    assert "trees" in chosen.needs
+    trace = Engine(models).generate(asked(models, "draft-model", verifier="reflective", reflection=0.5))
+    assert sum(r.signals["distribution error (TV)"] for r in trace.rounds) > 0.1
+    assert trace.header.rules["reflective"].formula == "min(1, r / q′)"

@@ -1,0 +1,119 @@
+"""Reflective verification: in one pass the target reads the draft, a question about it, and the draft once more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from workbench.core.following import ranks
+from workbench.core.params import param
+from workbench.core.probes import Probes
+from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
+from workbench.core.relaxed import relaxed_rejection
+from workbench.core.rules import Rule
+from workbench.core.sampling import likeliest
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.models import Models
+from workbench.engine.parts import Verification, Verifier
+from workbench.engine.request import Row
+
+QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
+"""What the target is asked behind the draft. The paper's own words are not published."""
+REFLECTIVE = Rule(
+    "reflective",
+    "p after a second reading",
+    "min(1, r / q′)",
+    {"r": "residual", "q′": "q_left", "p′": "reflected"},
+    "The target read the draft, was asked to check it, and read it again: there it gives this token p′. Both answers "
+    "are mixed as logits, and r is what elder drafts left of that mixture, q′ the token's chance in the drafter's law "
+    "(1 where it was chosen). A rejection leaves (r − q′)₊.",
+    source="Wang et al. 2025, Think Before You Accept, arXiv:2505.18629",
+)
+_SHARED = "reflective: the question"
+
+
+@dataclass(frozen=True)
+class Reflective(Verifier):
+    """Judge by p̂ = softmax(((1 − α)·l + α·l′) / T) in the place of p; what is rejected is replaced from p̂ as well.
+
+    Behind the draft d₁ … d_K go the question, the last m committed tokens and the draft again, as probes: they are
+    computed in the same pass and never accepted. l is what the target says before each draft at its first reading,
+    which no probe changes; l′ what it says before the same draft at the second, having read all of the draft and the
+    question. The token behind the last draft comes from l. α = 0 asks nothing and is the exact rule.
+
+    A pass reads 2·N + |question| + m tokens behind the last committed one, instead of N. What a round pays is the total
+    variation between p̂ and p, summed over the places that it tests. A second reading likes what it has read before:
+    the higher α, the more is kept, right or wrong. At temperature 0 it is greedy match, and asks nothing.
+
+    Source: Wang et al. 2025, Think Before You Accept, arXiv:2505.18629. Its α, m and question are not published. In a
+    tree the question, and each draft of the second reading, see all of the first one.
+    """
+
+    name: ClassVar[str] = "reflective"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    reflection: float = param(
+        0.3, ge=0.0, le=1.0, doc="α, weight of the target's second reading; 0 keeps the target's law"
+    )
+    again: int = param(8, ge=1, le=32, doc="m, committed tokens that are read again before the draft")
+
+    def prime(self, row: Row, models: Models) -> Int[Tensor, " R"]:
+        """The question in the target's tokens; one copy for all rows."""
+        if _SHARED not in models.shared:
+            ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
+            models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
+        return models.shared[_SHARED]
+
+    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+        """The question and the second reading; None where they would change nothing."""
+        if len(tree) == 0 or self.reflection == 0.0 or row.sampling.greedy:
+            return None
+        before = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
+        return second_reading(tree, torch.cat([row.verifier_state, before]))
+
+    def rule(self, v: Verification) -> Ruling:
+        """Recursive rejection against p̂; against p where nothing was asked."""
+        if v.u_stop is None:
+            return greedy_match(v.tree, likeliest(v.logits))
+        tree, p = v.tree, v.p
+        if v.probed is None:
+            return replace(recursive_rejection(tree, p, v.u_stop), paid=p.new_zeros(len(tree)))
+        second = v.probed.logits[-len(tree) - 1 :].to(p.dtype)  # [N+1]: behind the root, then each draft
+        first = (v.logits if v.raw is None else v.raw).to(p.dtype)
+        mixed = second if self.reflection == 1.0 else (1 - self.reflection) * first + self.reflection * second
+        is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
+        believed = torch.where(is_tested, v.law_of(mixed), p)  # p̂ [N+1, V]
+        found = relaxed_rejection(tree, believed, v.u_stop, lambda left, node, x: left)
+        reflected = v.law_of(second)[tree.parents + 1, tree.tokens]
+        inputs = {"residual": found.residual, "q_left": found.q_left, "reflected": reflected}
+        if tree.q is not None:
+            inputs["q"] = found.q
+        tv = (believed - p).abs().sum(1) / 2
+        paid = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
+        return Ruling(found.accept, found.stop, reason=Reason((REFLECTIVE,), inputs), paid=paid)
+
+
+def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
+    """The draft again, behind a question about it; positions go on from the deepest draft.
+
+    The last N + 1 probes stand for the N + 1 places of the tree: the lead's last token for the last committed one.
+
+    Args:
+        tree: of one node at least.
+        lead: the question, and what is repeated of the text before the draft; at least one token.
+    """
+    n, m, device = len(tree), lead.shape[0], lead.device
+    own = ancestors(tree.parents, tree.depth)
+    sees = torch.zeros(m + n, 2 * n + m, dtype=torch.bool, device=device)
+    sees[:, :n] = True
+    sees[:m, n : n + m] = torch.ones(m, m, dtype=torch.bool, device=device).tril()
+    sees[m:, n : n + m] = True
+    sees[m:, n + m :] = own
+    behind = torch.arange(n - 1, n + m - 1, device=device)  # the lead hangs from the last draft, in a row
+    parents = torch.cat([behind, tree.parents + n + m])
+    steps = torch.cat([torch.arange(1, m + 1, device=device), m + own.sum(1)])
+    return Probes(torch.cat([lead, tree.tokens]), parents, steps + tree.depth, sees, 2 * tree.depth + m, "reflective")

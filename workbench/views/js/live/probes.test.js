@@ -1,0 +1,32 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { groups, place, words } from "./probes.js";
+
+const probe = (text, parent, position, source = "reflective") => ({ token: 1, text, parent, position, source });
+const round = {
+  nodes: { text: ["a", "b"] },
+  probes: [probe("?", 1, 9), probe("a", 2, 10), probe("x", -1, 7, "asking")],
+};
+
+test("probes are told apart by who asked for them, in their order", () => {
+  assert.deepEqual(groups(round), [
+    { source: "reflective", tokens: [{ text: "?", position: 9, behind: 1 }, { text: "a", position: 10, behind: 2 }] },
+    { source: "asking", tokens: [{ text: "x", position: 7, behind: -1 }] },
+  ]);
+});
+
+test("older traces have none", () => {
+  assert.deepEqual(groups({ nodes: { text: [] } }), []);
+  assert.deepEqual(groups(null), []);
+  assert.equal(words({ probes: [] }), "");
+  assert.equal(words(null), "");
+});
+
+test("words say how many, and what each stands behind", () => {
+  assert.equal(words(round), "3 probes beside it");
+  assert.equal(words({ probes: [probe("?", -1, 3)] }), "1 probe beside it");
+  assert.equal(place(round, -1), "behind the last token of the text");
+  assert.equal(place(round, 1), "behind the draft “b”");
+  assert.equal(place(round, 2), "behind the probe “?”");
+});
