@@ -175,7 +175,7 @@ def test_a_mask_of_another_draft_ends_its_row_with_a_reason(models: Models) -> N
 
 @pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
 def test_compiled_passes_probe_and_the_draft_keeps_its_bits() -> None:
-    model = worlds.family("llama", hidden_size=64, intermediate_size=96).to(torch.bfloat16)
+    model = worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16)
     models = worlds.world("llama", noise=0.3)
     models = dataclasses.replace(models, target=Runner(model))
     assert models.target._lean is not None
