@@ -104,6 +104,10 @@ def error(models: Models, method: Configured, sampling: SamplingParams, patch: p
     return float((mean.abs() / (spread + 1e-10)).max())
 
 
+FAR_ENOUGH: dict[str, dict[str, float]] = {"reflective": {"reflection": 1.0}, "entropy-adaptive": {"mean_entropy": 3.0}}
+"""Knobs of verifiers that by default change too little of a first round in this world to be seen in its drafts."""
+
+
 def choices(method: Method) -> list[Configured]:
     """Short drafts, with each choice of a policy and a verifier; of a grower over one drafter (see test_shapes.py).
 
@@ -112,7 +116,7 @@ def choices(method: Method) -> list[Configured]:
     chosen = SETTINGS.get(method.name, {})
     told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
     told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
-    named = [{spec.name: c} for spec in told for c in spec.choices[1:]]
+    named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in told for c in spec.choices[1:]]
     for verifier in (v for v in method.other_verifiers if isinstance(v, Exact)):
         suited = [grower.name for grower in method.growers if grower.siblings in verifier.made_for]
         if method.growers and method.growers[0].name not in suited:
