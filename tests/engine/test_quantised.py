@@ -14,7 +14,7 @@ from workbench.engine import Engine, Models, Request, Runner, devices, fused
 from workbench.engine.compiled import instructions
 from workbench.engine.models import load_model, load_models, resolve_drafter_dtype, resolve_dtype
 from workbench.engine.quantised import GROUP, STEPS, bytes_of, quantise, restored, rounded, stored
-from workbench.engine.runner import Segment
+from workbench.engine.segment import Segment
 from workbench.methods import registry
 from workbench.service.memory import position_bytes, weight_bytes
 

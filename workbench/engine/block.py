@@ -16,7 +16,8 @@ from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.models import Models
 from workbench.engine.parts import Exits
 from workbench.engine.request import Row
-from workbench.engine.runner import SCRATCH, Segment
+from workbench.engine.runner import SCRATCH
+from workbench.engine.segment import Segment
 
 ASKERS = ("drafter", "verifier")
 """Parts that may ask for probes, in the order in which their probes stand in a block."""

@@ -26,7 +26,8 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
 from workbench.engine.models import Models, load_models
 from workbench.engine.placed import named
-from workbench.engine.runner import Runner, Segment
+from workbench.engine.runner import Runner
+from workbench.engine.segment import Segment
 from workbench.methods.growers.chain import fit_vocabulary
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
 from workbench.training.answers import is_held, read

@@ -53,7 +53,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=(
         *for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(),
-    ),  # fmt: skip
+    ),
     policies=(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
         OptimalOracle(),
