@@ -1,0 +1,66 @@
+"""Aggressive decoding: where the output stands in the input, by hand, and what it is worth in a world that copies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import worlds
+from transformers import LogitsProcessor
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Request
+from workbench.methods import registry
+from workbench.methods.drafters.aggressive import Alignment
+from workbench.methods.drafters.suffix import Text
+
+
+def followed(source: list[int], output: list[int], longest: int = 4) -> list[int | None]:
+    """The place to copy from after each token of the output; None where it is lost."""
+    state, places = Alignment(Text()), []
+    state.source.extend(source)
+    for end in range(1, len(output) + 1):
+        state.follow(output[max(0, end - longest) : end], longest)
+        places.append(None if state.lost else state.at)
+    return places
+
+
+@pytest.mark.parametrize(
+    ("output", "places"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ([1, 9, 3, 4], [1, None, 3, 4]),  # replaced
+        ([1, 3, 4], [1, 3, 4]),  # left out
+        ([1, 9, 9, 2, 3], [1, None, None, 2, 3]),  # put in
+        ([8, 8], [None, None]),  # nothing of the input
+        ([1, 2, 3, 1, 2], [1, 2, 3, 1, 2]),  # from the beginning again
+    ],
+)
+def test_an_edit_is_followed(output: list[int], places: list[int | None]) -> None:
+    assert followed([1, 2, 3, 4, 5, 6], output) == places
+
+
+def test_a_token_that_comes_twice_does_not_align_alone() -> None:
+    source = [1, 7, 2, 7, 3, 4]
+    assert followed(source, [9, 7]) == [None, None]
+    assert followed(source, [9, 7, 3]) == [None, None, 5]
+    assert followed([5, 1, 7, 2, 1, 7, 3], [9, 1, 7], longest=2) == [None, None, 3], "of equals the next one ahead"
+
+
+class Copies(LogitsProcessor):
+    """A world that writes its prompt's first ten tokens, the fifth one changed."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        place = (input_ids.shape[1] - 10) % 10
+        token = 19 if place == 4 else int(input_ids[0, place])
+        return torch.full_like(scores, -20.0).index_fill(1, torch.tensor([token], device=scores.device), 20.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_edit_takes_two_rounds(temperature: float, device: str) -> None:
+    """The input's first four tokens and the change; a token that aligns; the rest. No round of plain decoding more."""
+    models, prompt = worlds.world("llama", noise=None, device=device), list(range(1, 11))
+    sampling = SamplingParams(temperature, processors=(Copies(),))
+    trace = Engine(models).generate(Request(prompt, registry.get("aggressive"), sampling, 10, stop_at_eos=False))
+    assert trace.token_ids == [1, 2, 3, 4, 19, 6, 7, 8, 9, 10]
+    assert [len(r.emitted) for r in trace.rounds] == [5, 1, 4]
+    assert [r.signals["aligned"] for r in trace.rounds] == [1, 0, 1]

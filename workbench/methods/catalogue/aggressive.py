@@ -1,0 +1,51 @@
+"""An edit repeats most of its input, so the input is the draft."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.aggressive import Aggressive
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "aggressive",
+    title="Aggressive decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Lossless acceleration for Seq2seq generation with aggressive decoding",
+        "Ge et al.",
+        2022,
+        "https://arxiv.org/abs/2205.10350",
+        "§3.1",
+    ),
+    teaches="In an edit the draft is known before the first token: keep a finger on the input, align after a change.",
+    idea=(
+        "The output is expected to follow the input, so the input is proposed from a pointer on, beginning with its "
+        "first token. Where the target writes something else, the newest output tokens are looked up in what is left "
+        "of the input, and copying goes on behind them."
+    ),
+    formula="draft = s(j) … s(j+K−1); after a change j is where the shortest unique suffix of the output ends in s",
+    differs=(
+        "The input is the prompt, from the token that `begin` names, where the paper's encoder reads it alone: with "
+        "begin=0 and an instruction ahead of the text the first draft is lost, and the first token aligns.",
+        "At most 16 tokens a round, where the paper proposes all that is left, because a small target pays for each.",
+        "What is found nowhere ahead is looked for in all of the input, so that a text may be copied twice.",
+    ),
+    place=42,
+    drafter=Aggressive(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=12), Planned(depth=12), Bandit(depth=12)),
+    claims=(
+        Claim(
+            "speed-up over plain decoding where the text repeats its input",
+            "grammatical error correction, 6-layer Transformers", 7.0, 9.0,
+            "Ge et al. 2022, arXiv:2205.10350, abstract", lambda lab: lab.on("copy").speed(), timed=True,
+        ),
+    ),
+    recording=Recording(("copy ×3",)),
+)  # fmt: skip
