@@ -164,10 +164,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "accept-and-stop-share-a-uniform",
         "engine/judging.py",
-        "ruling = row.verifier.rule(\n",
+        "v = Verification(\n",
         "u_stop = u_stop if row.uniform is None or u_stop is None else u_stop.clone().index_copy_("
         "0, torch.arange(n), torch.tensor(row.uniform, dtype=u_stop.dtype))\n"
-        "    ruling = row.verifier.rule(\n",
+        "    v = Verification(\n",
         DRAFTS + "test_no_random_number_serves_twice[draft-model]",
         why="the corrected token depends on how the draft was rejected: sampled text is biased",
     ),

@@ -1,8 +1,8 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['acceptance', 'answers', 'chat-drafter', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'medusa', 'readings', \
-'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
+['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'medusa', \
+'readings', 'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
 'vision-target', 'vision-text-drafter', 'vision-tower']
 """
 
