@@ -133,6 +133,15 @@ def test_rows_of_a_batch_probe_or_do_not(models: Models) -> None:
     assert [row.trace.token_ids for row in rows if row.trace is not None] == alone
 
 
+def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: str) -> None:
+    """It reads the draft from the first layer on; rounds without probes may still begin behind the exit."""
+    models = worlds.world("llama", noise=None, device=device)
+    for method in (curious("early-exit"), registry.get("early-exit")):
+        Engine(models).generate(asked(method, temperature=0.0))
+    assert models.target._enters
+    assert all(models.target._enters.values())
+
+
 def test_drafter_and_verifier_probe_beside_each_other(models: Models) -> None:
     heard: list[Heard] = []
     asking: list[Heard] = []
