@@ -137,7 +137,7 @@ bench
 # %% [markdown]
 # Try these, and say first what you expect:
 #
-# - Raise k. Where does the bound reach 1, and which rule gets there last?
+# - Raise k. Where does the bound reach 1, and which rules never do?
 # - Press "without replacement". With two tokens and two drafts nothing can be missed: why?
 # - Press a rule that is crossed out, and draw 10,000 rounds. It is not exact for these drafts: look at what comes out.
 #
@@ -174,8 +174,8 @@ w.bench(p3, q3, k=2, way="head", rule="greedy-draft")
 # %% [markdown]
 # ## 5 · A place of a real run
 #
-# `draft-tree-sampled` draws siblings without replacement. A recorded place of it, with what its trace lists of p and q, and
-# one token for all others:
+# `draft-tree-sampled` draws siblings without replacement. A recorded place of it, with the tokens that its trace
+# lists of both p and q, and one token for all others:
 
 # %%
 trace = recorded.trace("draft-tree-sampled")
@@ -183,18 +183,21 @@ index, place = next(
     (i, at)
     for i, r in enumerate(trace.rounds)
     for at, (top_p, top_q) in enumerate(zip(r.top_p, r.top_q, strict=False))
-    if top_q is not None and r.nodes.parents.count(at - 1) > 1 and max(top_p.prob) < 0.9
+    if top_q is not None
+    and r.nodes.parents.count(at - 1) > 1
+    and max(top_p.prob) < 0.9
+    and len(set(top_p.tokens) & set(top_q.tokens)) > 1
 )
 found = trace.rounds[index]
 top_p, top_q = found.top_p[place], found.top_q[place]
-listed = list(dict.fromkeys([*top_p.tokens, *top_q.tokens]))[:5]
+listed = [token for token in top_p.tokens if token in top_q.tokens][:5]
 texts = dict(zip([*top_q.tokens, *top_p.tokens], [*top_q.text, *top_p.text], strict=True))
 
 
 def law(top):
     """The probabilities of the listed tokens, and of all others."""
     known = dict(zip(top.tokens, top.prob, strict=True))
-    values = [known.get(token, 0.0) for token in listed]
+    values = [known[token] for token in listed]
     return [*values, max(0.0, 1 - sum(values))]
 
 
@@ -204,7 +207,8 @@ assert drafts > 1
 w.bench(law(top_p), law(top_q), [*(texts[token] for token in listed), "all others"], k=min(8, drafts))
 
 # %% [markdown]
-# In the app, "open in the verifier bench" on a node's card does the same for any place of a run that you watch:
+# In the app, "open in the verifier bench" on a node's card does the same for a place of a run whose
+# drafter's law was recorded:
 
 # %%
 w.app_link(method="draft-tree-sampled", temperature=0.8, base=SERVER, text="Run it, and open a node in the bench")

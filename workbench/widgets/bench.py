@@ -38,7 +38,7 @@ class Bench(Widget):
 
     @traitlets.validate("state")
     def _checked(self, proposal: Any) -> dict[str, Any]:
-        return checked(proposal["value"])
+        return checked({**self.state, **proposal["value"]})
 
     def snapshot(self) -> str:
         words, p, q = self.state["words"], self.state["p"], self.state["q"]
@@ -89,11 +89,12 @@ def checked(state: dict[str, Any]) -> dict[str, Any]:
 def _law(name: str, values: Sequence[float]) -> list[float]:
     law = [float(x) for x in values]
     low, high = TOKENS
-    if not low <= len(law) <= high or not all(0 <= x < float("inf") for x in law) or not sum(law) > 0:
+    if not low <= len(law) <= high or not all(0 <= x < float("inf") for x in law) or not 0 < sum(law) < float("inf"):
         raise ParameterError(
             f"{name} is no law: {law!r}.", f"Give {low} to {high} numbers from 0, one of them above 0."
         )
-    return [x / sum(law) for x in law]
+    total = sum(law)
+    return law if abs(total - 1) < 1e-9 else [x / total for x in law]  # what the page sent comes back as it was
 
 
 def bench(

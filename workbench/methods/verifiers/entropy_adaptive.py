@@ -24,8 +24,8 @@ WRITTEN = Rule(
     "The small model writes",
     "w = 1",
     {"w": "small_writes"},
-    "The mean entropy of the last laws was low enough, so that the small model has the pen: what it writes is kept, "
-    "whatever the target says of it.",
+    "The small model has the pen: the mean entropy of the last laws was low enough when it took it, and it keeps it "
+    "for some tokens at least. What it writes is kept, whatever the target says of it.",
     leaves=ALL,
     source="Simonds 2025, Entropy adaptive decoding, arXiv:2502.06833",
 )

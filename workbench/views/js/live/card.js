@@ -193,9 +193,10 @@ export function render(el, data) {
   });
 }
 
-/** The query of the verifier bench for the place of a node; null where there is nothing to judge. Pure. */
+/** The query of the verifier bench for the place of a node; null where there is nothing to judge, or no law of the
+ *  drafter's was recorded (a score is none). Pure. */
 export function toBench(round, node, rows) {
-  if (node === null) return null;
+  if (node === null || !round.top_q[round.nodes.parents[node] + 1]) return null;
   const drafts = round.nodes.parents.filter((parent) => parent === round.nodes.parents[node]).length;
   return benchlink.placeQuery(rows, drafts, `node “${visible(round.nodes.text[node])}”, round ${round.index + 1}`);
 }

@@ -4,16 +4,16 @@
 export const OTHERS = "all others";
 const MOST = 5, DRAFTS = 8;
 
-/** The query under which the bench shows a place; null where p or q was not recorded, or the drafter has no law. What
- *  is not listed is one token of its own.
+/** The query under which the bench shows a place; null where no token has both its p and its q recorded. Tokens that one
+ *  of the laws does not list are, with all that neither lists, one token of its own.
  *  @param {{text: string, p: number|null, q: number|null}[]} rows  as the node's card has them
  *  @param {number} drafts  for this place  @param {string} from  whose place it is @returns {string|null} */
 export function placeQuery(rows, drafts, from) {
-  const kept = rows.slice(0, MOST);
-  if (!drafts || kept.every((row) => row.q === null) || kept.every((row) => row.p === null)) return null;
+  const kept = rows.filter((row) => row.p !== null && row.q !== null).slice(0, MOST);
+  if (!drafts || !kept.length) return null;
   const query = new URLSearchParams();
   for (const name of ["p", "q"]) {
-    const values = kept.map((row) => row[name] ?? 0), rest = 1 - values.reduce((sum, x) => sum + x, 0);
+    const values = kept.map((row) => row[name]), rest = 1 - values.reduce((sum, x) => sum + x, 0);
     query.set(name, [...values, Math.max(0, rest)].map((x) => `${Number(x.toPrecision(6))}`).join(","));
   }
   for (const word of [...kept.map((row) => row.text), OTHERS]) query.append("w", word);

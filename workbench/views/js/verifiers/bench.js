@@ -115,9 +115,16 @@ function computed(page) {
   return page;
 }
 
+/** The rounds drawn so far: counted once, not at every redraw. */
+function counted(page) {
+  const { k, way, rule, seed, rounds: n } = page.state, key = JSON.stringify([page.key, k, way, rule, seed, n]);
+  if (page.counted?.key !== key) page.counted = { key, tally: rounds.tally(page.laws, page.state) };
+  return page.counted.tally;
+}
+
 function draw(page) {
   const { parts, state, laws: { p, q } } = computed(page), shared = overlap(p, q);
-  const tally = rounds.tally({ p, q }, state), unsound = words.unsound({ p, q }, state);
+  const tally = counted(page), unsound = words.unsound({ p, q }, state);
   side.render(parts.side, { state, unsound });
   parts.alerts.replaceChildren(
     ...page.problems.map((text) => h("div", { className: "wb-alert is-note" }, h("b", {}, "Left out of the address. "), h("span", {}, text))),
@@ -134,6 +141,7 @@ function draw(page) {
   const said = words.drawnWords(p, tally, state.rounds);
   drawn.render(parts.drawn, { p, counts: tally.counts, rounds: state.rounds, words: state.words, summary: said });
   kit.write(parts.drawnWords, said);
+  kit.write(parts.live, state.rounds ? said : "");
   kit.write(parts.drawnNote, unsound ? "this pair is not exact" : "");
   curves(page);
   extras(page);
@@ -189,7 +197,7 @@ function extras({ parts, state, chains, lenient }) {
 }
 
 function report(page) {
-  const { state, laws: { p, q }, curves: found, chains } = computed(page), tally = rounds.tally({ p, q }, state);
+  const { state, laws: { p, q }, curves: found, chains } = computed(page), tally = counted(page);
   return states.report(state, {
     acceptance: found, chains, overlap: overlap(p, q), bound: acceptance.transport(p, q, state.k, state.way),
     drawn: { rounds: state.rounds, counts: tally.counts, accepted: tally.accepted },

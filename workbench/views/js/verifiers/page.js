@@ -30,7 +30,7 @@ export async function mount(el, { host }) {
     say(done ? "The link is in the clipboard." : url);
   });
   list(page);
-  jobs.wireMenu(page, (kind) => save(page, kind).then(say));
+  jobs.wireMenu(page, (kind) => save(page, kind).then(say, (problem) => say(`Not saved: ${problem.message}`)));
   if (!host.go) document.title = "Verifiers · Speculative Decoding Workbench";
   el.dataset.ready = "true";
   return page;

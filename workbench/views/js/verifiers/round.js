@@ -12,7 +12,7 @@ export function render(el, data) {
   const list = (el._list ??= el.appendChild(h("ol", { className: "wb-tests" })));
   const name = (token) => `“${visible(words[token])}”`;
   const rows = round.tests.map((test, i) => ({
-    title: i ? `draft ${test.draft + 1}, against what is left` : `draft ${test.draft + 1}, against p`,
+    title: `draft ${test.draft + 1}, against ${test.against === round.tests[0].against ? "p" : "what is left"}`,
     laws: [test.against, test.by],
     at: test.token,
     said: [

@@ -21,7 +21,7 @@ export const EXAMPLES = [
   {
     name: "four tokens",
     p: [0.5, 0.3, 0.15, 0.05], q: [0.1, 0.4, 0.3, 0.2], k: 3, way: "without", rule: "recursive",
-    says: "The drafter underrates the likeliest token. Every rule starts at 0.6; what it makes of more drafts differs.",
+    says: "The drafter underrates the likeliest token. Every rule that uses q starts at 0.6; what it makes of more drafts differs.",
   },
   {
     name: "two, by hand",
@@ -104,13 +104,13 @@ export function fromQuery(search) {
 function law(text) {
   const values = (text ?? "").split(",").map((x) => (x.trim() === "" ? NaN : Number(x)));
   const fits = values.length >= TOKENS[0] && values.length <= TOKENS[1];
-  return fits && values.every((x) => Number.isFinite(x) && x >= 0) && sum(values) > 0 ? normalised(values) : null;
+  return fits && values.every((x) => Number.isFinite(x) && x >= 0) && Number.isFinite(sum(values)) && sum(values) > 0 ? normalised(values) : null;
 }
 
 /** What must be said of p and q that come from a run. Pure. */
 export function caveat(state) {
   return state.words.includes(OTHERS)
-    ? `“${OTHERS}” holds what the trace does not list. It counts as one token here, so every acceptance is an upper estimate.`
+    ? `“${OTHERS}” holds what the trace does not list. It counts as one token here, so acceptance is an upper estimate; how the drafts came is taken from their number.`
     : "";
 }
 

@@ -24,8 +24,8 @@ export function crossing({ p, q }, { k }) {
   const names = over.map((way) => `${figure(bounds[way === "without" ? 1 : 0])} of drafts drawn ${way === "without" ? "without replacement" : "independently"}`);
   if (k === 1) return "With one draft the greedy rule is the test of one draw: nothing is fixed.";
   if (!over.length)
-    return `The greedy draft is kept with ${figure(greedy)}, below the bounds of drawn drafts here (${bounds.map(figure).join(" and ")}).`;
-  return `The greedy draft is kept with ${figure(greedy)}, more than the bound ${names.join(" and ")}. Neither is wrong: a bound holds for drafts of its own way of drawing. Here k − 1 of them are fixed, so the likely tokens are never missed; and no rule for drafts made so keeps more.`;
+    return `The greedy draft is kept with ${figure(greedy)}, not above the bounds of drawn drafts here (${bounds.map(figure).join(" and ")}).`;
+  return `The greedy draft is kept with ${figure(greedy)}, more than the bound ${names.join(" and ")}. Neither is wrong: a bound holds for drafts of its own way of drawing. Here k − 1 of them are fixed, so q's likeliest tokens are always among them; and no rule for drafts made so keeps more.`;
 }
 
 /** What comes of a pair that is not sound: "" of one that is. */
