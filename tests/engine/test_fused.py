@@ -12,7 +12,7 @@ import pytest
 import torch
 import worlds
 
-from workbench.engine import Engine, Models, Request, Runner, fused
+from workbench.engine import Engine, Models, Request, Runner, fused, pretrained
 from workbench.engine import models as models_module
 from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import difference, lean_of
@@ -364,10 +364,10 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(
 def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     here = torch.device("cpu")
     for multiplies, wanted in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(models_module, "has_bfloat16", lambda multiplies=multiplies: multiplies)
+        monkeypatch.setattr(pretrained, "has_bfloat16", lambda multiplies=multiplies: multiplies)
         assert models_module.resolve_dtype("auto", here, "smollm2") is wanted
         assert models_module.resolve_dtype("auto", here, "text-target") is torch.float32
         assert models_module.resolve_dtype("float32", here, "smollm2") is torch.float32
-    monkeypatch.setattr(models_module, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(pretrained, "has_bfloat16", lambda: True)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     assert models_module.resolve_dtype("auto", here, "smollm2") is torch.float32

@@ -122,11 +122,14 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
     for name, spec in method.params.items():
         if spec.kind == "choice":
             values[name] = rng.choice(values_of(spec))
+        elif spec.kind == "bool" and name != "warm":
+            values[name] = rng.random() < 0.5
         elif name not in ("forgetting", "warm"):  # a warm table is shared: runs are then not meant to be alike
             low, high = values_of(spec)
             high = min(high, 24) if name == "nodes" else high
             values[name] = rng.randint(low, high) if spec.kind == "int" else rng.uniform(low, high)
-    if values.get("policy") in ("planned", "bandit"):  # of the clock: fine when greedy, not when runs are compared
+    # of the clock: fine when greedy, not when runs are compared; or with a head that random models have not
+    if values.get("policy") in ("planned", "bandit", "specdec++"):
         values["policy"] = method.params["policy"].default
     return method.with_params(**values)
 

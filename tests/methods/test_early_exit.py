@@ -11,6 +11,7 @@ import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.layers import decoder_layers
 from workbench.engine.lean import LeanLayer
 from workbench.engine.request import ENDED
 from workbench.engine.runner import Runner
@@ -41,7 +42,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
         return plain(self, x, rope, mask, store, number)
 
     monkeypatch.setattr(LeanLayer, "__call__", lean)
-    for i, layer in enumerate(runner._layers):
+    for i, layer in enumerate(decoder_layers(runner.model)[1]):
         layer.register_forward_hook(lambda _, args, out, i=i: read.update({i: args[0].shape[0] * args[0].shape[1]}))
     return read
 

@@ -49,7 +49,13 @@ def by_name(grower: Grower) -> str:
 def growth(laws: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM) -> TableGrowth:
     found = TableGrowth(laws)
     found.row = SimpleNamespace(  # type: ignore[assignment]
-        sampling=sampling, committed=[0], draw=Draw(seed), grower_state=None, signals={}, notes=[]
+        sampling=sampling,
+        committed=[0],
+        draw=Draw(seed),
+        grower_state=None,
+        signals={},
+        notes=[],
+        verifier=Lossless(),
     )
     return found
 

@@ -230,11 +230,11 @@ def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
 def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
 ) -> None:
-    from workbench.engine import models
+    from workbench.engine import pretrained
 
     bench = backend()
     with monkeypatch.context() as patch:
-        patch.setattr(models, "pack", lambda model: fail())
+        patch.setattr(pretrained, "pack", lambda model: fail())
         with pytest.raises(CapacityError, match=r"no memory left for .*smaller model"):
             bench.load()
     assert bench.loaded() == []

@@ -163,7 +163,8 @@ def check_greedy(
             parameter to parameter, the same in every run, so that what was tried is a sample of them all.
     """
     start = time.perf_counter()
-    settings = [c for c in (corners(method) if others is None else others) if c.verifier.keeps_greedy]
+    settings = corners(method) if others is None else others
+    settings = [c for c in settings if c.verifier.keeps_greedy and not models.why_not(c.needs)]
     found = _Greedy.of(method, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": found.equal,
