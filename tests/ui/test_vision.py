@@ -231,7 +231,7 @@ def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: Opene
 
 
 def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(vision_app: str, open_page: Opener) -> None:
-    open_page.allowed += ["signal is aborted", "Connection errored out"]  # Gradio's, of the page that is left
+    open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
     page = visit(open_page, vision_app, "&prompt=Describe.&scene=three")
     says(page, ".wb-note", "From a link")
     run(page)
@@ -256,7 +256,7 @@ def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(visio
 def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
     vision_app: str, open_page: Opener
 ) -> None:
-    open_page.allowed += ["signal is aborted", "Connection errored out"]  # Gradio's, of the page that is left
+    open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
     page = visit(open_page, vision_app)
     page.select_option(f"{V}[data-what=beside]", "draft-model")
     page.click(f"{V}[data-press=step]")

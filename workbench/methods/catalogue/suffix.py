@@ -25,8 +25,8 @@ METHOD = Method(
     teaches="Draft much where the text has matched long and counts agree, and next to nothing elsewhere.",
     idea=(
         "The newest tokens are matched against everything read and written, and what followed each match is counted "
-        "and drafted as a tree, the larger the longer the match. Of the drafts of all match lengths the one whose nodes' "
-        "chances add up to most is verified."
+        "and drafted as a tree, the larger the longer the match. Of the drafts of all match lengths the one whose "
+        "nodes' chances add up to most is verified."
     ),
     formula="chance(x | parent) = chance(parent) · count(x) / Σ count; score = Σ chance = tokens expected",
     differs=(
