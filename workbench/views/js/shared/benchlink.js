@@ -4,8 +4,8 @@
 export const OTHERS = "all others";
 const MOST = 5, DRAFTS = 8;
 
-/** The query under which the bench shows a place; null where no token has both its p and its q recorded. Tokens that one
- *  of the laws does not list are, with all that neither lists, one token of its own.
+/** The query under which the bench shows a place; null where no token has both its p and its q recorded. Tokens that
+ *  one of the laws does not list are, with all that neither lists, one token of its own.
  *  @param {{text: string, p: number|null, q: number|null}[]} rows  as the node's card has them
  *  @param {number} drafts  for this place  @param {string} from  whose place it is @returns {string|null} */
 export function placeQuery(rows, drafts, from) {

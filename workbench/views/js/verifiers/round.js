@@ -11,7 +11,7 @@ export function render(el, data) {
   const { round, words } = data;
   const list = (el._list ??= el.appendChild(h("ol", { className: "wb-tests" })));
   const name = (token) => `“${visible(words[token])}”`;
-  const rows = round.tests.map((test, i) => ({
+  const rows = round.tests.map((test) => ({
     title: `draft ${test.draft + 1}, against ${test.against === round.tests[0].against ? "p" : "what is left"}`,
     laws: [test.against, test.by],
     at: test.token,

@@ -104,7 +104,8 @@ export function fromQuery(search) {
 function law(text) {
   const values = (text ?? "").split(",").map((x) => (x.trim() === "" ? NaN : Number(x)));
   const fits = values.length >= TOKENS[0] && values.length <= TOKENS[1];
-  return fits && values.every((x) => Number.isFinite(x) && x >= 0) && Number.isFinite(sum(values)) && sum(values) > 0 ? normalised(values) : null;
+  const total = sum(values), weights = values.every((x) => Number.isFinite(x) && x >= 0);
+  return fits && weights && Number.isFinite(total) && total > 0 ? normalised(values) : null;
 }
 
 /** What must be said of p and q that come from a run. Pure. */
