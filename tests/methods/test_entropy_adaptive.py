@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ import torch
 import worlds
 
 from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request
 from workbench.engine.method import Promise
+from workbench.engine.parts import Verification
 from workbench.engine.recording import PAID
 from workbench.methods import registry
-from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, bits
+from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing, bits
 from workbench.trace.events import ACCEPTED, Trace
 
 from .test_rules import check_formulas
@@ -158,3 +161,15 @@ def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) 
     row.cancel()
     while not engine.idle:
         engine.step()
+
+
+def test_a_token_that_a_processor_forbids_is_not_kept_whoever_has_the_pen() -> None:
+    """A drafter that a grammar left nothing may propose anything: the target decides."""
+    logits = torch.tensor([[0.0, -torch.inf, 1.0], [0.5, 0.0, 0.0]], dtype=torch.float64)
+    rule = EntropyAdaptive(mean_entropy=16.0)
+    for token, kept in ((1, 0.0), (0, 1.0)):
+        own = torch.full((1, 3), 1 / 3, dtype=torch.float64)
+        tree = replace(DraftTree.chain([token]), sampling=Sampling.CHAIN, q=own)
+        state = Writing(Pen(small=True, since=9))
+        v = Verification(tree, logits, logits.softmax(1), SamplingParams(), None, state=state)
+        assert float(rule.rule(v).accept[0]) == kept

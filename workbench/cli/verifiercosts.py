@@ -20,7 +20,7 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
         if path.suffix not in KINDS:
             raise typer.BadParameter(f"the suite verifiers writes {' or '.join(KINDS)}", param_hint="--out")
     from workbench.bench import verifier_suite
-    from workbench.engine.calibration import costs_of
+    from workbench.engine.calibration import measure
     from workbench.engine.models import load_models, resolve_device
     from workbench.engine.published import SMOLLM2, here, packaged_file
     from workbench.trace.files import write_whole
@@ -28,8 +28,8 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     def forward() -> tuple[str, int, float]:
         models = load_models(SMOLLM2.name, None, device)
         target = models.target
-        name = f"{SMOLLM2.title}, {str(target.dtype).removeprefix('torch.')}"
-        return name, target.vocab_size, costs_of(models, fresh=True).target_s[verifier_suite.NODES]
+        name = f"{SMOLLM2.title}, {str(target.stored).removeprefix('torch.')}"
+        return name, target.vocab_size, measure(models).target_s[verifier_suite.NODES]
 
     there = here(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None
     if not there:

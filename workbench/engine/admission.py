@@ -85,6 +85,6 @@ def _code() -> str:
     found = hashlib.sha256()
     for name in ("torch", "transformers"):
         found.update(importlib.metadata.version(name).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -13,6 +13,7 @@ from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.core.probes import Probed, Probes, joined
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.fused import MOST
 from workbench.engine.models import Models
 from workbench.engine.parts import Exits
 from workbench.engine.request import Row
@@ -93,7 +94,8 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
         WorkbenchError: probes whose mask is not of their draft (a mistake in the part).
     """
     asked: dict[str, Probes] = {}
-    left, farthest = SCRATCH - 1 - len(tree), models.target.context - row.place.length - 1
+    # beyond MOST, passes of all rows of the forward would not be the compiled ones, which give others other bits
+    left, farthest = min(SCRATCH, MOST) - 1 - len(tree), models.target.context - row.place.length - 1
     for part in ASKERS:
         probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.silenced else None
         if probes is None or len(probes) == 0:

@@ -17,7 +17,7 @@ from workbench.engine.models import Models
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment
 
-FACTS = "costs.json"
+FACTS = "pass-costs.json"
 """File of what was measured, in the folder of remembered facts."""
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 

@@ -125,6 +125,8 @@ class EntropyAdaptive(Verifier):
             pens.append(pens[-1].wrote(own if pens[-1].small else theirs, self))
         state.then = pens
         writes = torch.tensor(small, device=v.p.device)
+        said = v.logits[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
+        writes &= ~said.isneginf()  # a processor forbade it: its drafter may have had nothing else to say
         q = tree.q.to(v.p.dtype)
         apart = (q - v.p[:-1]).abs().sum(1) / 2 if v.u_stop is not None else 1 - exact.accept
         rules = exact.reason.rules[:1]
