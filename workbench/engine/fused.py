@@ -104,14 +104,12 @@ class Fused:
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None
         try:
-            from workbench.engine.compiled import (
-                forward,
-                pieces,
-            )  # numba takes half a second, and most models need none
+            # numba takes half a second, and most models need none
+            from workbench.engine.compiled import forward, instructions
         except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in
             log.warning("Passes are not compiled: %s", error)
             return None
-        return cls(model, capacity, forward) if layers[0].size in {16 * v for v in pieces.VECTORS} else None
+        return cls(model, capacity, forward) if layers[0].size in {16 * v for v in instructions.VECTORS} else None
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a pass over [rows, tokens] is one for the compiled layers."""

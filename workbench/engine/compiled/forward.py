@@ -24,8 +24,8 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import LANES, fetch_add, give_way, put
-from workbench.engine.compiled.pieces import HEADS, aligned, attend, deal, gate, norm, product, turn
+from workbench.engine.compiled.instructions import HEADS, LANES, fetch_add, give_way, put
+from workbench.engine.compiled.pieces import aligned, attend, deal, gate, norm, product, turn
 
 PHASES = 5
 """Of a layer."""

@@ -10,61 +10,21 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import BF16, GROUP, INT8, LANES, SIZE, STEP, block, float_of, mix, scores
+from workbench.engine.compiled.instructions import (
+    GROUP,
+    HEADS,
+    LANES,
+    OUTS,
+    ROWS,
+    SIZE,
+    STEP,
+    block,
+    float_of,
+    mix,
+    scores,
+)
 
-VECTORS = (2, 4, 6, 8)
-"""Head sizes that `attend` knows, in sixteenths."""
-HEADS = 3
-"""Queries of a token that share the keys and values that are read, at most: more have no registers."""
 _BYTES = np.array(SIZE)
-
-
-OUTS = 4
-"""Outputs that are made together: numbers of outputs are multiples of it."""
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _some(kind, rows, w, x, n, out, per_row, scale, add):
-    """Four outputs of up to eight rows: as many sums at once as there are registers for."""
-    if kind == BF16:
-        if rows == 8:
-            block(BF16, 8, 2, w, x, n, out, per_row, scale, add)
-            block(BF16, 8, 2, w + 2 * n * _BYTES[BF16], x, n, out + 8, per_row, scale + 8, add)
-        elif rows == 7:
-            block(BF16, 7, 2, w, x, n, out, per_row, scale, add)
-            block(BF16, 7, 2, w + 2 * n * _BYTES[BF16], x, n, out + 8, per_row, scale + 8, add)
-        elif rows == 6:
-            block(BF16, 6, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 5:
-            block(BF16, 5, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 4:
-            block(BF16, 4, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 3:
-            block(BF16, 3, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 2:
-            block(BF16, 2, 4, w, x, n, out, per_row, scale, add)
-        else:
-            block(BF16, 1, 4, w, x, n, out, per_row, scale, add)
-    else:
-        if rows == 8:
-            block(INT8, 8, 2, w, x, n, out, per_row, scale, add)
-            block(INT8, 8, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8 * (n // GROUP), add)
-        elif rows == 7:
-            block(INT8, 7, 2, w, x, n, out, per_row, scale, add)
-            block(INT8, 7, 2, w + 2 * n * _BYTES[INT8], x, n, out + 8, per_row, scale + 8 * (n // GROUP), add)
-        elif rows == 6:
-            block(INT8, 6, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 5:
-            block(INT8, 5, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 4:
-            block(INT8, 4, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 3:
-            block(INT8, 3, 4, w, x, n, out, per_row, scale, add)
-        elif rows == 2:
-            block(INT8, 2, 4, w, x, n, out, per_row, scale, add)
-        else:
-            block(INT8, 1, 4, w, x, n, out, per_row, scale, add)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -74,13 +34,13 @@ def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
 
     Up to eight rows share each weight that is read; more go in parts as even as can be, of which six rows are the best.
     """
-    parts = 1 if rows <= 8 else (rows + 5) // 6
+    parts = 1 if rows <= ROWS else (rows + 5) // 6
     for o in range(lo, hi, OUTS):
         row = 0
         for part in range(parts, 0, -1):
             now = (rows - row + part - 1) // part
             come, to = x + 4 * row * n, out + 4 * (row * per_row + o)
-            _some(kind, now, w + o * n * _BYTES[kind], come, n, to, per_row, scale + 4 * o * (n // GROUP), add)
+            block(kind, now, w + o * n * _BYTES[kind], come, n, to, per_row, scale + 4 * o * (n // GROUP), add)
             row += now
 
 
@@ -177,70 +137,6 @@ def aligned(rows, width):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def _score(vectors, heads, query, keys, seen, m, scale, out, per_head):
-    if heads == 1:
-        if vectors == 2:
-            scores(2, 1, query, keys, seen, m, scale, out, per_head)
-        elif vectors == 4:
-            scores(4, 1, query, keys, seen, m, scale, out, per_head)
-        elif vectors == 6:
-            scores(6, 1, query, keys, seen, m, scale, out, per_head)
-        else:
-            scores(8, 1, query, keys, seen, m, scale, out, per_head)
-    elif heads == 2:
-        if vectors == 2:
-            scores(2, 2, query, keys, seen, m, scale, out, per_head)
-        elif vectors == 4:
-            scores(4, 2, query, keys, seen, m, scale, out, per_head)
-        elif vectors == 6:
-            scores(6, 2, query, keys, seen, m, scale, out, per_head)
-        else:
-            scores(8, 2, query, keys, seen, m, scale, out, per_head)
-    else:
-        if vectors == 2:
-            scores(2, 3, query, keys, seen, m, scale, out, per_head)
-        elif vectors == 4:
-            scores(4, 3, query, keys, seen, m, scale, out, per_head)
-        elif vectors == 6:
-            scores(6, 3, query, keys, seen, m, scale, out, per_head)
-        else:
-            scores(8, 3, query, keys, seen, m, scale, out, per_head)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _mix(vectors, heads, weights, per_head, values, seen, m, out):
-    if heads == 1:
-        if vectors == 2:
-            mix(2, 1, weights, per_head, values, seen, m, out)
-        elif vectors == 4:
-            mix(4, 1, weights, per_head, values, seen, m, out)
-        elif vectors == 6:
-            mix(6, 1, weights, per_head, values, seen, m, out)
-        else:
-            mix(8, 1, weights, per_head, values, seen, m, out)
-    elif heads == 2:
-        if vectors == 2:
-            mix(2, 2, weights, per_head, values, seen, m, out)
-        elif vectors == 4:
-            mix(4, 2, weights, per_head, values, seen, m, out)
-        elif vectors == 6:
-            mix(6, 2, weights, per_head, values, seen, m, out)
-        else:
-            mix(8, 2, weights, per_head, values, seen, m, out)
-    else:
-        if vectors == 2:
-            mix(2, 3, weights, per_head, values, seen, m, out)
-        elif vectors == 4:
-            mix(4, 3, weights, per_head, values, seen, m, out)
-        elif vectors == 6:
-            mix(6, 3, weights, per_head, values, seen, m, out)
-        else:
-            mix(8, 3, weights, per_head, values, seen, m, out)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
 def attend(query, keys, values, seen, m, scale, weights, out):
     """What the queries of a token that share keys and values, [heads, d] and dealt, read of the m places it sees.
 
@@ -250,9 +146,9 @@ def attend(query, keys, values, seen, m, scale, weights, out):
     for first in range(0, query.shape[0], HEADS):
         heads = min(HEADS, query.shape[0] - first)
         some, where = query[first:].ctypes.data, seen.ctypes.data
-        _score(size // LANES, heads, some, keys, where, m, scale, weights.ctypes.data, per_head)
+        scores(size // LANES, heads, some, keys, where, m, scale, weights.ctypes.data, per_head)
         for h in range(heads):
             by = np.float32(1) / _odds(weights[h, :m])
             for j in range(m):
                 weights[h, j] *= by
-        _mix(size // LANES, heads, weights.ctypes.data, per_head, values, where, m, out[first:].ctypes.data)
+        mix(size // LANES, heads, weights.ctypes.data, per_head, values, where, m, out[first:].ctypes.data)
