@@ -37,13 +37,10 @@ class ConstantBranching(Grower):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Level by level."""
         most = plan.within(MOST_NODES)
-        drawn, said = Drawn(growth, self.siblings), growth.root
+        drawn = Drawn(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
-        for level, k in enumerate(fan):
-            p = drawn.law(said)
+        for level, k, p in drawn.levels(fan, most):
             top = drawn.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
             below, rank = torch.isfinite(top.values).nonzero()[: most - growth.n].unbind(1)
             drawn.add(top.indices[below, rank], below)
-            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
-                break
         return drawn.tree(max(fan))

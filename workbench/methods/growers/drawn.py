@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,6 +35,17 @@ class Drawn:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
         self._laws.append(p)
         return p
+
+    def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
+        """Each level with its entry in `fan` and the laws it is drawn from; whoever asks adds it.
+
+        They end with `fan`, with `most` nodes, or where the row's policy says so.
+        """
+        growth, said = self.growth, self.growth.root
+        for level, k in enumerate(fan):
+            yield level, k, self.law(said)
+            if level + 1 == len(fan) or growth.n >= most or not growth.goes_on(said := growth.expand()):
+                return
 
     def add(
         self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], chosen: Bool[Tensor, " w"] | None = None

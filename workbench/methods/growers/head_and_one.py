@@ -44,16 +44,13 @@ class HeadAndOne(Grower):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Level by level."""
         most = plan.within(MOST_NODES)
-        drawn, said = Drawn(growth, self.siblings), growth.root
+        drawn = Drawn(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
-        for level, k in enumerate(fan):
-            p = drawn.law(said)
+        for level, k, p in drawn.levels(fan, most):
             room = (most - growth.n - k * torch.arange(p.shape[0], device=p.device)).clamp(0, k)
             tokens, there = children(p, room, k, drawn.uniforms(p.shape[0], level))
             below, rank = there.nonzero().unbind(1)
             drawn.add(tokens[below, rank], below, chosen=rank < tokens.shape[1] - 1)
-            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
-                break
         return drawn.tree(max(fan))
 
 

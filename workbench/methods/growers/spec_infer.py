@@ -39,12 +39,9 @@ class SpecInfer(Grower):
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Level by level."""
         most, sampling = plan.within(MOST_NODES), growth.row.sampling
-        drawn, said = Drawn(growth, self.siblings), growth.root
+        drawn = Drawn(growth, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)
-        for level, k in enumerate(fan):
-            p = drawn.law(said)
+        for level, k, p in drawn.levels(fan, most):
             below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - growth.n]
             drawn.add(pick(p[below], drawn.uniforms(below.shape[0], level)), below)
-            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
-                break
         return drawn.tree(max(fan))

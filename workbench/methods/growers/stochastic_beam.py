@@ -44,21 +44,17 @@ class StochasticBeam(Grower):
         """Levels of at most `width` nodes; the budget cuts the last one, by values as ever."""
         row, most = growth.row, plan.within(MOST_NODES)
         drawn = Drawn(growth, self.siblings)
-        p = drawn.law(growth.root)
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
-        for level in range(plan.depth):
+        for level, width, p in drawn.levels([self.width] * plan.depth, most):
             u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
-            k = min(self.width, most - growth.n, int(torch.isfinite(flat).sum()))
+            k = min(width, most - growth.n, int(torch.isfinite(flat).sum()))
             top = flat.topk(k)  # falling: siblings come out in their order
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
             phi, value = child_phi.reshape(-1)[top.indices], top.values
             drawn.add(token, parent)
-            if level + 1 == plan.depth or growth.n >= most or not growth.goes_on(said := growth.expand()):
-                break
-            p = drawn.law(said)
         return drawn.tree(self.width)
 
 
