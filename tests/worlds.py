@@ -274,3 +274,14 @@ def tiny_scene_target() -> tuple[Any, Any]:
         torch.manual_seed(0)
         model = transformers.LlavaForConditionalGeneration(config)
     return model.eval().requires_grad_(False), tokenizer
+
+
+def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> Tensor:
+    """Logits at each token of a text that is fed in pieces of these sizes."""
+    slot, found, at = runner.open(), [], 0
+    for size in pieces:
+        found.append(runner.forward([Segment(slot, torch.tensor(text[at : at + size]))]).logits[0].clone())
+        runner.commit(slot, range(size))
+        at += size
+    runner.close(slot)
+    return torch.cat(found)

@@ -139,28 +139,17 @@ def test_a_model_with_an_attention_sink_is_taken_in() -> None:
     assert difference(decoder, model) == ""
 
 
-def logits_after(runner: Runner, text: list[int], pieces: list[int]) -> torch.Tensor:
-    """Logits at each token of a text that is fed in pieces of these sizes."""
-    slot, found, at = runner.open(), [], 0
-    for size in pieces:
-        found.append(runner.forward([Segment(slot, torch.tensor(text[at : at + size]))]).logits[0].clone())
-        runner.commit(slot, range(size))
-        at += size
-    runner.close(slot)
-    return torch.cat(found)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
     runner, text = compiled(small(kind)), worlds.random_prompt(40, seed=7)
-    alone = logits_after(runner, text, [1] * 40)
+    alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16], [9, 31]):
-        assert torch.equal(logits_after(runner, text, pieces), alone)
+        assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
 
 
 def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_other_rows() -> None:
     runner, text = compiled(small()), worlds.random_prompt(30, seed=3)
-    alone = logits_after(runner, text, [1] * 30)
+    alone = worlds.logits_after(runner, text, [1] * 30)
     slot, other = runner.open(), runner.open()
     runner.prefill(slot, text[:20])
     runner.prefill(other, worlds.random_prompt(11, seed=4))
@@ -183,15 +172,15 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
 ) -> None:
     runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
     torch.set_num_threads(1)
-    alone = logits_after(runner, text, [24])
+    alone = worlds.logits_after(runner, text, [24])
     for threads in (2, 3, 5):
         torch.set_num_threads(threads)
-        assert torch.equal(logits_after(runner, text, [8, 8, 8]), alone)
+        assert torch.equal(worlds.logits_after(runner, text, [8, 8, 8]), alone)
     gate = threading.Event()
     assert fused._workers is not None
     busy = [fused._workers.submit(gate.wait) for _ in range(64)]
     try:
-        assert torch.equal(logits_after(runner, text, [24]), alone)
+        assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
     finally:
         gate.set()
     assert all(task.result() for task in busy)
@@ -199,7 +188,7 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
 
 def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
-    alone = logits_after(runner, text, [24])
+    alone = worlds.logits_after(runner, text, [24])
 
     class Closed:
         def submit(self, work: Any) -> None:
@@ -207,7 +196,7 @@ def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatc
 
     torch.set_num_threads(3)
     monkeypatch.setattr(fused, "_workers", Closed())
-    assert torch.equal(logits_after(runner, text, [24]), alone)
+    assert torch.equal(worlds.logits_after(runner, text, [24]), alone)
 
 
 def test_trees_of_the_most_nodes_are_compiled() -> None:

@@ -14,7 +14,6 @@ from workbench.engine import Engine, Models, Request, Runner, devices, fused
 from workbench.engine.compiled import instructions
 from workbench.engine.models import load_model, load_models, resolve_drafter_dtype, resolve_dtype
 from workbench.engine.quantised import GROUP, STEPS, bytes_of, quantise, restored, rounded, stored
-from workbench.engine.segment import Segment
 from workbench.methods import registry
 from workbench.service.memory import position_bytes, weight_bytes
 
@@ -34,16 +33,6 @@ def exactly(model: Any, text: list[int]) -> torch.Tensor:
     wide = worlds.family(type(model.config).model_type, **SIZES).float()
     wide.load_state_dict(model.state_dict())
     return wide(torch.tensor([text])).logits[0]
-
-
-def logits(runner: Runner, text: list[int], pieces: list[int]) -> torch.Tensor:
-    slot, found, at = runner.open(), [], 0
-    for size in pieces:
-        found.append(runner.forward([Segment(slot, torch.tensor(text[at : at + size]))]).logits[0].clone())
-        runner.commit(slot, range(size))
-        at += size
-    runner.close(slot)
-    return torch.cat(found)
 
 
 def test_a_weight_is_rounded_to_half_a_step_of_its_own_group() -> None:
@@ -77,16 +66,16 @@ def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
     assert runner.stored == torch.int8
     assert runner.dtype == torch.bfloat16
     exact, unrounded = exactly(model, text), exactly(plain, text)
-    mine = logits(runner, text, [13]).float()
+    mine = worlds.logits_after(runner, text, [13]).float()
     assert float((mine - exact).norm()) < 0.5 * float((unrounded - exact).norm()) + 0.01 * float(exact.norm())
     assert float((mine - exact).norm()) < 0.03 * float(exact.norm())
 
 
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut() -> None:
     runner, text = Runner(in_bytes()), worlds.random_prompt(40, seed=7)
-    alone = logits(runner, text, [1] * 40)
+    alone = worlds.logits_after(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16]):
-        assert torch.equal(logits(runner, text, pieces), alone)
+        assert torch.equal(worlds.logits_after(runner, text, pieces), alone)
 
 
 def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +96,10 @@ def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pyt
 def test_weights_that_somebody_changed_are_rounded_anew_for_the_next_row() -> None:
     model = in_bytes()
     runner, text = Runner(model), worlds.random_prompt(6)
-    before, linear = logits(runner, text, [6]), model.model.layers[1].mlp.up_proj
+    before, linear = worlds.logits_after(runner, text, [6]), model.model.layers[1].mlp.up_proj
     with torch.no_grad():
         linear.weight.mul_(-3.0)
-    after = logits(runner, text, [6])
+    after = worlds.logits_after(runner, text, [6])
     assert not torch.equal(before, after)
     assert runner._lean is not None
     assert runner._lean.fused is not None

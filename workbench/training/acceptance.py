@@ -30,7 +30,7 @@ from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment
 from workbench.methods.growers.chain import fit_vocabulary
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead
-from workbench.training.answers import is_held, read
+from workbench.training.answers import check_whose, is_held, read
 from workbench.training.cards import Trained, table, told_runs, write_card
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
@@ -188,12 +188,11 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
     """What draft model and target make of the answers that are kept for measuring, or of the others.
 
     Raises:
-        ParameterError: there are none.
+        ParameterError: there are none, or none of this target.
     """
     states, kept, n, n_tokens = [], [], 0, 0
+    check_whose(options.answers, options.target)
     path = options.answers / "answers.jsonl"
-    if not path.exists():
-        raise ParameterError(f"There are no answers in {options.answers}.", "Write some: workbench train answers.")
     for line in read(path):
         if (
             (is_held(line["n"]) or line["n"] % HELD_EVERY == 0) != held

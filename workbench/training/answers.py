@@ -25,6 +25,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.engine.markers import ASSISTANT, USER
 from workbench.engine.models import load_models
+from workbench.engine.placed import named
 from workbench.engine.request import ENDED, Row
 from workbench.methods import registry
 from workbench.training.clock import RunClock
@@ -168,6 +169,24 @@ def _askable(
     left = ((i, asked(said)) for i, (_, said) in enumerate(prompts) if i not in done)
     while some := list(islice(left, ALIKE)):
         yield from sorted((item for item in some if len(item[1]) <= longest), key=lambda item: len(item[1]))
+
+
+def check_whose(folder: Path, target: str) -> None:
+    """That a folder has answers, and of this target: what another model says is not what this one would.
+
+    Raises:
+        ParameterError: it has none, or another's.
+    """
+    path = folder / "answers.jsonl"
+    if not path.exists():
+        raise ParameterError(f"There are no answers in {folder}.", "Write them first: workbench train answers.")
+    with path.open(encoding="utf-8") as file:
+        whose = str(json.loads(file.readline() or "{}").get("target"))
+    if named(whose) != named(target):
+        raise ParameterError(
+            f"{folder} holds answers of {whose}, not of {target}.",
+            f"Give target={whose}, or have {target} write answers into another folder.",
+        )
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

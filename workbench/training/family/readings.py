@@ -22,10 +22,9 @@ from workbench.core.errors import ParameterError
 from workbench.engine import Models
 from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_models
-from workbench.engine.placed import named
 from workbench.engine.segment import Segment
 from workbench.trace.files import write_whole
-from workbench.training.answers import is_held, read
+from workbench.training.answers import check_whose, is_held, read
 from workbench.training.clock import RunClock
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
@@ -135,7 +134,7 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
     target = models.target
     facts = {"target": models.target_name, "width": target.hidden_size, "taps": list(options.taps)}
     facts |= {"vocabulary": target.vocab_size, "dtype": options.dtype, WEIGHTS: fingerprint(target.model)}
-    _check_answers(options)
+    check_whose(options.answers, options.target)
     if not all(1 <= tap < target.n_layers for tap in options.taps):
         raise ParameterError(
             f"{models.target_name} has no layers {options.taps} whose stream could be kept.",
@@ -196,22 +195,6 @@ def read_one(models: Models, ids: Sequence[int], taps: Sequence[int] = ()) -> di
         target.close(slot)
     streams = {layer + 1: torch.cat(parts) for layer, parts in found.items()}
     return {"features": last_norm(streams[target.n_layers])} | {f"tap-{layer}": streams[layer] for layer in taps}
-
-
-def _check_answers(options: ReadOptions) -> None:
-    """Whose answers they are: what another model says is not what this one would."""
-    path = options.answers / "answers.jsonl"
-    if not path.exists():
-        raise ParameterError(
-            f"There are no answers in {options.answers}.", "Write them first: workbench train answers."
-        )
-    with path.open(encoding="utf-8") as file:
-        whose = str(json.loads(file.readline() or "{}").get("target"))
-    if named(whose) != named(options.target):
-        raise ParameterError(
-            f"{options.answers} holds answers of {whose}, not of {options.target}.",
-            f"Give target={whose}, or have {options.target} write answers into another folder.",
-        )
 
 
 def _begun(folder: Path, facts: dict[str, Any]) -> Readings:
