@@ -55,7 +55,7 @@ class Runner:
         own, why_end = longest_context(self.config)
         self.context = min(context or 4096, own)
         self.why_context = why_end if self.context == own else ""
-        self.why_no_trees = ""  # until `probe.admit` finds a reason
+        self.why_no_trees = ""  # until `admission.admit` finds a reason
         self.cache = TreeCache(self.n_layers, rows, self.context + SCRATCH)
         masks = MaskMaker(MaskKinds.of(self.config), self.dtype, self.device, self.cache.capacity)
         multi_rope = hasattr(getattr(model, "model", None), "rope_deltas")
@@ -237,7 +237,7 @@ class Runner:
             taps: indices of the layers whose residual stream is wanted.
 
         Raises:
-            ModelError: a segment is a tree, and the model verifies chains only (see `probe.admit`).
+            ModelError: a segment is a tree, and the model verifies chains only (see `admission.admit`).
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
             with torch.inference_mode():
