@@ -35,6 +35,7 @@ class EngineContender:
         sampling: `SamplingParams` of every run.
         max_new_tokens: length limit.
         seed: seed of every run, so that repetitions do the same work.
+        label: tells it from another setting of the same method.
     """
 
     engine: Engine
@@ -43,11 +44,12 @@ class EngineContender:
     max_new_tokens: int
     seed: int = 0
     kind: str = "workbench"
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Registry name."""
-        return self.configured.name
+        """Registry name, or its label."""
+        return self.label or self.configured.name
 
     @property
     def title(self) -> str:

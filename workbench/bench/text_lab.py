@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from workbench.bench import places
 from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.datasets import first_of_each_group
+from workbench.bench.places import Way
 from workbench.bench.prompts import load_prompts
 from workbench.bench.runner import measure
-from workbench.bench.statistics import geometric_mean, mean, rates, ratio_of_sums
+from workbench.bench.statistics import geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, load_models
 from workbench.methods import registry
@@ -75,9 +77,55 @@ class TextLab:
             EngineContender(engine, registry.get(name).with_params(**given), SamplingParams(), scale.tokens)
             for name, given in (("autoregressive", {}), (self.method, params))
         ]
-        samples, _ = measure(pair, self._prompts(), scale.repeats)
+        samples, _ = measure(pair, self.prompts(), scale.repeats)
         mine, plain = (rates(s for s in samples if s.contender == c.name) for c in pair[::-1])
         return of_speedup(speedup(mine, plain), f"{self.setting}, greedy")
+
+    def speed_over(
+        self, mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], temperature: float = 0.0
+    ) -> Measured:
+        """Tokens a second / those of the best of other settings of the method, all on the same prompts.
+
+        Args:
+            mine: parameters.
+            others: of each other setting; the best is the one with the largest geometric mean over prompts, which
+                favours it by what chance adds to the best of several.
+            temperature: of all.
+        """
+        engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
+        given = {"mine": mine} | {str(i): params for i, params in enumerate(others)}
+        method = registry.get(self.method)
+        contenders = [
+            EngineContender(engine, method.with_params(**params), sampling, scale.tokens, label=label)
+            for label, params in given.items()
+        ]
+        samples, _ = measure(contenders, self.prompts(), scale.repeats)
+        of = {label: rates(s for s in samples if s.contender == label) for label in given}
+        best = max(list(given)[1:], key=lambda label: (found := typical(of[label])) is not None and found.value)
+        named = ", ".join(f"{name}={value}" for name, value in given[best].items())
+        drawn = f"temperature {temperature}" if temperature else "greedy"
+        beside = f"beside {named}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
+        return of_speedup(speedup(of["mine"], of[best]), f"{self.setting}, {drawn}, {beside}")
+
+    def accepted_over(self, mine: Way, other: Way, siblings: int, temperature: float = 1.0) -> Measured:
+        """Chance that a place accepts one of several drafts / that by another rule, geometric mean over prompts.
+
+        Both read the same pairs of laws, p of the target and q of the draft model, at the places of text that the
+        method wrote. Drafts are drawn from q anew; given them, chances are computed and not drawn.
+
+        Args:
+            mine: a verifier, None for the optimal-transport bound, and how drafts are drawn.
+            other: the same.
+            siblings: drafts for the place.
+            temperature: of both laws.
+        """
+        ratios, n = [], 0
+        for laws in places.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
+            n += len(laws)
+            chances = [places.accepted(laws, rule, siblings) for rule in (mine, other)]
+            ratios.append(chances[0] / chances[1])
+        drawn = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
+        return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")
 
     def tau(self, **params: Any) -> Measured:
         """τ: tokens emitted / target passes of each prompt, mean over prompts."""
@@ -113,7 +161,7 @@ class TextLab:
         """The rounds of every prompt; those of its draws one after the other."""
         engine, scale = Engine(self.models, record=False), self.scale
         configured, sampling = registry.get(method).with_params(**params), SamplingParams(temperature=temperature)
-        prompts = self._prompts()
+        prompts = self.prompts()
         found: list[list[Round]] = []
         for i, ids in enumerate(prompts):
             # every run has a seed of its own, or all would draw alike
@@ -125,7 +173,8 @@ class TextLab:
             found.append([r for trace in traces for r in trace.rounds])
         return found
 
-    def _prompts(self) -> list[list[int]]:
+    def prompts(self) -> list[list[int]]:
+        """Token ids of the prompts that it measures on."""
         found = [p for p in load_prompts() if p.group in self.groups]
         if self._is_cut:
             found = first_of_each_group(found, self.scale.per_group)

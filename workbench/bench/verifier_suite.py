@@ -68,9 +68,9 @@ def verifiers() -> list[Verifier]:
     return [type(v)() for v in found.values()]
 
 
-def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0) -> DraftTree:
+def draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
     """A draft of n nodes drawn from laws `q` [places, V]: a chain, or siblings below the first of those before them."""
-    wide = 1 if kind is Sampling.CHAIN else SIBLINGS
+    wide = 1 if kind is Sampling.CHAIN else siblings
     places, generator, device = n // wide, torch.Generator().manual_seed(seed), q.device
     law = q[:places].cpu()
     if kind is Sampling.HEAD_AND_ONE:

@@ -91,7 +91,8 @@ class Claim:
         why: where its figure on the bundled models is not reproduced and that was looked into, by people: the date of
             that figure, and the reason, which begins with one of `KINDS`. That a claim holds on another target is
             computed, and a figure that was measured since has no reason yet.
-        method: registry name of the method that declares it, which fills it in.
+        method: registry name of the method that declares it, which fills it in; in a part (`Part.claims`) the method
+            that it is measured with.
         needs: what that method takes besides the target.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -99,12 +99,21 @@ class Method:
         if whose - {"", self.name}:
             claims, suites, recording = (), {}, Recording()
         else:
-            claims = tuple(dataclasses.replace(c, method=self.name, needs=self.needs) for c in self.claims)
+            own = tuple(dataclasses.replace(c, method=self.name, needs=self.needs) for c in self.claims)
+            claims = (*own, *(c for c in self._parts_claims if c.key not in {o.key for o in own}))
             suites = {n: tuple(dataclasses.replace(s, method=self.name) for s in r) for n, r in self.suites.items()}
             recording = self.recording
         object.__setattr__(self, "claims", claims)
         object.__setattr__(self, "suites", suites)
         object.__setattr__(self, "recording", recording)
+
+    @property
+    def _parts_claims(self) -> Iterator[Claim]:
+        """What its parts' papers claim, where they are measured with it."""
+        for part in self.parts:
+            for claim in part.claims:
+                if claim.method == self.name:
+                    yield dataclasses.replace(claim, needs=_needs(self.drafter, part))
 
     @property
     def needs(self) -> tuple[str, ...]:

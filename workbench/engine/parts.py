@@ -18,7 +18,7 @@ from workbench.engine.growing import Growth, Step
 from workbench.engine.plan import Grows, Plan
 
 if TYPE_CHECKING:
-    from workbench.engine.declared import Head
+    from workbench.engine.declared import Claim, Head
     from workbench.engine.models import Models
     from workbench.engine.request import Request, Row
 
@@ -116,6 +116,8 @@ class Part:
 
     head: ClassVar[Head | None] = None
     """The trained net that it needs, where that is not its method's drafter's (`Method.head`)."""
+    claims: ClassVar[tuple[Claim, ...]] = ()
+    """What its paper claims, each measured with the method that it names: that method's claims are these, too."""
 
     def taps(self, models: Models) -> Collection[int]:
         """Indices of the target's layers whose residual streams it reads of a verification; none by default."""

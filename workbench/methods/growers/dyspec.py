@@ -10,6 +10,7 @@ import torch
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import Claim
 from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
@@ -45,6 +46,18 @@ class DySpec(Grower):
     nodes: int = param(12, **NODES)
     form: str = param("heap", choices=("heap", "threshold"), doc="which places of a dyspec tree get a node")
     worth: float = param(0.08, ge=0.01, le=1.0, doc="by threshold, least chance that a place is reached")
+    claims: ClassVar[tuple[Claim, ...]] = tuple(
+        Claim(
+            f"τ / τ of Sequoia's tree of at most {nodes} nodes, temperature 1", "LLaMA-2 70B with a small drafter",
+            None, None, "Xiong et al. 2024, arXiv:2410.11744, tables (direction; recalled)",
+            lambda lab, nodes=nodes: lab.tau_over(
+                "draft-tree-sampled", {"grower": "dyspec", "nodes": nodes, "depth": 8},
+                {"grower": "sequoia", "nodes": nodes, "depth": 8}, temperature=1.0,
+            ),
+            key=f"dyspec-{nodes}", method="draft-tree-sampled",
+        )
+        for nodes in (16, 32, 64)
+    )  # fmt: skip
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Level by level, and of all that was drawn the best places."""

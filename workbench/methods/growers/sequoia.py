@@ -14,6 +14,7 @@ from jaxtyping import Float64
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.engine.calibration import Costs, costs_of
+from workbench.engine.declared import Claim
 from workbench.engine.growing import Growth
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter, Grower, Outcome
@@ -95,6 +96,18 @@ class Sequoia(Grower):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     nodes: int = param(12, **NODES)
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "τ / τ of a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",
+            "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
+            "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: trees of constant width are left behind; recalled)",
+            lambda lab: lab.tau_over(
+                "draft-tree-sampled", {"grower": "sequoia", "nodes": 21, "depth": 4},
+                {"grower": "rsd-c", "branching": "3-2-1-1", "depth": 4}, temperature=1.0,
+            ),
+            key="sequoia", method="draft-tree-sampled",
+        ),
+    )  # fmt: skip
 
     def prime(self, drafter: Drafter, models: Models) -> Measured:
         """What passes cost; measured by the first run of these models on this machine."""

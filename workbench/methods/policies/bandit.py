@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from workbench.core.params import param
+from workbench.engine.declared import Claim
 from workbench.engine.parts import Outcome, Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
-from workbench.methods.policies.fixed import DEPTH
+from workbench.methods.policies.fixed import BEST_OF, DEPTH
 from workbench.methods.policies.laps import Lap, Laps
 
 
@@ -55,6 +56,14 @@ class Bandit(Policy):
     depth: int = param(4, **DEPTH)
     exploration: float = param(0.2, ge=0.0, le=2.0, doc="weight c of what is not known yet")
     remembered: int = param(200, ge=20, le=1000, doc="rounds remembered")
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "tokens a second / those of the best fixed length", "Qwen2.5 7B and 32B while training, one strategy each",
+            1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (recalled)",
+            lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,
+            tolerance=0.05, method="draft-model",
+        ),
+    )  # fmt: skip
 
     def start(self) -> list[Played]:
         """Nothing was played, in a list so that another drafter can begin anew."""

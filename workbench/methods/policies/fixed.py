@@ -13,6 +13,9 @@ from workbench.engine.request import Row
 
 DEPTH = {"ge": 1, "le": 16, "doc": "draft length K: most levels drafted a round, in tokens"}
 
+BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
+"""The settings whose fastest one policies that decide are measured beside."""
+
 
 @dataclass(frozen=True)
 class Fixed(Policy):

@@ -13,6 +13,7 @@ from workbench.core.rejection import Reason, Ruling, recursive_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import Claim
 from workbench.methods.verifiers.exact import Exact
 
 BLOCK = Rule(
@@ -44,6 +45,14 @@ class Block(Exact):
     name: ClassVar[str] = "block"
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
     made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "τ / τ of one token after the other, drafts of 8, temperature 1", "PaLM-2-S with small drafters, 8 tasks",
+            None, None, "Sun et al. 2025, arXiv:2403.10444, abstract (5 to 8 % in seconds; τ by direction; recalled)",
+            lambda lab: lab.tau_over("draft-model", {"verifier": "block", "depth": 8}, {"depth": 8}, temperature=1.0),
+            key="block", method="draft-model",
+        ),
+    )  # fmt: skip
 
     def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
         """All prefixes at once; sums in float64. A tree: sibling after sibling, by recursive rejection."""

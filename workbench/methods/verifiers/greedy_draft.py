@@ -13,7 +13,9 @@ from workbench.core.following import Fans
 from workbench.core.rejection import residual
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import Claim
 from workbench.methods.verifiers.exact import ByEmission, rule_of
+from workbench.methods.verifiers.lossless import Lossless
 
 PAPER = "Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft sampling"
 
@@ -38,6 +40,18 @@ class GreedyDraft(ByEmission):
     says: ClassVar[Rule] = rule_of(
         "greedy-draft", "Greedy draft", "The one draft that was drawn would be tested with min(1, p / q̃).", PAPER
     )
+    claims: ClassVar[tuple[Claim, ...]] = tuple(
+        Claim(
+            f"acceptance of a place / that by recursive rejection without replacement, 4 drafts, temperature {warmth}",
+            "LLaMA, OPT, several temperatures: the greedy scheme is often above", None, None,
+            "Hu et al. 2025, arXiv:2502.18779, abstract (direction; figures not read)",
+            lambda lab, warmth=warmth: lab.accepted_over(
+                (GreedyDraft(), Sampling.HEAD_AND_ONE), (Lossless(), Sampling.FIXED_NUMBER), 4, warmth
+            ),
+            key=f"greedy-draft-{warmth}", method="draft-tree-sampled",
+        )
+        for warmth in (0.5, 1.0)
+    )  # fmt: skip
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """The last child of each place is the one that was drawn."""

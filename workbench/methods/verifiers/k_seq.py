@@ -12,7 +12,9 @@ from torch import Tensor
 from workbench.core.following import Fans
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import Claim
 from workbench.methods.verifiers.exact import ByEmission, rule_of
+from workbench.methods.verifiers.independent import Independent
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
@@ -39,6 +41,14 @@ class KSeq(ByEmission):
         "The first sibling that passes min(1, p / (ρ·q)) would be kept, ρ making up for their number.",
         PAPER,
     )
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "acceptance of a place / that by SpecInfer's rule, 4 independent drafts", "PaLM-2, drafts of Gecko", None,
+            None, "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4 (direction)",
+            lambda lab: lab.accepted_over((KSeq(), Sampling.SAMPLED), (Independent(), Sampling.SAMPLED), 4),
+            key="k-seq", method="draft-tree-sampled",
+        ),
+    )  # fmt: skip
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """One test after the other, all places at once."""

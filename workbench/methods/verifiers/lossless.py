@@ -8,7 +8,9 @@ from typing import ClassVar
 from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
 from workbench.core.sampling import likeliest
 from workbench.core.tree import Sampling
+from workbench.engine.declared import Claim
 from workbench.engine.parts import Verification, Verifier
+from workbench.methods.verifiers.independent import Independent
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,14 @@ class Lossless(Verifier):
 
     name: ClassVar[str] = "lossless"
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "acceptance of a place, drafts without replacement / independent ones by SpecInfer's rule, 4 drafts",
+            "LLaMA-2 and OPT pairs", None, None, "Jeon et al. 2024, arXiv:2402.14160, §3 (direction)",
+            lambda lab: lab.accepted_over((Lossless(), Sampling.FIXED_NUMBER), (Independent(), Sampling.SAMPLED), 4),
+            key="without-replacement", method="draft-tree-sampled",
+        ),
+    )  # fmt: skip
 
     def rule(self, v: Verification) -> Ruling:
         """Greedy match or recursive rejection."""

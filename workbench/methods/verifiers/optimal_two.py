@@ -15,7 +15,9 @@ from workbench.core.rejection import WITHOUT, residual
 from workbench.core.rules import Rule
 from workbench.core.sampling import largest
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.declared import Claim
 from workbench.methods.verifiers.exact import ByEmission, rule_of
+from workbench.methods.verifiers.k_seq import KSeq
 
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0
@@ -46,6 +48,20 @@ class OptimalTwo(ByEmission):
     says: ClassVar[Rule] = rule_of(
         "optimal-two", "The best of two", "One of the first two drafts would be chosen by weights, and tested.", PAPER
     )
+    claims: ClassVar[tuple[Claim, ...]] = (
+        Claim(
+            "acceptance of a place / that by K-SEQ, 2 independent drafts", "any pair of laws: it is the optimum", None,
+            None, "Hu et al. 2025, arXiv:2502.18779 (the bound); Khisti et al. 2024, arXiv:2410.18234 (direction)",
+            lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (KSeq(), Sampling.SAMPLED), 2),
+            key="optimal-two", method="draft-tree-sampled",
+        ),
+        Claim(
+            "acceptance of a place / the optimal-transport bound, 2 independent drafts", "any pair of laws", 1.0, 1.0,
+            "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
+            lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
+            key="bound", tolerance=0.005, method="draft-tree-sampled",
+        ),
+    )  # fmt: skip
     free: int = param(64, ge=1, le=256, doc="tokens with a weight of their own; more come nearer to the optimum")
     steps: int = param(40, ge=0, le=200, doc="improvements of the weights")
 

@@ -1,0 +1,86 @@
+"""What verifiers accept of several drafts for one place: the golden numbers; and claims that parts declare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from workbench.bench import claims, places
+from workbench.bench.claims import Scale
+from workbench.bench.places import Laws, Way
+from workbench.bench.text_lab import TextLab
+from workbench.core.tree import Sampling
+from workbench.methods import registry
+from workbench.methods.verifiers.deterministic import Deterministic
+from workbench.methods.verifiers.greedy_draft import GreedyDraft
+from workbench.methods.verifiers.independent import Independent
+from workbench.methods.verifiers.k_seq import KSeq
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.optimal_two import OptimalTwo
+
+P, Q = [0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2]
+ALIKE = Laws(*(torch.tensor([law] * 800, dtype=torch.float64) for law in (P, Q)))
+
+
+@pytest.mark.parametrize(
+    ("way", "siblings", "golden"),
+    [
+        ((Independent(), Sampling.SAMPLED), 2, 0.64),
+        ((Independent(), Sampling.SAMPLED), 3, 0.676),
+        ((KSeq(), Sampling.SAMPLED), 2, 0.658443),
+        ((KSeq(), Sampling.SAMPLED), 3, 0.710003),
+        ((OptimalTwo(), Sampling.SAMPLED), 2, 0.69),
+        ((OptimalTwo(), Sampling.FIXED_NUMBER), 2, 0.734524),
+        ((Lossless(), Sampling.FIXED_NUMBER), 2, 0.656845),
+        ((Lossless(), Sampling.FIXED_NUMBER), 3, 0.748988),
+        ((GreedyDraft(), Sampling.HEAD_AND_ONE), 2, 0.666667),
+        ((GreedyDraft(), Sampling.HEAD_AND_ONE), 3, 0.833333),
+    ],
+    ids=lambda value: type(value[0]).__name__ if isinstance(value, tuple) else str(value),
+)
+def test_the_chance_of_a_place_is_the_golden_one(way: Way, siblings: int, golden: float) -> None:
+    """Drafts are drawn, 6,400 sets of them; the chance given them is computed."""
+    assert places.accepted(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
+
+
+def test_another_rule_on_the_same_drafts_is_another_chance() -> None:
+    drawn = places.accepted(ALIKE, (Independent(), Sampling.SAMPLED), 3)
+    followed = places.accepted(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
+    assert abs(drawn - followed) > 0.05
+
+
+def test_the_bound_is_that_of_theory() -> None:
+    few = Laws(ALIKE.p[:3], ALIKE.q[:3])
+    assert places.accepted(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
+    assert places.accepted(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(0.734524, abs=1e-5)
+
+
+def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
+    lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on("maths")
+    (first, *_) = places.laws_of(lab.models, lab.prompts()[:1], 12, 1.0)
+    assert 4 <= len(first) <= 12
+    for law in (first.p, first.q):
+        assert torch.allclose(law.sum(1), torch.ones(len(first)), atol=1e-4)
+    assert not torch.allclose(first.p, first.q, atol=1e-2)
+
+
+def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
+    (claim,) = claims.of("draft-tree-sampled", "k-seq")
+    assert claim.command() == "workbench claims --method draft-tree-sampled --key k-seq"
+    assert "drafter" in claim.needs
+    (stop,) = claims.of("draft-model", "specdec++")
+    assert stop.needs == ("drafter", "acceptance")
+    assert stop.lacking("smollm2") == "no acceptance heads for smollm2 yet"
+    method = registry.get("draft-tree-sampled")
+    assert replace(method, name="mine").claims == ()
+    assert [c.key for c in replace(method).claims] == [c.key for c in method.claims]
+
+
+def test_a_setting_is_measured_beside_the_fastest_of_others() -> None:
+    lab = TextLab("draft-model", Scale(tokens=8, repeats=1)).on("maths")
+    found = lab.speed_over({"depth": 4}, [{"depth": 1}, {"depth": 16}])
+    assert found.n == len(lab.prompts())
+    assert found.low < found.value < found.high
+    assert "the fastest of 2" in found.setting
