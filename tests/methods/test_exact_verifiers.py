@@ -17,7 +17,8 @@ import torch
 from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_drawn_from, texts_of, world, written
 from torch import Tensor
 
-from workbench.core.following import Fans, following
+from workbench.core.following import following
+from workbench.core.places import Fans, fans_of
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
@@ -322,23 +323,24 @@ def test_places_without_children_emit_the_targets_own_law() -> None:
     """On a device that should not be asked, they are rows like others."""
     tree = place((1, 2), Q, SAMPLED)
     laws = torch.stack([P, P.flip(0), P.roll(1)])
-    fans = Fans.of(tree, laws)
+    (fans,) = fans_of(tree, laws)
     every = Fans(
-        torch.arange(3), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
-        torch.cat([fans.there, ~fans.there, ~fans.there]), laws, Q.expand(3, -1),
+        torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
+        torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
+        laws, Q.expand(3, -1),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, ByEmission)
-        law = every.emitted(laws, *verifier.tests(tree, every))
+        law = every.emitted(*verifier.tests(tree, every))
         torch.testing.assert_close(law[1:], laws[1:])
-        torch.testing.assert_close(law, fans.emitted(laws, *verifier.tests(tree, fans)))
+        torch.testing.assert_close(law[:1], fans.emitted(*verifier.tests(tree, fans)))
 
 
 def test_following_gives_the_eldest_of_equals_all_of_the_draw() -> None:
-    tree = DraftTree.of([1, 1, 0], [-1, -1, -1])
-    accept, unclaimed, left = following(tree, P.expand(4, -1))
-    assert accept.tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
-    assert unclaimed.tolist() == pytest.approx([1.0, 0.7, 0.7])
+    (fans,) = fans_of(DraftTree.of([1, 1, 0], [-1, -1, -1]), P.expand(4, -1))
+    accept, unclaimed, left = following(fans, fans.p)
+    assert accept[0].tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
+    assert unclaimed[0].tolist() == pytest.approx([1.0, 0.7, 0.7])
     assert left[0].tolist() == pytest.approx([0, 0, 0.15, 0.05])
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
 from workbench.core.probes import Probed, Probes
-from workbench.core.sampling import SamplingParams, largest, law, with_history
+from workbench.core.sampling import entropy_of, largest, law, with_history
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Verification, siblings_of
@@ -88,7 +88,7 @@ def figures(
     else:
         p_node = p[tree.parents + 1, tree.tokens]
     p_top, top = largest(p, TOP)
-    entropy = _entropy(logits, p, top[:, :1], p_top[:, 0], row.sampling)
+    entropy = entropy_of(logits, p, top[:, :1], p_top[:, 0], row.sampling)
     reason = ruling.reason
     nothing = q = top_q = q_of = inputs = p.new_zeros(0)
     if reason is not None and "q" in reason.inputs:
@@ -121,19 +121,3 @@ def _histories(row: Row, tree: DraftTree, device: torch.device) -> list[Tensor]:
     for token, parent in zip(tokens, parents, strict=True):
         histories.append(torch.cat([histories[parent + 1], to_device([token], device)]))
     return histories
-
-
-def _entropy(
-    logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], best: Int[Tensor, "n 1"], p_best: Float[Tensor, " n"],
-    sampling: SamplingParams,
-) -> Float[Tensor, " n"]:  # fmt: skip
-    """Entropy in nats of a row's law, as log Z − Σ p·score: many times faster than Σ −p·log p.
-
-    Scores are logits by temperature. log Z follows from any token: its score minus its log-probability, also where
-    filters have left few tokens. Logits of −inf have p = 0 and must not give NaN. What rounding leaves of an entropy of
-    0 may fall below it, and is 0.
-    """
-    logits = logits.clamp_min(-1e30)
-    heat = 1.0 if sampling.greedy else sampling.temperature
-    mean = torch.linalg.vecdot(p, logits)
-    return ((logits.gather(1, best).squeeze(1) - mean) / heat - p_best.log()).clamp_min_(0)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.following import Fans
+from workbench.core.places import Fans
 from workbench.core.params import param
 from workbench.core.rejection import WITHOUT, residual
 from workbench.core.rules import Rule
@@ -88,40 +88,41 @@ def weights(
         steps: improvements; of all weights met, those of the largest acceptance are taken.
     """
     tiny = torch.finfo(p.dtype).tiny
-    q_of_two = (q / (1 - q).clamp_min(1e-12)) if without else q  # what an elder draft of this token makes of another's
+    g = (q / (1 - q).clamp_min(1e-12)) if without else q  # what an elder draft of this token makes of another's
     at = largest(torch.maximum(p, q), min(free, p.shape[1]))[1]  # [R, m]
-    head = torch.zeros_like(p).scatter_(1, at, 1.0)
-    p_h, q_h, g_h = p.gather(1, at), q.gather(1, at), q_of_two.gather(1, at)
-    p_t, q_t, g_t = ((law * (1 - head)).sum(1, keepdim=True) for law in (p, q, q_of_two))
-    has_tail = q_t > 0
-    off = 1 - torch.eye(at.shape[1], dtype=p.dtype, device=p.device)
-    scale = 1 / (1 - q_h).clamp_min(1e-12) if without else torch.ones_like(q_h)
+    m = at.shape[1]
+    p_all, q_all, g_all = (_with_others(law, at) for law in (p, q, g))  # [R, m + 1], the last for all others
+    q_h, q_t, g_t = q_all[:, :m], q_all[:, m:], g_all[:, m:]
+    asks = torch.stack([q_all, g_all], 2)  # [R, m + 1, 2]
+    log_p, has_weight = p_all.clamp_min(tiny).log(), torch.cat([torch.ones_like(q_h), q_t > 0], 1)
+    scale = 1 / (1 - q_h).clamp_min(1e-12) if without else None
 
-    def chosen(log_w: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """R of the free tokens; and of the others, what the free ones let through of q and of g."""
-        beats = torch.sigmoid(log_w.unsqueeze(2) - log_w.unsqueeze(1)) * off  # [R, m, m]
-        over = torch.sigmoid(log_w - tail)  # [R, m]
-        from_q = (beats @ q_h.unsqueeze(2)).squeeze(2) + q_t * over
-        from_g = (beats @ g_h.unsqueeze(2)).squeeze(2) + g_t * over
-        r_h = q_h * (scale * from_q + from_g) if without else q_h * (q_h + 2 * from_q)
-        return r_h, (q_h * (1 - over)).sum(1, keepdim=True), (g_h * (1 - over)).sum(1, keepdim=True)
+    def chosen(log_w: Tensor) -> tuple[Tensor, Tensor]:
+        """R of the free tokens, and of all others together; and what the free ones take from the others' weight."""
+        w = log_w.exp()
+        shares = (w[:, :m].unsqueeze(2) + w.unsqueeze(1)).reciprocal_()  # [R, m, m + 1]
+        shares.diagonal(dim1=1, dim2=2).zero_()
+        from_q, from_g = (w[:, :m].unsqueeze(2) * (shares @ asks)).unbind(2)
+        r_h = q_h * (q_h + 2 * from_q) if scale is None else q_h * (scale * from_q + from_g)
+        return torch.cat([r_h, (1 - r_h.sum(1, keepdim=True)).clamp_min_(0)], 1), w[:, :m] * shares[:, :, m]
 
-    log_w, tail = torch.zeros_like(p_h), torch.zeros_like(p_t)
-    best_w, best_tail, best = log_w, tail, torch.full_like(p_t, -1.0)
+    log_w = torch.zeros_like(p_all)
+    best_w, best = log_w, torch.full_like(q_t, -1.0)
     for _ in range(steps + 1):
-        r_h, _, _ = chosen(log_w, tail)
-        r_t = (1 - r_h.sum(1, keepdim=True)).clamp_min(0)
-        kept = torch.minimum(p_h, r_h).sum(1, keepdim=True) + torch.minimum(p_t, r_t)
+        r_all, _ = chosen(log_w)
+        kept = torch.minimum(p_all, r_all).sum(1, keepdim=True)
         better = kept > best
         best, best_w = torch.where(better, kept, best), torch.where(better, log_w, best_w)
-        best_tail = torch.where(better, tail, best_tail)
-        log_w = (log_w + p_h.clamp_min(tiny).log() - r_h.clamp_min(tiny).log()).clamp(-MOST, MOST)
-        tail = (tail + torch.where(has_tail, p_t.clamp_min(tiny).log() - r_t.clamp_min(tiny).log(), 0.0)).clamp(
-            -MOST, MOST
-        )
-    r_h, a_q, a_g = chosen(best_w, best_tail)
+        log_w = (log_w + (log_p - r_all.clamp_min(tiny).log()) * has_weight).clamp_(-MOST, MOST)
+    r_all, over = chosen(best_w)
+    a_q, a_g = ((law[:, :m] * (1 - over)).sum(1, keepdim=True) for law in (q_all, g_all))
     if without:
-        r = q * ((a_q + (q_t - q) / 2) / (1 - q).clamp_min(1e-12) + a_g + (g_t - q_of_two) / 2)
+        r = q * ((a_q + (q_t - q) / 2) / (1 - q).clamp_min(1e-12) + a_g + (g_t - g) / 2)
     else:
         r = q * (2 * a_q + q_t)
-    return best_tail.expand_as(p).scatter(1, at, best_w), r.scatter(1, at, r_h)
+    return best_w[:, m:].expand_as(p).scatter(1, at, best_w[:, :m]), r.scatter_(1, at, r_all[:, :m])
+
+
+def _with_others(law: Float[Tensor, "R V"], at: Int[Tensor, "R m"]) -> Float[Tensor, "R m_plus_1"]:
+    """What a law gives to some tokens, and to all others together."""
+    return torch.cat([law.gather(1, at), law.scatter(1, at, 0.0).sum(1, keepdim=True)], 1)
