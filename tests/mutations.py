@@ -342,6 +342,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="once in a long while a token that the filters exclude is written",
     ),
     _m(
+        "lone-draw-takes-an-impossible-token",
+        "core/sampling.py",
+        'cumulative.searchsorted(at, "right")',
+        'cumulative.searchsorted(at, "left")',
+        "tests/core/test_sampling.py::test_inversion_is_the_naive_scan",
+        why="once in a long while a token that the filters exclude is written",
+    ),
+    _m(
         "tree-sees-only-its-parent",
         "core/tree.py",
         "while reach < depth - 1:",

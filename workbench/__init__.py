@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# PyTorch reads it when it first allocates. Laws over 50,000 tokens come and go every round, and memory in pages of 4 KiB
-# takes longer to be had on a CPU (1 µs each) than to be computed in.
+# PyTorch reads it when it first allocates. Laws over 50,000 tokens come and go every round, and on a CPU memory in
+# pages of 4 KiB takes longer to be had (1 µs each) than to be computed in.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 

@@ -16,7 +16,7 @@ from workbench.core.places import Fans
 def following(
     fans: Fans, p: Float[Tensor, "R V"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-    """What "draw and follow the draw" makes of some places, in two passes over the law, however many siblings there are.
+    """What "draw and follow the draw" makes of some places, in two passes over the law, however many siblings.
 
     A node's chance is its p by what p gives to all but its elder siblings. That is added up from what no sibling has,
     and the younger ones: positive numbers, so that little is left of nearly 1 without cancelling.

@@ -98,12 +98,16 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
         tensor([0., 1.])
     """
     left = (p - q).clamp_(min=0)
+    if left.dim() == 2:
+        return normalised(left, p)
     total = left.sum(-1, keepdim=True)
     return torch.where(total > 0, left / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
     """Accept a node iff it is the target's likeliest token after its parent."""
+    if not len(tree):
+        return Ruling(accept=tree.logq, stop=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
     reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
     return Ruling(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,6 +23,7 @@ WARM = "temperature > 0"
 
 WIDE, BLOCK = 2048, 128
 """Columns from which rows of a law are worked on in blocks, and the columns of a block."""
+TINY = torch.finfo(torch.float64).tiny
 PIECE = 1 << 20
 """Numbers of wide laws that are worked on at a time: with what is made of them they stay in a processor's caches."""
 
@@ -107,7 +109,7 @@ def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor,
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.greedy:
         return torch.zeros_like(logits, dtype=wide).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
-    if logits.requires_grad:
+    if logits.numel() <= PIECE or logits.requires_grad:
         return _scores(logits.to(wide), sampling).softmax(1)
     out = torch.empty_like(logits, dtype=wide)
     for rows in pieces(*logits.shape, logits.device):
@@ -203,6 +205,8 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
         >>> pick(torch.tensor([[0.25, 0.0, 0.75]]), torch.tensor([0.25], dtype=torch.float64)).tolist()
         [2]
     """
+    if len(p) == 1 and on_host(p.device):
+        return torch.tensor([_pick_one(p, float(u))])
     u = u.to(p.device, non_blocking=True).unsqueeze(1)
     blocks = _blocks(p)
     if blocks is None:
@@ -210,8 +214,27 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     sums = blocks.sum(2).double()
     block, left = _invert(sums.cumsum(1), u)
     own = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).double()
-    inside, _ = _invert(own.cumsum(1), left / sums.gather(1, block).clamp_min(torch.finfo(torch.float64).tiny))
+    inside, _ = _invert(own.cumsum(1), left / sums.gather(1, block).clamp_min(TINY))
     return (block * BLOCK + inside).squeeze(1)
+
+
+def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
+    """The same for a single row, in NumPy: 0.2 ms less between two passes of a target, which leave the caches cold."""
+    blocks = _blocks(p)
+    if blocks is None:
+        return _invert_one(p[0].double().numpy(), u)[0]
+    sums = blocks.sum(2)[0].double().numpy()
+    block, left = _invert_one(sums, u)
+    inside, _ = _invert_one(blocks[0, block].double().numpy(), left / max(sums[block], TINY))
+    return block * BLOCK + inside
+
+
+def _invert_one(weights: np.ndarray, u: float) -> tuple[int, float]:
+    """As `_invert`, of weights [m] that are not yet added up."""
+    cumulative = weights.cumsum()
+    at = u * cumulative[-1]
+    found = min(int(cumulative.searchsorted(at, "right")), int(cumulative.argmax()))
+    return found, max(0.0, at - (cumulative[found - 1] if found else 0.0))
 
 
 def _invert(
