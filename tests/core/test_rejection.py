@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workbench.core import rejection
+from workbench.core import places
 from workbench.core.rejection import Ruling, Verdict, greedy_match, recursive_rejection, residual, walk
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
@@ -88,7 +88,7 @@ def emitted(
         leftover[:] = [law]
         return torch.zeros(len(law), dtype=torch.long)
 
-    patch.setattr(rejection, "pick", spy)
+    patch.setattr(places, "pick", spy)
     out, kept = torch.zeros_like(p), 0.0
     told = as_if or how
     for tokens, chance in draws(q, n, how):
@@ -202,7 +202,7 @@ def mixed(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float
 def emitted_by_mixed(kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]) -> Tensor:
     """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `told` says."""
     leftover: list[Tensor] = []
-    patch.setattr(rejection, "pick", lambda law, u: leftover.append(law) or torch.zeros(len(law), dtype=torch.long))
+    patch.setattr(places, "pick", lambda law, u: leftover.append(law) or torch.zeros(len(law), dtype=torch.long))
     out, n = torch.zeros_like(P), len(kinds)
     for tokens, chance in mixed(kinds):
         tree = DraftTree(

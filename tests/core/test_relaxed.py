@@ -49,7 +49,7 @@ def left_behind(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any, monk
         seen.append(weights)
         return weights.argmax(1)
 
-    monkeypatch.setattr("workbench.core.relaxed.pick", see)
+    monkeypatch.setattr("workbench.core.places.pick", see)
     judged(verifier, tree, p, state)
     return seen[0][0] / seen[0][0].sum()
 

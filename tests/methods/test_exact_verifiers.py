@@ -17,13 +17,16 @@ import torch
 from methods.test_enumerated import EXACTLY, KINDS, WARM, WAYS, distance, laws_drawn_from, texts_of, world, written
 from torch import Tensor
 
-from workbench.core.following import Fans, following
+from workbench.core.following import following
+from workbench.core.places import Fans, fans_of
 from workbench.core.sampling import SamplingParams
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import fused
 from workbench.engine.method import Promise
 from workbench.engine.parts import Verification, Verifier
 from workbench.methods import registry
+from workbench.methods.verifiers import optimal_two
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.exact import ByEmission
@@ -170,8 +173,9 @@ def test_weights_for_the_likeliest_tokens_come_near_the_bound_in_a_large_vocabul
     rng = np.random.default_rng(0)
     p, q = (torch.tensor(rng.dirichlet(np.full(200, 0.1)))[None] for _ in range(2))
     for without in (False, True):
-        log_w, r = weights(p, q, without, 64, 60)
-        w = torch.sigmoid(log_w[0][:, None] - log_w[0][None])
+        at, found, r = weights(p, q, without, 64, 60)
+        log_w = found[0, -1].repeat(200).scatter(0, at[0], found[0, :-1])
+        w = torch.sigmoid(log_w[:, None] - log_w[None])
         both = q[0][:, None] * q[0][None] * (1 / (1 - q[0][:, None]) if without else 1.0)
         both = both.clone()
         if without:
@@ -180,6 +184,34 @@ def test_weights_for_the_likeliest_tokens_come_near_the_bound_in_a_large_vocabul
         torch.testing.assert_close(r[0], law)
         bound = theory.optimal_acceptance(p[0].numpy(), q[0].numpy(), 2, not without)
         assert bound - 1e-2 < float(torch.minimum(p[0], r[0]).sum()) <= bound + 1e-9
+
+
+@pytest.mark.skipif(not fused.may_compile(), reason="functions are compiled on Linux on x86-64")
+@pytest.mark.parametrize("without", [False, True])
+def test_weights_that_are_found_by_a_compiled_function_are_as_good(
+    without: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two may leave the search at different steps, where acceptance is flat: what they let through is the same."""
+    p, q = 2.5 * torch.randn(2, 5, 300, generator=torch.Generator().manual_seed(5))
+    p, q = p.softmax(1), q.softmax(1)
+    q[4] = q[4].where(q[4] >= q[4].topk(40).values[-1], 0.0)  # nothing but free tokens: the others have no weight
+    q = q / q.sum(1, keepdim=True)
+    asked: list[str] = []
+    really = fused.compiled
+    monkeypatch.setattr(optimal_two, "compiled", lambda part: (asked.append(part), really(part))[1])
+    at, log_w, r = weights(p, q, without, 64, 40)
+    assert asked == ["pairs"]
+    monkeypatch.setenv("WORKBENCH_COMPILED", "0")
+    again, plain_w, plainly = weights(p, q, without, 64, 40)
+    assert at.tolist() == again.tolist()
+    torch.testing.assert_close(torch.minimum(p, r).sum(1), torch.minimum(p, plainly).sum(1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(log_w[4, -1], plain_w[4, -1])
+    for law in (r, plainly):
+        torch.testing.assert_close(law.sum(1), torch.ones(5), atol=1e-5, rtol=0)
+    monkeypatch.delenv("WORKBENCH_COMPILED")
+    _, one, _ = weights(p, q, without, 64, 1)
+    monkeypatch.setenv("WORKBENCH_COMPILED", "0")
+    torch.testing.assert_close(one, weights(p, q, without, 64, 1)[1], atol=1e-4, rtol=1e-4)
 
 
 # -- whole rounds -----------------------------------------------------------------------------------------------------
@@ -322,23 +354,24 @@ def test_places_without_children_emit_the_targets_own_law() -> None:
     """On a device that should not be asked, they are rows like others."""
     tree = place((1, 2), Q, SAMPLED)
     laws = torch.stack([P, P.flip(0), P.roll(1)])
-    fans = Fans.of(tree, laws)
+    (fans,) = fans_of(tree, laws)
     every = Fans(
-        torch.arange(3), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
-        torch.cat([fans.there, ~fans.there, ~fans.there]), laws, Q.expand(3, -1),
+        torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
+        torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
+        laws, Q.expand(3, -1),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, ByEmission)
-        law = every.emitted(laws, *verifier.tests(tree, every))
+        law = every.emitted(*verifier.tests(tree, every))
         torch.testing.assert_close(law[1:], laws[1:])
-        torch.testing.assert_close(law, fans.emitted(laws, *verifier.tests(tree, fans)))
+        torch.testing.assert_close(law[:1], fans.emitted(*verifier.tests(tree, fans)))
 
 
 def test_following_gives_the_eldest_of_equals_all_of_the_draw() -> None:
-    tree = DraftTree.of([1, 1, 0], [-1, -1, -1])
-    accept, unclaimed, left = following(tree, P.expand(4, -1))
-    assert accept.tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
-    assert unclaimed.tolist() == pytest.approx([1.0, 0.7, 0.7])
+    (fans,) = fans_of(DraftTree.of([1, 1, 0], [-1, -1, -1]), P.expand(4, -1))
+    accept, unclaimed, left = following(fans, fans.p)
+    assert accept[0].tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
+    assert unclaimed[0].tolist() == pytest.approx([1.0, 0.7, 0.7])
     assert left[0].tolist() == pytest.approx([0, 0, 0.15, 0.05])
 
 

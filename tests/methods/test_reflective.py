@@ -60,7 +60,7 @@ def test_it_judges_by_the_mixture_of_logits(
 ) -> None:
     """With second reading q: p̂ ∝ p^(1−α)·q^α, acceptance Σ min(p̂, q), price TV(p̂, p): in plain arithmetic."""
     seen: list[Tensor] = []
-    monkeypatch.setattr("workbench.core.relaxed.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
+    monkeypatch.setattr("workbench.core.places.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     out, chance = torch.zeros(V, dtype=torch.float64), 0.0
     for x in range(V):
         ruling = judged(Reflective(alpha), drawn(x), P.log().expand(2, V), Q.log().expand(2, V))

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core import transfer
-from workbench.core.following import following, ranks
+from workbench.core.following import following
+from workbench.core.places import Fans, by_row, normalised, place_by_place
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling, children_of
@@ -98,12 +98,16 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
         tensor([0., 1.])
     """
     left = (p - q).clamp_(min=0)
+    if left.dim() == 2:
+        return normalised(left, p)
     total = left.sum(-1, keepdim=True)
     return torch.where(total > 0, left / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> Ruling:
     """Accept a node iff it is the target's likeliest token after its parent."""
+    if not len(tree):
+        return Ruling(accept=tree.logq, stop=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
     reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
     return Ruling(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
@@ -130,59 +134,33 @@ def recursive_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop:
         return Ruling(accept=p.new_zeros(0), stop=pick(p, u_stop))
     if tree.q is None or (tree.q_of is None and tree.law_of is None):
         return _point_rejection(tree, p, u_stop)
-    parents, tokens = tree.parents, tree.tokens
-    rank = ranks(parents)
-    q_first = _first_chance(tree).to(p.dtype)
-    place, slot_of = _inner(tree, p.device)  # only places with children are gone through, where asking costs nothing
-    at = parents + 1 if slot_of is None else slot_of[parents + 1]  # [N]
-    whole, rows = p, p.shape[0] if place is None else place.shape[0]
-    p = p if place is None else p[place]
-    left = p  # [R, V] what is left of the law
-    q = _laws_at(tree, p, place)  # [R, V]
-    free = torch.ones_like(p) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
-    accept, r, q_left = p.new_zeros(n), p.new_zeros(n), p.new_zeros(n)
-    index = torch.arange(n, device=p.device)
+    (accept, r, q_left), stop = place_by_place(tree, p, u_stop, lambda fans: _tested(tree, fans))
+    inputs = {"q": _first_chance(tree).to(p.dtype), "residual": r, "q_left": q_left}
+    return Ruling(accept, stop, reason=Reason((RATIO, RESIDUAL), inputs))
+
+
+def _tested(tree: DraftTree, fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end."""
+    left, q = fans.p, fans.q  # [R, V]
+    free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
+    accept, r, q_left = [], [], []
     for k in range(tree.fanout):
-        slot = torch.where(rank == k, at, rows)  # the last is a dump
-        child = index.new_full((rows + 1,), -1).scatter_(0, slot, index)[:rows]  # [R] k-th child of each place
-        has = (child >= 0).unsqueeze(1)
-        child = child.clamp_min(0)
-        x = tokens[child].unsqueeze(1)  # [R, 1]
+        has, x = fans.there[:, k], fans.token[:, k : k + 1]
         if free is not None:
-            q = _own_law(tree, child, x, free)
-            free = torch.where(has, free.scatter(1, x, 0.0), free)
-        p_x = left.gather(1, x)
-        if k:
-            r = torch.where(rank == k, p_x.squeeze(1)[at], r)
-        q_x = q.gather(1, x)
-        if k:
-            q_left = torch.where(rank == k, q_x.squeeze(1)[at], q_left)
-        ratio = (p_x / q_x.clamp_min(torch.finfo(p.dtype).tiny)).clamp(max=1)
+            q = own_law(tree, fans.child[:, k], x, free)
+            free = by_row(has, free.scatter(1, x, 0.0), free)
+        p_x, q_x = left.gather(1, x), q.gather(1, x)
+        r.append(p_x if k else torch.zeros_like(p_x))
+        q_left.append(q_x if k else torch.zeros_like(q_x))
+        accept.append((p_x / q_x.clamp_min(torch.finfo(left.dtype).tiny)).clamp(max=1))
         rest = (left - q).clamp_(min=0)
-        if tree.sampling in WITHOUT and k + 1 < tree.fanout:
-            q = torch.where(has, _normalised(q.scatter(1, x, 0.0), q), q)
-        accept = torch.where(rank == k, ratio.squeeze(1)[at], accept)
-        if k + 1 < tree.fanout:
-            left = torch.where(has, _normalised(rest, left), left)
-        else:  # `pick` takes weights of any sum but 0
-            # (products, because `torch.where` with one condition a row is several times slower)
-            stays = (~has | (rest.sum(1, keepdim=True) <= 0)).to(p.dtype)
-            left = rest.mul_(1 - stays).add_(left * stays)
-    inputs = {"q": q_first, "residual": r, "q_left": q_left}
-    left = left if place is None else whole.index_copy(0, place, left)
-    return Ruling(accept, pick(left, u_stop), reason=Reason((RATIO, RESIDUAL), inputs))
-
-
-def _inner(tree: DraftTree, device: torch.device) -> tuple[Int[Tensor, " R"] | None, Int[Tensor, " N_plus_1"] | None]:
-    """Places with children, and the row of each among them; None and None where leaving the others out gains nothing.
-
-    Telling them apart takes a synchronisation on an accelerator, which costs more there than it spares; a chain has one
-    other place only.
-    """
-    if not transfer.on_host(device) or tree.fanout <= 1:
-        return None, None
-    has = torch.zeros(len(tree) + 1, dtype=torch.bool).index_fill_(0, tree.parents + 1, True)
-    return has.nonzero().squeeze(1), has.cumsum(0) - 1
+        if k + 1 == tree.fanout:  # `pick` takes weights of any sum but 0
+            left = by_row(has & (rest.sum(1) > 0), rest, left)
+        else:
+            left = by_row(has, normalised(rest, left), left)
+            if tree.sampling in WITHOUT:
+                q = by_row(has, normalised(q.scatter(1, x, 0.0), q), q)
+    return [torch.cat(column, 1) for column in (accept, r, q_left)], left
 
 
 def _first_chance(tree: DraftTree) -> Float[Tensor, " N"]:
@@ -194,16 +172,7 @@ def _first_chance(tree: DraftTree) -> Float[Tensor, " N"]:
     return tree.q[tree.q_of[tree.parents + 1].clamp_min(0), tree.tokens]
 
 
-def _laws_at(tree: DraftTree, p: Float[Tensor, "R V"], place: Int[Tensor, " R"] | None) -> Float[Tensor, "R V"]:
-    """The law that all children of a place were drawn from; of a mixed tree, any: each node has its own there."""
-    if tree.q_of is None:
-        return p
-    assert tree.q is not None
-    row = tree.q_of if place is None else tree.q_of[place]
-    return tree.q[row.clamp_min(0)].to(p.dtype)
-
-
-def _own_law(
+def own_law(
     tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], free: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
     """The law that each of these nodes of a mixed tree was drawn from, given its elder siblings.
@@ -219,8 +188,8 @@ def _own_law(
     law_of = tree.law_of[node]
     law = tree.q[law_of.clamp_min(0)].to(free.dtype)
     if tree.without is not None:
-        law = torch.where(tree.without[node].unsqueeze(1), _normalised(law * free, law), law)
-    return torch.where((law_of < 0).unsqueeze(1), torch.zeros_like(law).scatter_(1, x, 1.0), law)
+        law = by_row(tree.without[node], normalised(law * free, law), law)
+    return by_row(law_of >= 0, law, torch.zeros_like(law).scatter_(1, x, 1.0))
 
 
 def _own_chance(tree: DraftTree) -> Float[Tensor, " N"]:
@@ -233,15 +202,13 @@ def _own_chance(tree: DraftTree) -> Float[Tensor, " N"]:
 
 def _point_rejection(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
     """The same for siblings that were chosen, not drawn: see `following`."""
-    accept, _, left = following(tree, p)
-    r = torch.where(ranks(tree.parents) > 0, accept, 0.0)
-    return Ruling(accept, pick(left, u_stop), reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
+    def at(fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+        accept, _, left = following(fans, fans.p)
+        return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], left
 
-def _normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Weights divided by their sum; rows without weight are taken from `otherwise` (they are reached with chance 0)."""
-    total = weights.sum(1, keepdim=True)
-    return torch.where(total > 0, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), otherwise)
+    (accept, r), stop = place_by_place(tree, p, u_stop, at)
+    return Ruling(accept, stop, reason=Reason((POINT, POINT_RESIDUAL), {"residual": r}))
 
 
 def walk(

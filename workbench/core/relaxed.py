@@ -10,15 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbench.core.places import Fans, by_row, normalised, place_by_place
 from workbench.core.sampling import pick
+from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 
 Lift = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(law r [N+1, V] that elders left; node [N+1] and token x [N+1, 1] tested against it) → weights [N+1, V] not below 0
-that x is tested with. Rows of places without such a child are not looked at."""
+"""(law r [R, V] that elders left at some places; node [R] and token x [R, 1] tested against it) → weights [R, V] not
+below 0 that x is tested with. Rows of places without such a child are not looked at."""
 _ANEW = ("deterministic", "chain", "sampled")
 """Kinds of siblings that are not conditioned on elder ones."""
 
@@ -34,8 +36,9 @@ class Relaxed:
         q: [N], the token's chance in the law it was drawn from; 1 where it was chosen.
         q_left: [N], the same without the elders, where they were taken out of that law.
         lifted: [N], what x was tested with.
-        out: [N+1, V], the law of the token that each place emits, over the draws of its drafts: exact where `lift`
-            does not look at x, given the elders of a draft that was drawn without them.
+        apart: [N], at the eldest child of each place, the total variation between the target's law and that of the
+            token that the place emits, over the draws of its drafts; 0 at its siblings. Exact where `lift` does not
+            look at x, given the elders of a draft that was drawn without them.
     """
 
     accept: Float[Tensor, " N"]
@@ -44,12 +47,7 @@ class Relaxed:
     q: Float[Tensor, " N"]
     q_left: Float[Tensor, " N"]
     lifted: Float[Tensor, " N"]
-    out: Float[Tensor, "N_plus_1 V"]
-
-    def paid(self, p: Float[Tensor, "N_plus_1 V"], parents: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """At the eldest child of each place, the total variation between `out` and p there; 0 at its siblings."""
-        tv = (self.out - p).abs().sum(1) / 2
-        return torch.where(_rank(parents) == 0, tv[parents + 1], 0.0)
+    apart: Float[Tensor, " N"]
 
 
 def relaxed_rejection(
@@ -69,61 +67,56 @@ def relaxed_rejection(
     Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
     2024, arXiv:2402.14160, Algorithm 1.
     """
-    parents, tokens, n = tree.parents, tree.tokens, len(tree)
-    rank, tiny = _rank(parents), torch.finfo(p.dtype).tiny
-    left, free, out, reach = p, torch.ones_like(p), torch.zeros_like(p), p.new_ones(n + 1, 1)
-    accept, r, q_own, q_left, lifted = (p.new_zeros(n) for _ in range(5))
-    index = torch.arange(n, device=p.device)
-    for k in range(tree.fanout if n else 0):
-        slot = torch.where(rank == k, parents + 1, n + 1)  # n+1 is a dump
-        child = index.new_full((n + 2,), -1).scatter_(0, slot, index)[: n + 1]  # [N+1] k-th child of each place
-        has, child = (child >= 0).unsqueeze(1), child.clamp_min(0)
-        x = tokens[child].unsqueeze(1)  # [N+1, 1]
-        whole = _law_of(tree, child, x, p)
-        q = torch.where(_without(tree, child), _normalised(whole * free, whole), whole)
-        asked = lift(left, child, x)
+    if not len(tree):
+        return Relaxed(none := p.new_zeros(0), pick(p, u_stop), *[none] * 5)
+    columns, stop = place_by_place(tree, p, u_stop, lambda fans: _tested(tree, fans, lift))
+    accept, r, q_own, q_left, lifted, apart = columns
+    return Relaxed(accept, stop, r, q_own, q_left, lifted, apart)
+
+
+def _tested(tree: DraftTree, fans: Fans, lift: Lift) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+    """Sibling after sibling at some places: the figures of `Relaxed`, and what is left at the end."""
+    left, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
+    free = torch.ones_like(left) if tree.fanout > 1 else None
+    reach, out = torch.ones_like(left[:, :1]), left
+    found: list[tuple[Tensor, ...]] = []
+    for k in range(tree.fanout):
+        has, node, x = fans.there[:, k], fans.child[:, k], fans.token[:, k : k + 1]
+        whole = q = _law_of(tree, fans, node, x)
+        if free is not None and k:
+            q = by_row(_without(tree, node), normalised(whole * free, whole), whole)
+        asked = lift(left, node, x)
         ratio = (asked.gather(1, x) / q.gather(1, x).clamp_min(tiny)).clamp(max=1)
+        found.append((ratio, *(law.gather(1, x) for law in (left, whole, q, asked))))
         kept = torch.minimum(q, asked)
-        columns = (ratio, left.gather(1, x), whole.gather(1, x), q.gather(1, x), asked.gather(1, x))
-        accept, r, q_own, q_left, lifted = (
-            torch.where(rank == k, new.squeeze(1)[parents + 1], old)
-            for old, new in zip((accept, r, q_own, q_left, lifted), columns, strict=True)
-        )
-        out = torch.where(has, out + reach * kept, out)
-        reach = torch.where(has, reach * (1 - kept.sum(1, keepdim=True)).clamp_min(0), reach)
-        left = torch.where(has, _normalised((asked - q).clamp_min(0), left), left)
-        free = torch.where(has, free.scatter(1, x, 0.0), free)
-    return Relaxed(accept, pick(left, u_stop), r, q_own, q_left, lifted, out + reach * left)
+        chance = torch.where(has.unsqueeze(1), kept.sum(1, keepdim=True), 0.0)
+        out = out.addcmul_(kept, reach * has.unsqueeze(1)) if k else kept.mul_(has.unsqueeze(1))
+        reach = reach * (1 - chance).clamp_min(0)
+        left = by_row(has, normalised((asked - q).clamp_(min=0), left), left)
+        if free is not None:
+            free.scatter_(1, x, torch.where(has.unsqueeze(1), 0.0, free.gather(1, x)))
+    tv = torch.linalg.vector_norm(out.addcmul_(left, reach).sub_(fans.p), 1, 1, keepdim=True) / 2
+    apart = torch.nn.functional.pad(tv, (0, tree.fanout - 1))
+    return [*(torch.cat(column, 1) for column in zip(*found, strict=True)), apart], left
 
 
-def _rank(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """Elder siblings of each node."""
-    return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
-
-
-def _law_of(
-    tree: DraftTree, node: Int[Tensor, " n"], x: Int[Tensor, "n 1"], p: Float[Tensor, "n V"]
-) -> Float[Tensor, "n V"]:
-    """The law that each node's token x was drawn from, its elders still in it; a point mass where it was chosen."""
-    point = torch.zeros_like(p).scatter_(1, x, 1.0)
-    if tree.q is None:
-        return point
-    if tree.law_of is not None:
+def _law_of(tree: DraftTree, fans: Fans, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]) -> Float[Tensor, "R V"]:
+    """The law that each place's child x was drawn from, its elders still in it; a point mass where it was chosen."""
+    of, law = None, fans.q
+    if tree.q is not None and tree.law_of is not None:
         of = tree.law_of[node]
-    else:
-        assert tree.q_of is not None
-        of = tree.q_of[tree.parents[node] + 1]
-    return torch.where((of < 0).unsqueeze(1), point, tree.q[of.clamp_min(0)].to(p.dtype))
+        law = tree.q[of.clamp_min(0)].to(law.dtype)
+    elif tree.q is not None and tree.q_of is not None:
+        of = tree.q_of[fans.place]
+    if of is not None and on_host(of.device) and bool((of >= 0).all()):
+        return law
+    point = torch.zeros_like(law).scatter_(1, x, 1.0)
+    return point if of is None else by_row(of < 0, point, law)
 
 
-def _without(tree: DraftTree, node: Int[Tensor, " n"]) -> Tensor:
-    """Bool [n, 1]: whether a node was drawn from what its elders left of its law."""
+def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
+    """Whether a node was drawn from what its elders left of its law."""
     if tree.sampling is Sampling.MIXED and tree.without is not None:
-        return tree.without[node].unsqueeze(1)
-    return torch.full((len(node), 1), tree.sampling.value not in (*_ANEW, Sampling.MIXED.value), device=node.device)
-
-
-def _normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Weights divided by their sum; rows without weight are taken from `otherwise`."""
-    total = weights.sum(1, keepdim=True)
-    return torch.where(total > 0, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), otherwise)
+        return tree.without[node]
+    is_so = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
+    return torch.full((len(node),), is_so, device=node.device)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,8 +21,11 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 WARM = "temperature > 0"
 
-WIDE, BLOCK = 8192, 128
+WIDE, BLOCK = 2048, 128
 """Columns from which rows of a law are worked on in blocks, and the columns of a block."""
+TINY = torch.finfo(torch.float64).tiny
+PIECE = 1 << 20
+"""Numbers of wide laws that are worked on at a time: with what is made of them they stay in a processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +106,20 @@ def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor,
     Returns:
         Rows that sum to 1. At temperature 0 a point mass on the first likeliest token.
     """
-    if logits.dtype in (torch.bfloat16, torch.float16):
-        logits = logits.float()
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
-    scores = logits / sampling.temperature
+        return torch.zeros_like(logits, dtype=wide).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+    if logits.numel() <= PIECE or logits.requires_grad:
+        return _scores(logits.to(wide), sampling).softmax(1)
+    out = torch.empty_like(logits, dtype=wide)
+    for rows in pieces(*logits.shape, logits.device):
+        torch.softmax(_scores(logits[rows].to(wide), sampling), 1, out=out[rows])
+    return out
+
+
+def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
+    """Logits by temperature, those that the filters leave."""
+    scores = logits if sampling.temperature == 1.0 else logits / sampling.temperature
     if 0 < sampling.top_k < scores.shape[1]:
         least = scores.topk(sampling.top_k, dim=1).values[:, -1:]
         scores = scores.masked_fill(scores < least, -math.inf)
@@ -118,7 +131,14 @@ def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor,
     if sampling.min_p > 0.0:
         p = scores.softmax(1)
         scores = scores.masked_fill(p < sampling.min_p * p.amax(1, keepdim=True), -math.inf)
-    return scores.softmax(1)
+    return scores
+
+
+def pieces(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
+    """Slices of rows that are worked on at a time: of wide ones on the host a few, else all; one at least."""
+    at_once = max(1, PIECE // width) if on_host(device) and width >= WIDE else max(1, n_rows)
+    for first in range(0, max(1, n_rows), at_once):
+        yield slice(first, min(n_rows, first + at_once))
 
 
 def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
@@ -147,6 +167,29 @@ def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[
     return top.values, columns.gather(1, top.indices)
 
 
+def entropy_of(
+    logits: Float[Tensor, "n V"], p: Float[Tensor, "n V"], some: Int[Tensor, "n 1"], p_some: Float[Tensor, " n"],
+    sampling: SamplingParams,
+) -> Float[Tensor, " n"]:  # fmt: skip
+    """Entropy in nats of a row's law, as log Z − Σ p·score: many times faster than Σ −p·log p.
+
+    Scores are logits by temperature. log Z follows from any token: its score minus its log-probability, also where
+    filters have left few tokens. Logits of −inf have p = 0 and must not give NaN. What rounding leaves of an entropy of
+    0 may fall below it, and is 0.
+
+    Args:
+        logits: after `with_history`.
+        p: their law.
+        some: a likely token of each row.
+        p_some: its probability.
+        sampling: that made the law.
+    """
+    heat = 1.0 if sampling.greedy else sampling.temperature
+    means = [torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30)) for at in pieces(*p.shape, p.device)]
+    score = logits.gather(1, some).squeeze(1)
+    return ((score - torch.cat(means)) / heat - p_some.log()).clamp_min_(0)
+
+
 def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Draw one token per row by inversion: the first whose cumulative probability exceeds u. No synchronisation.
 
@@ -162,6 +205,8 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
         >>> pick(torch.tensor([[0.25, 0.0, 0.75]]), torch.tensor([0.25], dtype=torch.float64)).tolist()
         [2]
     """
+    if len(p) == 1 and on_host(p.device):
+        return torch.tensor([_pick_one(p, float(u))])
     u = u.to(p.device, non_blocking=True).unsqueeze(1)
     blocks = _blocks(p)
     if blocks is None:
@@ -169,8 +214,27 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     sums = blocks.sum(2).double()
     block, left = _invert(sums.cumsum(1), u)
     own = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).double()
-    inside, _ = _invert(own.cumsum(1), left / sums.gather(1, block).clamp_min(torch.finfo(torch.float64).tiny))
+    inside, _ = _invert(own.cumsum(1), left / sums.gather(1, block).clamp_min(TINY))
     return (block * BLOCK + inside).squeeze(1)
+
+
+def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
+    """The same for a single row, in NumPy: 0.2 ms less between two passes of a target, which leave the caches cold."""
+    blocks = _blocks(p)
+    if blocks is None:
+        return _invert_one(p[0].double().numpy(), u)[0]
+    sums = blocks.sum(2)[0].double().numpy()
+    block, left = _invert_one(sums, u)
+    inside, _ = _invert_one(blocks[0, block].double().numpy(), left / max(sums[block], TINY))
+    return block * BLOCK + inside
+
+
+def _invert_one(weights: np.ndarray, u: float) -> tuple[int, float]:
+    """As `_invert`, of weights [m] that are not yet added up."""
+    cumulative = weights.cumsum()
+    at = u * cumulative[-1]
+    found = min(int(cumulative.searchsorted(at, "right")), int(cumulative.argmax()))
+    return found, max(0.0, at - (cumulative[found - 1] if found else 0.0))
 
 
 def _invert(

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,20 @@ _workers: ThreadPoolExecutor | None = None
 def may_compile() -> bool:
     """Whether this machine is one that the compiled forward is for: Linux on x86-64, with numba."""
     return not why_not_compiled()
+
+
+def compiled(part: str) -> ModuleType | None:
+    """A module of `workbench.engine.compiled`; None where nothing is compiled."""
+    return _imported(part) if may_compile() else None
+
+
+@cache
+def _imported(part: str) -> ModuleType | None:
+    try:  # numba takes half a second, and most models need none
+        return import_module(f"workbench.engine.compiled.{part}")
+    except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in
+        log.warning("Passes are not compiled: %s", error)
+        return None
 
 
 @cache
@@ -103,11 +118,8 @@ class Fused:
             return None
         if len({(tuple(w.shape for w in layer.weights), layer.bias is None) for layer in layers}) != 1:
             return None
-        try:
-            # numba takes half a second, and most models need none
-            from workbench.engine.compiled import forward, instructions
-        except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in
-            log.warning("Passes are not compiled: %s", error)
+        forward, instructions = compiled("forward"), compiled("instructions")
+        if forward is None or instructions is None:
             return None
         return cls(model, capacity, forward) if layers[0].size in {16 * v for v in instructions.VECTORS} else None
 
@@ -160,7 +172,7 @@ class Fused:
                 self._biases, self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where],
                 address, *shared, taken, *scratch,
             )  # fmt: skip
-            _together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # whose address is among them
+            together(lambda arguments=arguments, whole=whole: self._run(*arguments))  # whose address is among them
             if part[-1] in taps:
                 found[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
         return stream, found
@@ -174,11 +186,11 @@ class Fused:
             self._kind, stream.numpy(), self._last, self._eps, self._head.data_ptr(), self._head_scale.data_ptr(),
             hidden.numpy(), out.view(torch.int16).numpy(), taken[0],
         )  # fmt: skip
-        _together(lambda: self._read(*arguments))
+        together(lambda: self._read(*arguments))
         return out, hidden.to(self.dtype)
 
 
-def _together(work: Callable[[], Any]) -> None:
+def together(work: Callable[[], Any]) -> None:
     """Do a piece of work that any number of threads may share, with as many as torch would take.
 
     Who comes late finds nothing to do; what it looks at is kept for it by `work` itself. So nobody waits for a thread

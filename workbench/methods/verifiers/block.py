@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbench.core.places import Fans, by_row, place_by_place
 from workbench.core.rejection import Reason, Ruling, recursive_rejection
 from workbench.core.rules import Rule
-from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
 from workbench.methods.verifiers.exact import Exact
@@ -60,25 +60,25 @@ class Block(Exact):
             return recursive_rejection(tree, p, u_stop)
         assert tree.q is not None
         assert tree.q_of is not None
-        p_x, q_x = (
-            p[:-1].gather(1, tree.tokens.unsqueeze(1)),
-            tree.q[tree.q_of[:-1]].gather(1, tree.tokens.unsqueeze(1)),
-        )
-        gain = (
-            (p_x.double().log() - q_x.double().clamp_min(torch.finfo(torch.float64).tiny).log()).squeeze(1).cumsum(0)
-        )  # [N]
+        tiny = torch.finfo(torch.float64).tiny
+        p_x, q_x = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1), tree.q[tree.q_of[:-1], tree.tokens]
+        gain = (p_x.double().log() - q_x.double().clamp_min(tiny).log()).cumsum(0)  # [N]
         # w may not exceed 1: its logarithm is a sum that is held at 0 from above, all steps of it in one pass.
         log_w = gain - gain.cummax(0).values.clamp_min(0)
         w = torch.cat([log_w.new_zeros(1), log_w]).exp()  # [N+1]
-        q = tree.q[tree.q_of[:-1]].to(p.dtype)
-        rest = torch.cat([(p[:-1] * w[:-1, None].to(p.dtype) - q).clamp_min_(0), p[-1:]])  # [N+1, V]
-        more = rest[1:-1].sum(1).double()  # [N-1]
-        h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(torch.finfo(torch.float64).tiny), w[-1:]])  # [N]
+
+        def at(fans: Fans) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
+            rest = (fans.p * w[fans.place, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
+            more = rest.sum(1, keepdim=True)
+            # A place without rest is never the end, but `pick` takes no weights of sum 0.
+            return [more], by_row((fans.there & (more > 0)).squeeze(1), rest, fans.p)
+
+        (more,), stop = place_by_place(tree, p, u_stop, at)
+        more = more[1:].double()  # [N-1]
+        h = torch.cat([more / (more + 1 - w[1:-1]).clamp_min(tiny), w[-1:]])  # [N]
         kept = -torch.expm1(torch.log1p(-h.clamp(max=1)).flip(0).cumsum(0).flip(0))  # [N] τ ≥ i
         before = torch.cat([torch.ones_like(kept[:1]), kept[:-1]])
-        accept = (kept / before.clamp_min(torch.finfo(torch.float64).tiny)).clamp(max=1)
-        # A place without rest is never the end, but `pick` takes no weights of sum 0.
-        rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p)
+        accept = (kept / before.clamp_min(tiny)).clamp(max=1)
         inputs = {"kept": kept, "kept_before": before, "q": tree.logq.exp()}
         reason = Reason((BLOCK,), {name: values.to(p.dtype) for name, values in inputs.items()})
-        return Ruling(accept.to(p.dtype), pick(rest, u_stop), reason=reason)
+        return Ruling(accept.to(p.dtype), stop, reason=reason)

@@ -8,10 +8,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.following import Fans, following
+from workbench.core.following import following
+from workbench.core.places import Fans, place_by_place
 from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
 from workbench.core.rules import Rule
-from workbench.core.sampling import likeliest, pick
+from workbench.core.sampling import likeliest
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.parts import Verification, Verifier
 
@@ -58,14 +59,14 @@ class ByEmission(Exact):
 
     def judge(self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]) -> Ruling:
         """Find the law, draw from it, and follow the draw; a token drawn in the end counts if a draft has it."""
-        fans = Fans.of(tree, p)
-        law = fans.emitted(p, *self.tests(tree, fans))
-        accept, unclaimed, left = following(tree, law)
-        return Ruling(
-            accept,
-            pick(left, u_stop),
-            reason=Reason((self.says,), {"emitted": accept * unclaimed, "unclaimed": unclaimed}),
-        )
+
+        def at(fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
+            accept, unclaimed, left = following(fans, fans.emitted(*self.tests(tree, fans)))
+            return [accept, unclaimed], left
+
+        (accept, unclaimed), stop = place_by_place(tree, p, u_stop, at)
+        inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
+        return Ruling(accept, stop, reason=Reason((self.says,), inputs))
 
 
 def rule_of(name: str, title: str, says: str, source: str) -> Rule:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.following import Fans
+from workbench.core.places import Fans
 from workbench.core.rejection import residual
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, Sampling
@@ -62,5 +62,5 @@ class GreedyDraft(ByEmission):
         others = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
         total = others.sum(1, keepdim=True)
         q = others / total.clamp_min(tiny)  # q̃; 0 where the chosen ones have all of q, and the last is chosen, too
-        passes = (fans.p / q.clamp_min(tiny)).clamp(max=1).gather(1, fans.token)
+        passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.following import Fans
+from workbench.core.places import Fans
 from workbench.core.rules import Rule
+from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
 from workbench.methods.verifiers.exact import ByEmission, rule_of
@@ -69,14 +70,33 @@ class KSeq(ByEmission):
 def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
     """ρ*, the least divisor for which k tests accept no token more often than p has it.
 
-    ρ·β(ρ) grows with ρ from Σ min(p, q), and 1 − (1 − β)ᵏ falls: the upper end of the bracket is always feasible.
+    ρ·β(ρ) grows with ρ from Σ min(p, q), and 1 − (1 − β)ᵏ falls: the upper end of the bracket is always feasible. Where
+    the chord crosses 0 is nearer to the root than the middle is, and a third of the passes over the laws are enough
+    (the method is ITP: interpolate, truncate, project; Oliveira and Takahashi 2020, doi:10.1145/3423597).
     """
-    low, high = torch.ones_like(k), k.clone()
-    for _ in range(HALVINGS):
-        rho = (low + high) / 2
+
+    def excess(rho: Tensor) -> Tensor:
         claimed = torch.minimum(q * rho, p).sum(1, keepdim=True)  # ρ·β
-        feasible = claimed >= _any(claimed / rho, k)
-        low, high = torch.where(feasible, low, rho), torch.where(feasible, rho, high)
+        return claimed - _any(claimed / rho, k)
+
+    low, high = torch.ones_like(k), k.clone()
+    f_low, f_high = excess(low), excess(high)
+    near = (k - 1) * max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(p.dtype).eps)
+    tiny = torch.finfo(p.dtype).tiny
+    for step in range(HALVINGS + 1):
+        width, middle = high - low, (low + high) / 2
+        if on_host(p.device) and bool((width <= 2 * near).all()):
+            break
+        chord = ((f_high * low - f_low * high) / (f_high - f_low).clamp_min(tiny)).clamp(low, high)
+        side = (middle - chord).sign()
+        push = torch.maximum(0.2 * width**2 / (k - 1).clamp_min(tiny), near)  # what it misses, and rounding
+        pushed = chord + side * torch.minimum(push, (middle - chord).abs())
+        free = ((k - 1) * 2.0**-step - width / 2).clamp_min(0)  # so that bisection would not be done sooner
+        rho = torch.where((pushed - middle).abs() <= free, pushed, middle - side * free)
+        f = excess(rho)
+        feasible = f >= 0
+        low, f_low = torch.where(feasible, low, rho), torch.where(feasible, f_low, f)
+        high, f_high = torch.where(feasible, rho, high), torch.where(feasible, f, f_high)
     return high
 
 

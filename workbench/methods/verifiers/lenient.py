@@ -68,4 +68,4 @@ class Lenient(Verifier):
         else:
             chosen = (tree.law_of < 0).long() if tree.law_of is not None else tree.tokens.new_zeros(len(tree))
             reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": found.q}, chosen)
-        return Ruling(found.accept, found.stop, reason=reason, paid=found.paid(v.p, tree.parents))
+        return Ruling(found.accept, found.stop, reason=reason, paid=found.apart)

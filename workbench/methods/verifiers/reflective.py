@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from workbench.core.following import ranks
 from workbench.core.params import param
+from workbench.core.places import ranks
 from workbench.core.probes import Probes
 from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
 from workbench.core.relaxed import relaxed_rejection

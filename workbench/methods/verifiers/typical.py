@@ -12,7 +12,7 @@ import torch
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
-from workbench.core.sampling import SamplingParams, likeliest, pick
+from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
 from workbench.core.tree import children_of
 from workbench.engine.parts import Verification, Verifier
 
@@ -50,7 +50,8 @@ class TypicalAcceptance(Verifier):
         if v.u_stop is None:
             return greedy_match(v.tree, likeliest(v.logits))
         tree, p = v.tree, v.p
-        entropy = torch.special.entr(p).sum(1)
+        p_best, best = largest(p, 1)
+        entropy = entropy_of(v.logits, p, best, p_best.squeeze(1), v.sampling)
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
         p_x = p[tree.parents + 1, tree.tokens]
         needed = threshold[tree.parents + 1]

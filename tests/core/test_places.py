@@ -1,0 +1,99 @@
+"""Laws gone through in pieces, on the host, and all at once, as an accelerator has them: every rule decides alike."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from workbench.bench.verifier_suite import WARM, Case, cases, draft, verifiers
+from workbench.core import places, sampling, transfer
+from workbench.core.places import by_row, fans_of, normalised
+from workbench.core.rejection import Ruling
+from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.parts import Verification
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.nearest import Nearest
+
+V = WIDE + 3 * BLOCK
+NODES = 12
+
+
+def judged(case: Case, tree: DraftTree, logits: Tensor) -> Ruling:
+    u = torch.rand(len(tree) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    return case.verifier.rule(Verification(tree, logits, law(logits, WARM), WARM, u, state=STATE))
+
+
+STATE = torch.nn.functional.normalize(torch.randn(V, 3, generator=torch.Generator().manual_seed(2)), dim=1)
+
+
+def elsewhere(patch: pytest.MonkeyPatch) -> None:
+    """As if asking the device for a number cost a round."""
+    really = transfer.on_host
+    for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
+        patch.setattr(module, "on_host", lambda device: False)
+
+
+def uneven(q: Tensor) -> DraftTree:
+    """Three, one and two children, drawn and chosen by two laws; the second from what its elder left."""
+    tree = DraftTree.of([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
+    law_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
+    return replace(tree, sampling=Sampling.MIXED, q=q[:2], law_of=law_of, without=without)
+
+
+CASES = [*cases(verifiers())[0], *(Case(Nearest(), kind) for kind in (Sampling.CHAIN, Sampling.SAMPLED))]
+MIXED = [Case(v, Sampling.MIXED) for v in (Lossless(), Nearest())]
+
+
+@pytest.mark.parametrize("case", [*CASES, *MIXED], ids=lambda case: f"{case.verifier.name}, {case.kind.value}")
+@pytest.mark.parametrize("rows", [1, 2])
+def test_in_pieces_and_all_at_once_are_one_decision(case: Case, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, dtype=torch.float64, generator=generator)
+    ahead[:, ::2] = logits[:, ::2]  # drafts that are often kept
+    q = ahead.softmax(1)
+    tree = uneven(q) if case.kind is Sampling.MIXED else draft(case.kind, q, NODES)
+    logits = logits[: len(tree) + 1]
+    with monkeypatch.context() as patch:
+        elsewhere(patch)
+        wanted = judged(case, tree, logits)
+    monkeypatch.setattr(sampling, "PIECE", rows * V)
+    assert len(list(fans_of(tree, logits))) > 1
+    found = judged(case, tree, logits)
+    assert found.stop.tolist() == wanted.stop.tolist()
+    torch.testing.assert_close(found.accept, wanted.accept)
+    for name in ("score", "paid"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    assert found.reason is not None
+    assert wanted.reason is not None
+    torch.testing.assert_close(dict(found.reason.inputs), dict(wanted.reason.inputs))
+    assert 0 < float(found.accept.sum()) < len(tree)
+
+
+def test_a_law_and_its_entropy_in_pieces_are_those_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = 4 * torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    logits[:, 3] = -torch.inf
+    monkeypatch.setattr(sampling, "PIECE", 2 * V)
+    for warm in (WARM, replace(WARM, temperature=0.7, top_k=9, min_p=0.05, top_p=0.9)):
+        p = law(logits, warm)
+        assert p.tolist() == [law(row[None], warm)[0].tolist() for row in logits]
+        p_best, best = largest(p, 1)
+        entropy = entropy_of(logits, p, best, p_best[:, 0], warm)
+        torch.testing.assert_close(entropy, torch.special.entr(p).sum(1))
+    torch.testing.assert_close(law(logits, WARM), logits.softmax(1))
+    half = law(logits.bfloat16(), WARM)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, logits.bfloat16().float().softmax(1))
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_rows_are_chosen_one_by_one(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "on_host", lambda device: host)
+    one, other = torch.arange(6.0).view(3, 2), -torch.ones(3, 2)
+    assert by_row(torch.tensor([True, False, True]), one.clone(), other).tolist() == [[0, 1], [-1, -1], [4, 5]]
+    assert by_row(torch.ones(3, dtype=torch.bool), one.clone(), other).tolist() == one.tolist()
+    assert normalised(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), other[:2]).tolist() == [[0.25, 0.75], [-1, -1]]

@@ -1,0 +1,164 @@
+"""A tree's places with children, one row each: a rule's decision at one needs no other.
+
+So wide laws are gone through in pieces that stay in the processor's caches, and nothing as large as all laws together
+is ever made: on a CPU memory that is new costs more than what is computed in it (1 µs for 4 KiB of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.sampling import WIDE, pick, pieces
+from workbench.core.transfer import on_host
+from workbench.core.tree import DraftTree
+
+
+def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """Elder siblings of each node."""
+    return torch.tril(parents.unsqueeze(0) == parents.unsqueeze(1), diagonal=-1).sum(1)
+
+
+def by_row(which: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+    """Rows of `one` where it holds, else of `other`. `one` was made for this: on the host it is written to."""
+    if not on_host(one.device):
+        return torch.where(which.unsqueeze(1), one, other)
+    if which.all():
+        return one
+    rows = (~which).nonzero().squeeze(1)
+    return one.index_copy_(0, rows, other[rows])
+
+
+def normalised(weights: Float[Tensor, "n V"], otherwise: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+    """Weights, made for this, divided by their sum; rows without are taken from `otherwise` (reached with chance 0)."""
+    total = weights.sum(1, keepdim=True)
+    weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
+    return by_row(total.squeeze(1) > 0, weights, otherwise)
+
+
+@dataclass(frozen=True, slots=True)
+class Fans:
+    """Places, a row each, with their children. Laws may be views of those that they came from.
+
+    Attributes:
+        place: int64 [R], 0 is the root, i + 1 node i.
+        child: int64 [R, F], nodes in the order of testing; any where there is none.
+        there: bool [R, F], whether there is such a child.
+        token: int64 [R, F], its token.
+        p: float [R, V], the target's law there.
+        q: float [R, V], the law that its children were drawn from (of a mixed tree, one of theirs); p where they were
+            chosen.
+    """
+
+    place: Int[Tensor, " R"]
+    child: Int[Tensor, "R F"]
+    there: Bool[Tensor, "R F"]
+    token: Int[Tensor, "R F"]
+    p: Float[Tensor, "R V"]
+    q: Float[Tensor, "R V"]
+
+    def emitted(self, kept: Float[Tensor, "R F"], left: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """The law of the token emitted at each of these places, given the drafts there.
+
+        Args:
+            kept: probability that a rule's tests end with this child; 0 where there is none.
+            left: the law of the token if they end with none.
+        """
+        left = by_row(self.there[:, 0], left, self.p)
+        law = left * (1 - kept.sum(1, keepdim=True)).clamp_min(0)
+        return law.scatter_add_(1, self.token, kept)
+
+
+def fans_of(tree: DraftTree, p: Float[Tensor, "N_plus_1 V"]) -> Iterator[Fans]:
+    """The places of a tree of one node at least, in pieces.
+
+    Where asking the device costs nothing, leaves are left out; else they are rows without children, and all in one.
+
+    Args:
+        tree: siblings in the order of testing. Nodes beyond its `fanout` are nobody's children.
+        p: the target's law at the root (row 0) and after each node (row i+1).
+    """
+    n, device = len(tree), tree.tokens.device
+    child = tree.parents.new_full((n + 1, tree.fanout + 1), n)
+    child[tree.parents + 1, ranks(tree.parents).clamp_(max=tree.fanout)] = torch.arange(n, device=device)
+    child = child[:, :-1]
+    place = torch.arange(n + 1, device=device)
+    if on_host(device):
+        place = place[child[:, 0] < n]
+    child, row = child[place], _rows_of_q(tree)
+    there, child = child < n, child.clamp(max=n - 1)
+    token = torch.where(there, tree.tokens[child], 0)
+    for some in pieces(len(place), p.shape[1], device):
+        at = place[some]
+        mine = p_some = _rows(p, at)
+        if row is not None and tree.q is not None:
+            mine = _rows(tree.q, row[at].clamp_min(0)).to(p.dtype)
+        yield Fans(at, child[some], there[some], token[some], p_some, mine)
+
+
+def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
+    """Row of `q` for each place, −1 where none is; of a mixed tree, of one of its children."""
+    if tree.q is None or tree.q_of is not None or tree.law_of is None:
+        return tree.q_of
+    return tree.law_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.law_of, "amax")
+
+
+def _rows(laws: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+    """Some rows; on the host neighbours in their order are not copied."""
+    if on_host(laws.device):
+        rows = at.tolist()
+        if rows == list(range(rows[0], rows[0] + len(rows))):
+            return laws[rows[0] : rows[0] + len(rows)]
+    return laws[at]
+
+
+Judge = Callable[[Fans], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
+"""Places → figures of their children [R, F], as many as the rule likes, and the weights [R, V] of the token that is
+emitted where the walk ends there, of any sum but 0."""
+
+
+def place_by_place(
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], judge: Judge
+) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"]]:
+    """Judge a tree of one node at least: the figures of each node, and the token to emit at each place.
+
+    Args:
+        tree: the draft.
+        p: the target's law at the root (row 0) and after each node (row i+1); a place without children emits by it.
+        u_stop: uniforms [N+1] for the token emitted where the walk ends.
+        judge: see `Judge`.
+    """
+    found: list[Tensor] = []
+    places: list[Tensor] = []
+    wide = on_host(p.device) and p.shape[1] >= WIDE
+    stop = _stops_of_leaves(tree, p, u_stop) if wide else None
+    for fans in fans_of(tree, p):
+        figures, left = judge(fans)
+        found.append(torch.stack(list(figures)))
+        places.append(fans.place)
+        if stop is not None:
+            stop[fans.place] = pick(left, u_stop[fans.place])
+        else:
+            stop = pick(left if len(left) == len(p) else p.index_copy(0, fans.place, left), u_stop)
+    assert stop is not None
+    place, rank = torch.cat(places), ranks(tree.parents).clamp_(max=tree.fanout)
+    row_of = torch.empty(len(p), dtype=torch.long, device=p.device).index_copy_(
+        0, place, torch.arange(len(place), device=p.device)
+    )
+    table = torch.nn.functional.pad(torch.cat(found, 1), (0, 1))  # [figures, R, F + 1]
+    return list(table[:, row_of[tree.parents + 1], rank]), stop
+
+
+def _stops_of_leaves(
+    tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"]
+) -> Int[Tensor, " N_plus_1"]:
+    """What p itself emits where no child is, and anything elsewhere. To copy many rows costs more than to read all."""
+    is_leaf = torch.ones(len(p), dtype=torch.bool).index_fill_(0, tree.parents + 1, False)
+    leaf = is_leaf.nonzero().squeeze(1)
+    if 4 * len(leaf) > len(p):
+        return pick(p, u_stop)
+    return torch.zeros(len(p), dtype=torch.long).index_copy_(0, leaf, pick(_rows(p, leaf), u_stop[leaf]))

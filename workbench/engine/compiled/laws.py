@@ -1,0 +1,78 @@
+"""What the trace wants of wide laws, in one pass over each: their likeliest tokens and their entropy."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+from numba import njit
+
+from workbench.engine.compiled.instructions import fetch_add, give_way
+
+BLOCK = 128
+"""Columns that are looked into only if their largest is among the likeliest so far."""
+_SPINS = 4000
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"nnan", "nsz"})
+@no_type_check
+def _largest(p):
+    top = p[0]
+    for i in range(1, p.shape[0]):
+        top = max(top, p[i])
+    return top
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@no_type_check
+def _product(p, x):
+    """Σ p·x; where x is −∞, p is 0, and so is their product."""
+    total = np.float32(0)
+    for i in range(p.shape[0]):
+        total += p[i] * (x[i] if x[i] > np.float32(-1e30) else np.float32(-1e30))
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def look(x, p, heat, top, p_top, entropy, taken):
+    """Likeliest tokens of each row, falling, of equal ones the first, and the row's entropy in nats.
+
+    Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
+
+    Args:
+        x: float32 [n, V], logits before temperature.
+        p: float32 [n, V], laws; V is as large as k at least.
+        heat: the temperature, 1 where there is none.
+        top: int64 [n, k], written.
+        p_top: float32 [n, k], written; what numbers there are of a law that is not one.
+        entropy: float32 [n], written: log Z − Σ p·score, log Z by the likeliest token.
+        taken: int64 [2], zeros: rows that were taken, rows that are done.
+    """
+    n, size = p.shape
+    k = top.shape[1]
+    row = fetch_add(taken.ctypes.data, 1)
+    while row < n:
+        p_top[row, :] = np.float32(-1)
+        top[row, :] = 0
+        mean = 0.0
+        for lo in range(0, size, BLOCK):
+            hi = min(size, lo + BLOCK)
+            mean += _product(p[row, lo:hi], x[row, lo:hi])
+            if _largest(p[row, lo:hi]) > p_top[row, k - 1]:
+                for i in range(lo, hi):
+                    if p[row, i] > p_top[row, k - 1]:
+                        at = k - 1
+                        while at > 0 and p[row, i] > p_top[row, at - 1]:
+                            p_top[row, at], top[row, at] = p_top[row, at - 1], top[row, at - 1]
+                            at -= 1
+                        p_top[row, at], top[row, at] = p[row, i], i
+        found = (np.float64(x[row, top[row, 0]]) - mean) / heat - np.log(np.float64(p_top[row, 0]))
+        entropy[row] = 0.0 if found < 0 else found
+        fetch_add(taken.ctypes.data + 8, 1)
+        row = fetch_add(taken.ctypes.data, 1)
+    spins = 0
+    while fetch_add(taken.ctypes.data + 8, 0) < n:
+        spins += 1
+        if spins > _SPINS:
+            give_way()
