@@ -99,7 +99,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "medusa-reads-the-root",
-        "engine/round.py",
+        "engine/turn.py",
         "row.place.last_hidden = hidden[path[-1] + 1 if path else 0]",
         "row.place.last_hidden = hidden[0]",
         DRAFTS + "test_medusas_heads_read_the_newest_state_the_target_has",
@@ -1030,7 +1030,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "the-cache-keeps-other-nodes",
-        "engine/round.py",
+        "engine/turn.py",
         "[0, *(node + 1 for node in path)])",
         "[0, *range(1, len(path) + 1)])",
         EVERY_SETTING + "[draft-tree]",

@@ -14,8 +14,9 @@ from workbench.core.probes import Probed, Probes
 from workbench.core.sampling import SamplingParams, largest, law, with_history
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree
-from workbench.engine.parts import Verification, siblings_of
+from workbench.engine.parts import siblings_of
 from workbench.engine.request import Row
+from workbench.engine.told import Verification
 
 TOP = 8
 """Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""

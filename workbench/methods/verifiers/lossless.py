@@ -8,7 +8,8 @@ from typing import ClassVar
 from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
 from workbench.core.sampling import likeliest
 from workbench.core.tree import Sampling
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 
 
 @dataclass(frozen=True)
