@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
@@ -16,25 +15,13 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth, Step
 from workbench.engine.plan import Grows, Plan
-from workbench.engine.told import Outcome, Verification
+from workbench.engine.told import Exits, Outcome, Settled, Verification
 
 if TYPE_CHECKING:
     from workbench.engine.declared import Head
     from workbench.engine.models import Models
     from workbench.engine.request import Request, Row
-
-
-@dataclass(frozen=True, slots=True)
-class Exits:
-    """States behind the target's first layers.
-
-    Attributes:
-        layer: how many layers.
-        states: the residual stream behind them, row 0 at the last committed token, row i + 1 at node i.
-    """
-
-    layer: int
-    states: Float[Tensor, "N_plus_1 D"]
+    from workbench.trace.events import Emitted
 
 
 class Part:
@@ -250,6 +237,23 @@ class Verifier(Part):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Learn from a round. `row.committed` already holds the emitted tokens, `row.verifier_state` is the state."""
+
+    def holds(self) -> int:
+        """Most of the last tokens that it keeps and may still take back, with these parameters; 0: all is final.
+
+        What is held is not text yet: it is emitted, and streamed, once `settle` or this number lets go of it.
+        """
+        return 0
+
+    def settle(self, row: Row, held: Sequence[Emitted], ends: bool) -> Settled:
+        """What of the held tokens stands; asked after each round, behind `observe`, where `holds` is not 0.
+
+        Args:
+            row: the last of `row.committed` are the held tokens, those of this round among them.
+            held: these, oldest first, with the target's probability of each; they have no text yet.
+            ends: the text ends with the last of them, unless it is taken back: what is not, is final then.
+        """
+        raise NotImplementedError
 
 
 class Policy(Part):

@@ -1,4 +1,4 @@
-"""What parts are told: of a verification, before its verdict, and of a round, when it is over."""
+"""What parts are told of a verification and of a round, and what some of them say to it."""
 
 from __future__ import annotations
 
@@ -83,3 +83,29 @@ class Verification:
     def law_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
         """The law that other logits of the model give at the same places, under the row's own sampling."""
         return law(with_history(logits, self.sampling, self.histories), self.sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """States behind the target's first layers.
+
+    Attributes:
+        layer: how many layers.
+        states: the residual stream behind them, row 0 at the last committed token, row i + 1 at node i.
+    """
+
+    layer: int
+    states: Float[Tensor, "N_plus_1 D"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a verifier says of the tokens that it holds, oldest first. See `Verifier.settle`.
+
+    Attributes:
+        final: so many of the oldest are text from now on.
+        back: so many of the newest are taken back.
+    """
+
+    final: int = 0
+    back: int = 0

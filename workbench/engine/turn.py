@@ -11,18 +11,20 @@ from workbench.core.errors import NumericalError
 from workbench.core.probes import Probed
 from workbench.core.tree import DraftTree
 from workbench.engine.block import Block, block_of
-from workbench.engine.changing import levels_left, prime
 from workbench.engine.decoder import House
-from workbench.engine.ends import cut
-from workbench.engine.extras import scored
+from workbench.engine.ends import cut, ending
+from workbench.engine.extras import Scored, scored
+from workbench.engine.holding import Decided, Held, decide
 from workbench.engine.judging import figures
 from workbench.engine.learning import let_go, tell
 from workbench.engine.models import Models
-from workbench.engine.recording import Judged, keep_round, record_round
+from workbench.engine.priming import levels_left, prime
+from workbench.engine.recording import Judged, keep_round, kept_tokens, record_round
 from workbench.engine.request import FINISHED, Row
 from workbench.engine.segment import Output, Segment
 from workbench.engine.timing import Drafting, Timing
 from workbench.engine.told import Outcome
+from workbench.trace.events import Emitted
 
 
 @dataclass(slots=True)
@@ -110,24 +112,45 @@ class Turn:
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict = judged.verdict
+        verdict, base = judged.verdict, len(row.committed)
         tokens = [*(judged.tokens[i] for i in verdict.path), verdict.bonus]
-        kept, reason, spans_text = cut(row, tokens, house.models)
-        root = row.committed[-1]
+        holds = bool(row.undecided) or row.verifier.holds() > 0
+        if holds:
+            kept, reason = ending(row, tokens, house.models, base)
+            spans_text = [("", 0, 0)] * kept
+        else:
+            kept, reason, spans_text = cut(row, tokens, house.models)
+        root, before = row.committed[-1], row.place.last_hidden
         path = verdict.path[:kept]
         house.models.target.commit(row.place, [0, *(node + 1 for node in path)])
         row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:kept])
+        scores = list[Scored]()
         if row.raw is not None:
             places = [0, *(node + 1 for node in verdict.path)][:kept]
             n_top = row.request.extras.logprobs or 0
-            row.request.scores.extend(scored(row.raw[places], tokens[:kept], n_top, house.token_text))
+            scores = scored(row.raw[places], tokens[:kept], n_top, house.token_text)
         if not reason:
             self._tell(root, tokens[:kept])
-        record = record_round(row, judged, kept, spans_text, timing, house.token_text, house.record, begun)
+        new = kept_tokens(judged, base, spans_text)
+        if holds:
+            decided = decide(row, self._held(new, before, scores, house), bool(reason), house.models)
+        else:
+            decided = Decided(new, [], reason)
+            row.request.scores.extend(scores)
+        record = record_round(row, judged, new, decided, timing, house.token_text, house.record, begun)
         keep_round(row, record)
-        if reason:
-            house.end(row, FINISHED, reason)
+        if decided.reason:
+            house.end(row, FINISHED, decided.reason)
+
+    def _held(self, new: list[Emitted], before: Tensor | None, scores: list[Scored], house: House) -> list[Held]:
+        """Tokens of the round that may be taken back. `before`: the state that the first one's forerunner came of."""
+        assert self.judged is not None
+        assert self.hidden is not None
+        places = [0, *(node + 1 for node in self.judged.verdict.path)]
+        read = [before, *(self.hidden[place] for place in places)]
+        texts = [house.token_text(token.token) for token in new]
+        return [Held(*each) for each in zip(new, read, texts, scores or [None] * len(new), strict=False)]
 
     def _tell(self, root: int, emitted: list[int]) -> None:
         """What the round taught, to all parts that learn. `root`: the token that the tree hung on."""
