@@ -262,7 +262,8 @@ from dataclasses import dataclass
 from workbench.core.params import param
 from workbench.core.rejection import Ruling, residual
 from workbench.core.sampling import pick
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 
 
 # %%

@@ -25,9 +25,10 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Models, Promise, Row
 from workbench.engine.method import Method
-from workbench.engine.parts import Drafter, Verification, Verifier
+from workbench.engine.parts import Drafter, Verifier
 from workbench.engine.plan import Plan
 from workbench.engine.pretrained import load_tokenizer
+from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.typical import TypicalAcceptance
 

@@ -9,7 +9,7 @@ from workbench.bench import verifier_suite
 from workbench.bench.verifier_suite import KINDS, SIBLINGS, cases, draft, page, run_suite, share, table, verifiers
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling
-from workbench.engine.parts import Verification
+from workbench.engine.told import Verification
 from workbench.methods.verifiers.lossless import Lossless
 
 pytestmark = pytest.mark.unchecked

@@ -15,7 +15,7 @@ from workbench.core.places import by_row, fans_of, normalised
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import BLOCK, WIDE, entropy_of, largest, law
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.parts import Verification
+from workbench.engine.told import Verification
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
 

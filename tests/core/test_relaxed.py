@@ -14,7 +14,8 @@ from torch import Tensor
 from workbench.core.rejection import Ruling, recursive_rejection
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.nearest import Nearest, nearest
 

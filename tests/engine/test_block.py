@@ -16,8 +16,8 @@ from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
 from workbench.engine import Engine, Method, Models, Request, Row, Runner, fused
-from workbench.engine.parts import Outcome, Verification
 from workbench.engine.request import ERROR
+from workbench.engine.told import Outcome, Verification
 from workbench.methods import registry
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.verifiers.lossless import Lossless

@@ -23,8 +23,8 @@ from workbench.core.errors import ModelError
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Configured, Engine, Models, Promise, Request, Row, load_models, published
-from workbench.engine.parts import Verification
 from workbench.engine.published import SMOLLM2
+from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.service.chat import chat_ids

@@ -19,8 +19,8 @@ from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request, Row, load_models
-from workbench.engine.parts import Outcome
 from workbench.engine.plan import Plan
+from workbench.engine.told import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling

@@ -22,7 +22,7 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.layers import subset
-from workbench.engine.parts import Verification
+from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.drafters import medusa
 from workbench.methods.growers import chain

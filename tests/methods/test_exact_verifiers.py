@@ -24,7 +24,8 @@ from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine import fused
 from workbench.engine.method import Promise
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers import optimal_two
 from workbench.methods.verifiers.block import Block

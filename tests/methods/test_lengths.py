@@ -20,8 +20,9 @@ from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Promise, Request, Row
 from workbench.engine.growing import Step
-from workbench.engine.parts import Outcome, Policy
+from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
+from workbench.engine.told import Outcome
 from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram
 from workbench.methods.drafters.trained import load_trained

@@ -17,8 +17,8 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.tree import Sampling, children_of
 from workbench.engine import Engine, Models, Request
 from workbench.engine.calibration import Costs, costs_of
-from workbench.engine.parts import Outcome
 from workbench.engine.plan import Plan
+from workbench.engine.told import Outcome
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.sequoia import TRIED, Measured, Sequoia, best_tree, expected

@@ -23,8 +23,9 @@ from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.engine import Engine, Models, Request
 from workbench.engine.calibration import Costs
 from workbench.engine.growing import Growth
-from workbench.engine.parts import Grower, Verification
+from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
+from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.growers import sequoia
 from workbench.methods.growers.chain import Chain

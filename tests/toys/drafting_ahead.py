@@ -21,9 +21,10 @@ from workbench.core.tree import DraftTree
 from workbench.engine import Method, Promise, Row, Source
 from workbench.engine.decoder import Decoder, House, OwnRounds
 from workbench.engine.request import ENDED
-from workbench.engine.round import DraftAndVerify, Turn
+from workbench.engine.round import DraftAndVerify
 from workbench.engine.settings import Settings
 from workbench.engine.timing import Drafting
+from workbench.engine.turn import Turn
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.verifiers.lossless import Lossless

@@ -15,7 +15,8 @@ from torch import Tensor
 from views.test_modules import ENV, needs_node
 
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.greedy_draft import GreedyDraft

@@ -21,7 +21,8 @@ from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.clock import synchronise
 from workbench.engine.machine import describe, machine_facts
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 
 VOCABULARIES = (512, 4096, 49152, 151936)
 """Of the bundled models (rounded up), of a small tokenizer, of SmolLM2, of Qwen."""

@@ -41,6 +41,8 @@ class Draw:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.attempt = 0
+        """How often text was taken back: what is written in its place is drawn with numbers that nothing knows yet."""
         self._philox = np.random.Philox(key=np.array([seed % 2**64, _STREAM], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
@@ -57,7 +59,7 @@ class Draw:
             level: apart from others of that place and purpose.
         """
         state = self._state
-        state["state"]["counter"][:] = 0, level, purpose, position
+        state["state"]["counter"][:] = self.attempt << 32, level, purpose, position
         state["buffer_pos"] = _BLOCK
         self._philox.state = state
         return self._generator.random(n)

@@ -15,10 +15,10 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.fused import MOST
 from workbench.engine.models import Models
-from workbench.engine.parts import Exits
 from workbench.engine.request import Row
 from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Segment
+from workbench.engine.told import Exits
 
 ASKERS = ("drafter", "verifier")
 """Parts that may ask for probes, in the order in which their probes stand in a block."""

@@ -1,4 +1,4 @@
-"""What may change under a row between two rounds: its settings, its pictures, and how far its drafter can follow."""
+"""What may change under a row between two rounds: its settings, and its pictures."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.core.errors import ContextError, MethodUnavailableError, PromptError, as_said
+from workbench.core.errors import MethodUnavailableError, PromptError, as_said
 from workbench.core.panics import no_panic
 from workbench.core.sampling import SamplingParams
 from workbench.engine.chosen import Chosen
 from workbench.engine.decoder import Decoder
+from workbench.engine.holding import take_back
 from workbench.engine.learning import put_by, remembered
 from workbench.engine.method import Promise
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
+from workbench.engine.priming import prime
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner
 from workbench.engine.settings import BOTH, Ask, Settings, Swap
@@ -86,7 +88,7 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
         if header.promise != Promise.APPROXIMATE.value:
             header.promise = Promise.SIMULATION.value
     row.changes += settings.changes
-    if (notice := configured.drafter.notice()) and notice not in _said(row):
+    if (notice := configured.drafter.notice()) and not row.has_said(notice):
         row.say(notice)
 
 
@@ -104,9 +106,10 @@ HELD = (
 
 
 def _hand_over(row: Row, now: Decoder, then: Decoder, settings: Settings) -> None:
-    """From one decoder to another: the new one opens before the old one closes."""
+    """From one decoder to another: the new one opens before the old one closes. What was not decided is taken back."""
     if settings.swaps:
         raise MethodUnavailableError("Pictures cannot be changed together with the way of decoding.", "Do one first.")
+    take_back(row, len(row.undecided))
     old = [getattr(row, name) for name in HELD]
     row.configured, row.models, row.sampling, row.vision = settings.configured, settings.models, settings.sampling, {}
     try:
@@ -147,7 +150,8 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     configured, models, now = settings.configured, settings.models, row.configured
     policy_state = configured.policy.start() if configured.policy != now.policy else row.policy_state
     verifier, verifier_state, taps = configured.verifier, row.verifier_state, configured.taps(models)
-    if settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models):
+    is_judged_anew = settings.swaps or verifier != now.verifier or (verifier.needs and models is not row.models)
+    if is_judged_anew:
         verifier_state = verifier.prime(row, models)
     grower, grower_state = configured.grower, row.grower_state
     is_other = configured.drafter != now.drafter or models.drafter is not row.models.drafter
@@ -158,6 +162,8 @@ def switch(row: Row, target: Runner, settings: Settings) -> None:
     row.grower_state = grower_state
     row.configured, row.models, row.sampling = configured, models, settings.sampling
     row.policy_state, row.verifier_state, row.taps = policy_state, verifier_state, taps
+    if is_judged_anew:  # whoever held them judges no more
+        row.decided = len(row.undecided)
 
 
 def _change_drafter(row: Row, target: Runner, drafter: Drafter, models: Models, swaps: Sequence[Swap]) -> None:
@@ -212,39 +218,3 @@ def _read(row: Row, target: Runner, images: dict[str, Any], pictures: Sequence[A
     prefill_pictures(target, row.place, images, tokens_of(row.models, images, pictures))
     if row.n_new:
         target.prefill(row.place, row.committed[row.place.length : -1])
-
-
-def prime(row: Row, drafter: Drafter, models: Models) -> Any:
-    """The drafter's state for what is committed; None, and the row is `silenced`, where its model cannot hold that."""
-    row.silenced = ""
-    try:
-        return drafter.prime(row, models)
-    except ContextError:
-        row.silenced = _too_short(models)
-        return None
-
-
-def levels_left(row: Row) -> int:
-    """How deep the row's drafter can still draft. When it cannot any more, that is said, once."""
-    left = None if row.silenced else row.drafter.reach(row)
-    if left is not None and left < 1:
-        row.silenced = _too_short(row.models)
-    if row.silenced:
-        if row.silenced not in _said(row):
-            row.say(row.silenced)
-        return 0
-    return row.remaining if left is None else left
-
-
-def _too_short(models: Models) -> str:
-    assert models.drafter is not None
-    return (
-        f"{models.drafter_name} has {models.drafter.context} positions, and the text has filled them: from there on "
-        "nothing is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
-        "method without one."
-    )
-
-
-def _said(row: Row) -> list[str]:
-    assert row.trace is not None
-    return row.trace.footer.warnings

@@ -16,8 +16,9 @@ from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, l
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
 from workbench.engine.fused import compiled, together
-from workbench.engine.parts import Verification, siblings_of
+from workbench.engine.parts import siblings_of
 from workbench.engine.request import Row
+from workbench.engine.told import Verification
 
 TOP = 8
 """Likeliest tokens kept at each verified node: enough for token recycling, and for most of the law in the card."""

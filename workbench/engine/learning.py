@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.panics import no_panic
-from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.parts import Drafter
+from workbench.engine.told import Outcome
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from workbench.trace.events import (
     BONUS,
     CORRECTED,
     DISCARDED,
+    PLAIN,
     REJECTED,
     Emitted,
     Nodes,
@@ -31,6 +33,7 @@ from workbench.trace.events import (
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
+    from workbench.engine.holding import Decided
     from workbench.engine.timing import Timing
 
 PAID = "distribution error (TV)"
@@ -89,19 +92,45 @@ def params_of(row: Row) -> dict[str, object]:
     return {**row.configured.values, **{name: getattr(row.sampling, name) for name in SAMPLING_NAMES}}
 
 
+def kept_tokens(judged: Judged, base: int, spans: Sequence[tuple[str, int, int]]) -> list[Emitted]:
+    """What a verdict adds to a text of `base` tokens, as far as there are spans of text for it."""
+    verdict, kept = judged.verdict, []
+    for i, (text, start, end) in enumerate(spans):
+        if i < len(verdict.path):
+            node = verdict.path[i]
+            token, p = judged.tokens[node], judged.p_node[node]
+            kept.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
+        else:
+            kind = CORRECTED if verdict.corrected else BONUS if judged.tokens else PLAIN
+            p = judged.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
+            kept.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
+    return kept
+
+
 def record_round(
     row: Row,
     judged: Judged,
-    kept: int,
-    spans_text: list[tuple[str, int, int]],
+    new: list[Emitted],
+    decided: Decided,
     timing: Timing,
     token_text: TokenText,
     full: bool,
     t_round: float,
 ) -> Round:
-    """Plain data of one round. `kept` tokens were emitted; what follows them on the path counts as discarded."""
+    """Plain data of one round.
+
+    Args:
+        row: whose it is.
+        judged: the tree and its verdict.
+        new: what was kept of it; what follows that on the path counts as discarded.
+        decided: what of that, and of tokens that were held, is text now.
+        timing: the round's.
+        token_text: the text of tokens, for display.
+        full: keep likeliest tokens and entropy.
+        t_round: when the round began, in seconds of the host's clock.
+    """
     assert row.trace is not None
-    verdict, n = judged.verdict, len(judged.tokens)
+    verdict, n, kept = judged.verdict, len(judged.tokens), len(new)
     path = list(verdict.path[:kept])
     bonus_emitted = kept > len(verdict.path)
     status = [DISCARDED] * n
@@ -118,7 +147,7 @@ def record_round(
     rule, inputs = _why(judged, row.reason, row.trace.header.rules, [a is not None for a in accept])
     if judged.paid:
         row.signals[PAID] = sum(paid for paid, a in zip(judged.paid, accept, strict=True) if a is not None)
-    base = len(row.committed) - kept
+    base = new[0].position
     depths = depths_of(judged.parents)
     nodes = Nodes(
         tokens=judged.tokens,
@@ -135,24 +164,16 @@ def record_round(
         rule=rule,
         inputs=inputs,
     )
-    kind = CORRECTED if verdict.corrected else BONUS
-    emitted = []
-    for i in range(kept):
-        text, start, end = spans_text[i]
-        if i < len(verdict.path):
-            node = verdict.path[i]
-            token, p = judged.tokens[node], judged.p_node[node]
-            emitted.append(Emitted(token, text, start, end, ACCEPTED, node, base + i, p))
-        else:
-            p = judged.p_stop[path[-1] + 1 if path else 0]
-            emitted.append(Emitted(verdict.bonus, text, start, end, kind, None, base + i, p))
+    last = decided.emitted[-1] if decided.emitted else None
+    own = last if last is not None and bonus_emitted and last.position == new[-1].position else None
     record = Round(
         **_of_any_round(row, timing, t_round),
         nodes=nodes,
         path=path,
-        bonus=verdict.bonus if bonus_emitted else None,
-        bonus_kind=kind if bonus_emitted else None,
-        emitted=emitted,
+        bonus=own.token if own else None,
+        bonus_kind=own.kind if own else None,
+        emitted=decided.emitted,
+        placed=decided.placed,
         entropy=judged.entropy if full else [],
         probes=_probes(judged, base, token_text),
     )

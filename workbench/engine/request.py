@@ -119,6 +119,9 @@ class Row:
         self.notes: list[str] = []
         self.changes: list[Change] = []
         self.revoked: list[int] = []  # positions taken back since the last round that was recorded
+        self.undecided: list[Any] = []  # the last of `committed`, which may be taken back; see `holding.Held`
+        self.decided = 0  # the first of these that are final from the next round on
+        self.tries = 0  # how often tokens were taken back since the last that became final
         self.beside: list[tuple[str, Mark, Mark, str]] = []  # what ran beside the round: phase, start, end, lane
         self.uniform: list[float] | None = None
         self.reason: Reason | None = None
@@ -171,8 +174,13 @@ class Row:
         """Warn: in the coming round's record, and in the run's, where a sentence stands once."""
         assert self.trace is not None
         self.notes.append(note)
-        if note not in self.trace.footer.warnings:
+        if not self.has_said(note):
             self.trace.footer.warnings.append(note)
+
+    def has_said(self, note: str) -> bool:
+        """Whether the run's record has this sentence."""
+        assert self.trace is not None
+        return note in self.trace.footer.warnings
 
     # -- controls, from any thread; they act between rounds ------------------------------------------------------
 

@@ -222,8 +222,9 @@ class Round:
     """One draft–verify round; or one of a decoder that writes otherwise, with an empty tree.
 
     Such a decoder may set tokens at any places behind the final text, and take back those of earlier rounds: `standing`
-    says what stands there after a round. What can change no more is `emitted`, as in every round; the text is made of
-    that alone.
+    says what stands there after a round. A verifier that judges whole steps does so too: what it keeps is `placed`, at
+    the next places, until the step is decided. What can change no more is `emitted`, as in every round; the text is
+    made of that alone.
 
     Attributes:
         index: number of the round, from 0.
@@ -231,9 +232,11 @@ class Round:
         params: all parameters in force, method and sampling.
         nodes: the draft tree with its verdict.
         path: accepted nodes, root first.
-        bonus: token the target added (its id), or None when the end of the text was inside the accepted path.
+        bonus: token the target added (its id), or None when the end of the text was inside the accepted path, and
+            where the token is not final.
         bonus_kind: "corrected", "bonus", "plain" or None.
-        emitted: committed tokens of this round, in order (cut at the end of the text).
+        emitted: tokens that became final in this round, in order (cut at the end of the text): those committed in it
+            and, where a verifier had held some, of rounds before, without their `node`.
         top_p: for the root (entry 0) and each node (entry i+1): the target's likeliest next tokens; [] if not recorded.
         top_q: the same for the drafter where it has a law; None entries where it has none.
         entropy: the target's entropy in nats after the root and after each node [N+1]; [] if not recorded.
@@ -295,9 +298,9 @@ class Round:
 
     def __post_init__(self) -> None:
         """Without a draft there is no bonus: traces of earlier versions called plain decoding that."""
-        if self.nodes.tokens:
+        if self.nodes.tokens or self.bonus_kind != BONUS:
             return
-        self.bonus_kind = PLAIN if self.bonus_kind == BONUS else self.bonus_kind
+        self.bonus_kind = PLAIN
         for emitted in self.emitted:
             emitted.kind = PLAIN if emitted.kind == BONUS else emitted.kind
 

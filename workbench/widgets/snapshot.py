@@ -109,7 +109,7 @@ def tree(trace: Trace, index: int = 0) -> str:
     children: dict[int, list[int]] = {}
     for i in sorted(kept, key=lambda i: (i not in r.path, i)):
         children.setdefault(r.nodes.parents[i], []).append(i)
-    own = next((e for e in r.emitted if e.node is None), None)
+    own = None if r.bonus_kind is None else next((e for e in reversed(r.emitted) if e.node is None), None)
     tip = r.path[-1] if r.path else -1
 
     def below(parent: int) -> str:

@@ -9,9 +9,9 @@ import torch
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.transfer import to_device
 from workbench.engine.models import Models
-from workbench.engine.parts import Outcome
 from workbench.engine.request import Row
 from workbench.engine.segment import Slot
+from workbench.engine.told import Outcome
 from workbench.engine.vision.prefill import prefill_pictures
 from workbench.engine.vision.reading import process, text_only, translated
 from workbench.engine.vision.showing import position_bytes, see

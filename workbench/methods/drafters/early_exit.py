@@ -15,10 +15,11 @@ from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Exits
+from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Output, Segment, Slot
+from workbench.engine.told import Exits
 from workbench.methods.growers.chain import draft_chain
 
 

@@ -15,10 +15,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
-from workbench.engine.parts import LawDrafter, Outcome
+from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Segment
+from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.engine.vision.showing import see
 from workbench.methods.drafters.attention_net import Entries

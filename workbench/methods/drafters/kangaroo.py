@@ -22,10 +22,11 @@ from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Output, Segment, Slot
+from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import AttentionNet, Entries
 from workbench.methods.drafters.trained import head_of, load_trained

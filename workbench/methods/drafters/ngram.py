@@ -12,9 +12,10 @@ from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import goes_on
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 
 
 class NGramIndex:

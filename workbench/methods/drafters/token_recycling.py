@@ -10,9 +10,10 @@ import numpy as np
 
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.template import known_paths, template_of
 

@@ -11,9 +11,10 @@ from typing import ClassVar
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Outcome
+from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
 
 MAX_NODES = 65_536

@@ -17,9 +17,10 @@ from workbench.engine.calibration import Costs, costs_of
 from workbench.engine.declared import Claim
 from workbench.engine.growing import Growth
 from workbench.engine.models import Models
-from workbench.engine.parts import Drafter, Grower, Outcome
+from workbench.engine.parts import Drafter, Grower
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import NODES
 from workbench.methods.growers.template import ASSUMED, Path, filled, template

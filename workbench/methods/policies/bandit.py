@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from workbench.core.params import param
 from workbench.engine.declared import Claim
-from workbench.engine.parts import Outcome, Policy
+from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 from workbench.methods.policies.laps import Lap, Laps
 

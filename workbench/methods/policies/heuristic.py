@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.params import param
-from workbench.engine.parts import Outcome, Policy
+from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 from workbench.methods.policies.fixed import DEPTH
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from workbench.engine.parts import Outcome
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 
 
 @dataclass(frozen=True, slots=True)

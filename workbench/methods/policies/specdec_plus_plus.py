@@ -15,9 +15,10 @@ from workbench.core.params import param
 from workbench.engine.declared import Claim, Head
 from workbench.engine.growing import Step
 from workbench.engine.models import Models
-from workbench.engine.parts import Outcome, Policy
+from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome
 from workbench.methods.drafters.trained import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
 

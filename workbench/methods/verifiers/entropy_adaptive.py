@@ -16,8 +16,9 @@ from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rej
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import likeliest
 from workbench.engine.models import Models
-from workbench.engine.parts import Outcome, Verification, Verifier
+from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
+from workbench.engine.told import Outcome, Verification
 
 WRITTEN = Rule(
     "small-model-writes",

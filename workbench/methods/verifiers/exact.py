@@ -14,7 +14,8 @@ from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rej
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
 from workbench.core.tree import DraftTree, Sampling
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 
 EMITTED = Rule(
     "emitted",

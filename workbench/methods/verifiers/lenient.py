@@ -10,7 +10,8 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import relaxed_rejection
 from workbench.core.rules import EXCESS, OTHERS, Rule
 from workbench.core.sampling import likeliest
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 
 SOURCE = "Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; Zhou et al. 2024, DistillSpec, arXiv:2310.08461"
 LENIENT = Rule(

@@ -9,7 +9,8 @@ from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
 from workbench.core.sampling import likeliest
 from workbench.core.tree import Sampling
 from workbench.engine.declared import Claim
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 from workbench.methods.verifiers.independent import Independent
 
 

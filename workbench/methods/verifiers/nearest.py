@@ -15,8 +15,9 @@ from workbench.core.relaxed import relaxed_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
 from workbench.engine.models import Models
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
+from workbench.engine.told import Verification
 
 NEAREST = Rule(
     "nearest",

@@ -19,8 +19,9 @@ from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
 from workbench.engine.models import Models
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
+from workbench.engine.told import Verification
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
 """What the target is asked behind the draft. The paper's own words are not published."""

@@ -14,7 +14,8 @@ from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
 from workbench.core.tree import children_of
-from workbench.engine.parts import Verification, Verifier
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
 
 TYPICAL = Rule(
     "typical",

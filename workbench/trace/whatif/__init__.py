@@ -38,7 +38,8 @@ def analyse(trace: Trace, others: Sequence[Trace] = (), measured: Estimate | Non
     """
     plain = next((t for t in others if t.header.method == PLAIN), None)
     found, rounds = budget(trace, plain), trace.rounds
-    lengths = draft_lengths(trace, plain) if metrics.drafted(rounds) else None
+    is_held = any(len(r.nodes) and (r.placed or r.revoked) for r in rounds)  # rounds do not say what they gave
+    lengths = draft_lengths(trace, plain) if metrics.drafted(rounds) and not is_held else None
     return {
         "method": trace.header.method,
         "target": trace.header.target,

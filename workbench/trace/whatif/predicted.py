@@ -47,7 +47,7 @@ def _offered(r: Round) -> int:
 
     Where the text ended with a drafted token, nothing after it was offered, and there was no bonus.
     """
-    if r.emitted and r.emitted[-1].node is not None:
+    if r.emitted and r.emitted[-1].node is not None and not r.placed:
         return len(r.emitted) - 1
     below = [False] * len(r.nodes)
     last = r.path[-1] if r.path else -1

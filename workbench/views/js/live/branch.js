@@ -1,5 +1,8 @@
 /** "Continue from here": a new run whose prompt is the text up to a place of a draft tree, then a token of choice. */
 
+import { standing } from "../shared/canvas.js";
+import { ofRound } from "../shared/own.js";
+
 /** The tokens before a place of a round's tree: prompt, committed text, the nodes that lead there. Pure.
  *  @param {{prompt_tokens: number[], prompt_text: string[]}} header  @param {object[]} rounds
  *  @param {{round: number, place: number, token: number, text: string}} pick  `place`: a node, or −1 for the root
@@ -7,7 +10,8 @@
 export function continuation(header, rounds, { round, place, token, text }) {
   const { nodes } = rounds[round], line = [];
   for (let i = place; i >= 0; i = nodes.parents[i]) line.unshift(i);
-  const before = rounds.slice(0, round).flatMap((r) => r.emitted);
+  const past = rounds.slice(0, round), held = standing(past).flatMap(({ token: known }) => known ?? []);
+  const before = [...past.flatMap((r) => r.emitted), ...held];
   return {
     prompt_tokens: [...header.prompt_tokens, ...before.map((e) => e.token), ...line.map((i) => nodes.tokens[i]), token],
     prompt: [...header.prompt_text, ...before.map((e) => e.text), ...line.map((i) => nodes.text[i]), text].join(""),
@@ -17,7 +21,7 @@ export function continuation(header, rounds, { round, place, token, text }) {
 /** What the text went on with at that place; null when it never came there. Pure. */
 export function instead(round, place) {
   const tip = round.path.at(-1) ?? -1;
-  const taken = round.emitted.find((e) => (e.node === null ? tip : round.nodes.parents[e.node]) === place);
+  const taken = ofRound(round).find((e) => (e.node === null ? tip : round.nodes.parents[e.node]) === place);
   return taken ? taken.text : null;
 }
 

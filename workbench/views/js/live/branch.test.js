@@ -22,6 +22,20 @@ test("a branch at the root of the first round is the prompt and one token", () =
   ]);
 });
 
+test("a branch behind tokens that a verifier holds has them in its prompt, and none that were taken back", () => {
+  const nodes = { parents: [], tokens: [], text: [] };
+  const round = (emitted, placed, revoked = []) => ({ nodes, emitted, placed, revoked });
+  const [a, b, c] = [5, 6, 7].map((position) => ({ token: 10 + position, text: `${position}`, position, p: 1 }));
+  const from = { round: 2, place: -1, token: 3, text: "x" };
+  const start = { prompt_tokens: [1], prompt_text: ["p"] };
+  assert.deepEqual(continuation(start, [round([a], [b]), round([], [c]), round([], [])], from), {
+    prompt_tokens: [1, 15, 16, 17, 3],
+    prompt: "p567x",
+  });
+  const back = [round([a], [b]), round([], [], [6]), round([], [])];
+  assert.deepEqual(continuation(start, back, from).prompt_tokens, [1, 15, 3]);
+});
+
 test("it is said what the text went on with, and off the path that it never came there", () => {
   const round = rounds.find((r) => r.path.length > 0);
   assert.equal(instead(round, -1), round.emitted[0].text);

@@ -3,6 +3,7 @@
 import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
 import * as kit from "../shared/kit.js";
+import { ofRound, ownToken } from "../shared/own.js";
 import * as playcard from "./playcard.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as ruling from "./ruling.js";
@@ -96,13 +97,14 @@ function untested({ nodes }, node) {
 }
 
 /** What followed a rejection: the next draft for the same place, or the target's own token. */
-function sequel({ nodes, emitted, bonus_kind }, node) {
+function sequel(round, node) {
+  const { nodes, bonus_kind } = round;
   if (nodes.status[node] !== "rejected") return "";
   const next = nodes.parents.findIndex(
     (parent, i) => i > node && parent === nodes.parents[node] && nodes.status[i] !== "discarded",
   );
   if (next >= 0) return `; then “${visible(nodes.text[next])}” was ${nodes.status[next]}`;
-  const own = emitted.find((e) => e.node === null);
+  const own = ownToken(round);
   return own && bonus_kind === "corrected" ? `; “${visible(own.text)}” is the target's own` : "";
 }
 
@@ -150,7 +152,7 @@ export function render(el, data) {
     rows = candidates(round, node),
     own = candidates(data.round, node),
     taken = new Set(
-      round.emitted
+      ofRound(round)
         .filter(
           (e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node]),
         )

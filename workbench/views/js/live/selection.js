@@ -1,5 +1,7 @@
 /** What is shown: hover previews, a pin holds, otherwise the newest round is followed. Plain data, no DOM. */
 
+import { ownToken } from "../shared/own.js";
+
 export function newSelection() {
   return { hover: null, pin: null };
 }
@@ -18,7 +20,7 @@ export function complete(pick, rounds) {
   if (token !== null && round.emitted[token]) node = round.emitted[token].node ?? "target";
   if (node === null) node = telling(round);
   if (token === null) {
-    const i = round.emitted.findIndex((e) => (node === "target" ? e.node === null : e.node === node));
+    const i = round.emitted.indexOf(node === "target" ? ownToken(round) : round.emitted.find((e) => e.node === node));
     token = i < 0 ? null : i;
   }
   return { round: pick.round, node, token };

@@ -14,6 +14,7 @@ import { h, write } from "../shared/kit.js";
 import * as lanes from "./lane.js";
 import * as lines from "./lines.js";
 import * as mask from "./mask.js";
+import { ownToken } from "../shared/own.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
 import * as repeats from "./repeats.js";
@@ -458,7 +459,7 @@ function nodeCard(parts, round, shown, more, stalled) {
     );
     write(parts.cardNote, [round.nodes.status[node], slow].filter(Boolean).join(" · "));
   } else {
-    const own = round.emitted.find((e) => e.node === null);
+    const own = ownToken(round);
     write(
       parts.cardTitle,
       canvas.isOfPlaces(round)
@@ -488,10 +489,9 @@ function judging({ round, judged }) {
 
 function rootText(run, rounds, at) {
   if (at === null) return "";
-  for (let i = at - 1; i >= 0; i -= 1) {
-    const last = rounds[i].emitted.at(-1);
-    if (last) return last.text;
-  }
+  const held = canvas.isOfPlaces(rounds[at]) ? null : canvas.standing(rounds.slice(0, at)).at(-1)?.token;
+  const last = held ?? rounds.slice(0, at).findLast((r) => r.emitted.length)?.emitted.at(-1);
+  if (last) return last.text;
   return run?.header?.prompt_text.at(-1) ?? "";
 }
 

@@ -51,8 +51,8 @@ function verifyLine(rounds) {
 /** Levels of the draft along the target's way: its path and what was drafted after its last node. A tree's other
  *  branches offered the target nothing; where the text ended with a drafted token, nothing after it was offered, and
  *  there was no bonus. */
-function offered({ nodes, path, emitted: out }) {
-  if (typeof out.at(-1)?.node === "number") return out.length - 1;
+function offered({ nodes, path, emitted: out, placed }) {
+  if (!placed?.length && typeof out.at(-1)?.node === "number") return out.length - 1;
   const last = path.length ? path[path.length - 1] : -1, below = [];
   nodes.parents.forEach((parent) => below.push(parent === last || (parent >= 0 && below[parent])));
   return nodes.depth.reduce((deepest, depth, i) => (below[i] ? Math.max(deepest, depth) : deepest), path.length);

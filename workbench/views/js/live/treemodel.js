@@ -7,6 +7,8 @@
  *  along its way; `under`: number of nodes below it. Children: the accepted one, then the tested in the order of their
  *  test, then the others, likeliest first. */
 
+import { ownToken } from "../shared/own.js";
+
 export const ROOT = -1;
 export const TARGET = "target";
 /** Nodes that the view by levels draws before it folds. */
@@ -132,7 +134,7 @@ export function awaited({ nodes }, reveal) {
 
 function targetToken(round, textOf) {
   if (round.bonus === null || round.bonus_kind === null) return null;
-  const last = round.emitted.find((e) => e.kind === round.bonus_kind && e.node === null);
+  const last = ownToken(round);
   return last ? { kind: round.bonus_kind, text: textOf(round, last), p: last.p, emitted: last } : null;
 }
 

@@ -5,14 +5,15 @@ import * as kit from "./kit.js";
 
 /** What stands after `rounds`, the first of a run, with the masked places between: see
  *  `workbench.trace.events.standing`.
- *  @param {{revoked?: number[], placed?: {position: number, text: string, p: number}[], emitted: {position:
- *    number}[]}[]} rounds
- *  @returns {{position: number, token: {text: string, p: number, round: number}|null}[]}  `null`: masked */
+ *  @typedef {{token: number, text: string, p: number, round: number}} Standing
+ *  @param {{revoked?: number[], placed?: {position: number, token?: number, text: string, p: number}[],
+ *    emitted: {position: number}[]}[]} rounds
+ *  @returns {{position: number, token: Standing|null}[]}  `null`: masked */
 export function standing(rounds) {
   const found = new Map();
   rounds.forEach((r, round) => {
     for (const position of r.revoked ?? []) found.delete(position);
-    for (const token of r.placed ?? []) found.set(token.position, { text: token.text, p: token.p, round });
+    for (const { position, token, text, p } of r.placed ?? []) found.set(position, { token, text, p, round });
     if (found.size) for (const e of r.emitted) found.delete(e.position);
   });
   if (!found.size) return [];

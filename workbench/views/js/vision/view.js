@@ -1,6 +1,7 @@
 /** From the state of the tab to what its drawings show. Pure: nothing here touches the DOM. */
 
 import * as figures from "../shared/figures.js";
+import { ownToken } from "../shared/own.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as selection from "../live/selection.js";
 import * as speedup from "../shared/speedup.js";
@@ -270,7 +271,7 @@ function node(rounds, at) {
   const round = at ? rounds[at.round] : null;
   if (!round) return { round: null, node: null, title: "Word", note: "" };
   const drafted = typeof at.node === "number" && at.node >= 0 ? at.node : null,
-    own = round.emitted.find((e) => e.node === null);
+    own = ownToken(round);
   const title =
     drafted !== null
       ? `“${ribbon.visibleText(ribbon.legible(round).nodes.text[drafted])}”, drafted`

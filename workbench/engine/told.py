@@ -1,0 +1,111 @@
+"""What parts are told of a verification and of a round, and what some of them say to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.probes import Probed
+from workbench.core.rejection import Verdict
+from workbench.core.sampling import SamplingParams, law, with_history
+from workbench.core.tree import DraftTree
+from workbench.engine.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round taught, for drafters and policies that learn from it.
+
+    Attributes:
+        tokens: drafted tokens, node by node.
+        parents: their parents (−1: the last committed token).
+        verdict: what was kept.
+        emitted: committed tokens of this round, cut at the end of the text.
+        root: the token the tree hung on.
+        top: the target's likeliest next tokens at the root (entry 0) and after each node, accepted or not.
+        planned: the plan that was drafted to.
+        hidden: what the target's LM head read at the root (row 0) and at each node, accepted or not.
+        taps: index of a layer → the target's residual stream behind it at the same places, for the layers that the
+            method asked for (`Part.taps`).
+        probed: what came of the drafter's own probes (`Part.probes`); None where it asked for none.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    verdict: Verdict
+    emitted: list[int]
+    root: int
+    top: list[list[int]]
+    planned: Plan
+    hidden: Float[Tensor, "N_plus_1 D"] | None = None
+    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    probed: Probed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a rule may read: the draft, what the target said of it, and what the verifier remembers of the row.
+
+    Row 0 of every tensor belongs to the last committed token, row i + 1 to node i.
+
+    Attributes:
+        tree: the draft.
+        logits: the target's, after penalties and processors.
+        p: the law tokens are drawn from; when greedy, the plain softmax, for reading only.
+        sampling: in force for this row.
+        u_stop: uniforms for the emitted token; None when greedy.
+        hidden: what the target's LM head read.
+        taps: index of a layer → the target's residual stream behind it, for the layers that the method asked for.
+        committed: the row's tokens, prompt included; the tree hangs on the last one. The row's own list, which grows.
+        state: what the verifier's `prime` returned for this row.
+        probed: what came of the verifier's own probes (`Part.probes`); None where it asked for none.
+        raw: the target's logits as the model gave them; None: `logits` are.
+        histories: tokens up to and including each place, where penalties or processors read them.
+    """
+
+    tree: DraftTree
+    logits: Float[Tensor, "N_plus_1 V"]
+    p: Float[Tensor, "N_plus_1 V"]
+    sampling: SamplingParams
+    u_stop: Float[Tensor, " N_plus_1"] | None
+    hidden: Float[Tensor, "N_plus_1 D"] | None = None
+    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    committed: Sequence[int] = ()
+    state: Any = None
+    probed: Probed | None = None
+    raw: Float[Tensor, "N_plus_1 V"] | None = None
+    histories: Sequence[Tensor] = ()
+
+    def law_of(self, logits: Float[Tensor, "N_plus_1 V"]) -> Float[Tensor, "N_plus_1 V"]:
+        """The law that other logits of the model give at the same places, under the row's own sampling."""
+        return law(with_history(logits, self.sampling, self.histories), self.sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """States behind the target's first layers.
+
+    Attributes:
+        layer: how many layers.
+        states: the residual stream behind them, row 0 at the last committed token, row i + 1 at node i.
+    """
+
+    layer: int
+    states: Float[Tensor, "N_plus_1 D"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a verifier says of the tokens that it holds, oldest first. See `Verifier.settle`.
+
+    Attributes:
+        final: so many of the oldest are text from now on.
+        back: so many of the newest are taken back.
+    """
+
+    final: int = 0
+    back: int = 0
