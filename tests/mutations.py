@@ -490,7 +490,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "superposed-drafts-weigh-the-same",
         "methods/growers/superposed.py",
-        "growth.superpose(scores.softmax(0))",
+        "growth.superpose(shares[-1][1])",
         "growth.superpose((0 * scores).softmax(0))",
         "tests/methods/test_superposed.py::test_it_is_the_beam_of_its_paper",
         why="unlikely drafts decide what the likely ones go on with",

@@ -279,7 +279,7 @@ def test_it_is_offered_over_draft_models_alone_and_exact_under_what_judges_chose
 
 def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
     class OnlyTokens(TableGrowth):
-        laws_as_one = Growth.laws_as_one
+        laws_as_one = Growth.laws_as_one  # type: ignore[assignment]
 
     growing = OnlyTokens(table(0))
     growing.row = growth(table(0)).row

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
@@ -27,6 +28,15 @@ WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
 """w_i: what is known of a token behind the last 1, 2, … 5 tokens counts for so much."""
 UNKNOWN = 200.0
 """Taken off a draft's score where the text so far knows none of the candidates behind it."""
+
+SUPERPOSED = GrowthRule(
+    "superposed",
+    "Of a superposed draft",
+    "All drafts were read as one token, and their scores share its law; n-grams of the text so far tell which goes on "
+    "with what. The best of each level go on, and λ is how much each counts in the next reading.",
+    "λ by the drafter's law alone",
+    "λ with n-grams",
+)
 
 
 class NGrams:
@@ -98,11 +108,12 @@ class Superposed(Grower):
         most = plan.within(MOST_NODES)
         counts = self._counts(growth.row.grower_state, growth.row.committed)
         texts: list[list[int]] = [[]]  # of each draft its tokens, on the host
-        scores = torch.zeros(1, device=growth.device)
+        scores = alone = torch.zeros(1, device=growth.device)
+        shares = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
         laws, said = growth.root, list[Tensor]()
         for level in range(plan.depth):
             logq, tokens = (found.expand(len(scores), -1) for found in laws.best(CANDIDATES))
-            gain = (logq / HEAT).log_softmax(1)
+            gain = own = (logq / HEAT).log_softmax(1)
             if counts is not None:
                 gain = self._smoothed(gain, tokens, counts, growth.row.committed, texts)
             reached = (scores.unsqueeze(1) + gain).reshape(-1)
@@ -112,6 +123,8 @@ class Superposed(Grower):
             scores, best = reached.nan_to_num(-torch.inf).topk(k)
             below = best // tokens.shape[1]
             chosen = tokens.reshape(-1)[best]
+            alone = (alone.unsqueeze(1) + own).reshape(-1)[best]
+            shares.append((alone.softmax(0), scores.softmax(0)))
             growth.add(chosen, below if level else None)
             said.append(logq.reshape(-1)[best])
             if counts is not None:
@@ -119,11 +132,12 @@ class Superposed(Grower):
                 texts = [[*texts[draft], token] for draft, token in pairs]
             if level + 1 == plan.depth or growth.n >= most:
                 break
-            if not growth.goes_on(laws := growth.superpose(scores.softmax(0))):
+            if not growth.goes_on(laws := growth.superpose(shares[-1][1])):
                 break
         growth.close()
         if not said:  # a drafter that fails
             return DraftTree.empty(growth.source, growth.device)
+        before, after = zip(*shares, strict=True)
         return DraftTree(
             tokens=torch.cat(growth.tokens),
             parents=torch.cat(growth.parents),
@@ -133,6 +147,7 @@ class Superposed(Grower):
             fanout=self.width,
             source=growth.source,
             score=torch.cat(said).exp(),
+            grown=Grown((SUPERPOSED,), before=torch.cat(before), after=torch.cat(after)),
         )
 
     def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:

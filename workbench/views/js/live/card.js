@@ -2,6 +2,7 @@
 
 import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
+import * as growth from "./growth.js";
 import * as kit from "../shared/kit.js";
 import * as playcard from "./playcard.js";
 import * as ribbon from "../shared/ribbon.js";
@@ -78,6 +79,7 @@ export function facts(round, node, rules) {
     ["time", timeText(round)],
   );
   if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
+  out.push(...growth.statement(round, node, formula));
   return out;
 }
 
@@ -189,7 +191,7 @@ export function render(el, data) {
     cell.hidden = !pair;
     if (!pair) return;
     kit.write(cell, pair[i & 1]);
-    cell.classList.toggle("is-words", pair[0] === "why");
+    cell.classList.toggle("is-words", pair[0].startsWith("why"));
   });
 }
 
