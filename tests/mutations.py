@@ -496,6 +496,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="a place with little room has a child more than the budget, and a chosen one is taken for a draw",
     ),
     _m(
+        "superposed-drafts-weigh-the-same",
+        "methods/growers/superposed.py",
+        "growth.superpose(shares[-1][1])",
+        "growth.superpose((0 * scores).softmax(0))",
+        "tests/methods/test_superposed.py::test_it_is_the_beam_of_its_paper",
+        why="unlikely drafts decide what the likely ones go on with",
+    ),
+    _m(
+        "superposed-entries-are-kept-for-tokens",
+        "methods/drafters/draft_tree.py",
+        "        if self._is_blurred:\n",
+        "        if False:\n",
+        "tests/methods/test_superposed.py::test_after_superposing_the_draft_model_knows_the_text_as_before",
+        why="the draft model reads a mean of tokens as one of them, and drafts worse and worse",
+    ),
+    _m(
         "sequoia-counts-levels-as-free",
         "methods/growers/sequoia.py",
         "((level * level_s + costs[m - 1]) if costs else 1.0)",

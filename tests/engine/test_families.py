@@ -57,6 +57,23 @@ def test_tree_logits_equal_full_forwards_of_each_path(name: str, device: str) ->
 
 
 @pytest.mark.parametrize("name", worlds.FAMILIES)
+def test_a_given_embedding_is_read_as_its_token_is(name: str, device: str) -> None:
+    """Wherever a family scales its embeddings or adds positions to them; the token it stands for is not looked at."""
+    model = worlds.family(name, device=device)
+    runner = Runner(model)
+    slot, text = runner.open(), worlds.random_prompt(12)
+    runner.prefill(slot, text[:-2], chunk=5)
+    tokens = torch.tensor(text[-2:], device=device)
+    with torch.inference_mode():
+        states = runner.embed(tokens)
+    out = runner.forward([Segment(slot, torch.full_like(tokens, 7), states=states)])
+    assert float((out.logits[0, -1] - worlds.ask_model(model)(text)).abs().max()) < TOLERANCE
+    slot.scratch = 0
+    out = runner.forward([Segment(slot, tokens)])
+    assert float((out.logits[0, -1] - worlds.ask_model(model)(text)).abs().max()) < TOLERANCE, "and it is over then"
+
+
+@pytest.mark.parametrize("name", worlds.FAMILIES)
 def test_the_first_layers_alone_equal_a_model_of_that_depth(name: str, device: str) -> None:
     model = worlds.family(name, device=device)
     runner = Runner(model)

@@ -50,6 +50,10 @@ class TableGrowth(Growth):
         read = torch.cat(self.tokens)[torch.cat(self.read)]
         return WholeLaws(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.sees]))
 
+    def laws_as_one(self, tokens: Tensor, weights: Tensor) -> WholeLaws:
+        """The mean of the laws behind them: what a model whose law is linear in its last embedding would say."""
+        return WholeLaws((weights.double() @ self.laws(tokens, None).p)[None])
+
     def goes_on(self, laws: Laws) -> bool:
         return True
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.transfer import to_device
+
+if TYPE_CHECKING:
+    from workbench.core.grown import Grown
 
 
 class Sampling(str, Enum):
@@ -56,6 +60,7 @@ class DraftTree:
         fanout: most children of one node (an upper bound, known without asking the device).
         source: name of the drafter that proposed the nodes (one for all, or one per node).
         score: float [N] or None, a named figure of confidence for display and shape; never used to accept.
+        grown: why each node is there, and what it was worth to the grower; None where nobody says.
     """
 
     tokens: Int[Tensor, " N"]
@@ -70,6 +75,7 @@ class DraftTree:
     without: Bool[Tensor, " N"] | None = None
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None
+    grown: Grown | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

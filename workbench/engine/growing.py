@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams, law
 
 if TYPE_CHECKING:
@@ -127,6 +128,25 @@ class Growth:
 
     def expand(self, chosen: Int[Tensor, " w"] | None = None) -> Laws:
         """The laws behind nodes of the last level, by their places in it; all of them by default."""
+        return self.laws(*self._next(chosen))
+
+    def superpose(self, weights: Float[Tensor, " w"]) -> Laws:
+        """What is said behind all nodes of the last level, read as one token: its embedding is their mean.
+
+        Args:
+            weights: of the nodes, ≥ 0 with sum 1.
+
+        Returns:
+            One law for all, or one for each where what was written before counts (penalties).
+
+        Raises:
+            MethodUnavailableError: the drafter does not read embeddings (`LawDrafter.superposes`).
+        """
+        tokens, _ = self._next(None)
+        return self.laws_as_one(tokens, weights)
+
+    def _next(self, chosen: Int[Tensor, " w"] | None) -> tuple[Int[Tensor, " w"], Int[Tensor, " w"] | None]:
+        """Take down that nodes of the last level are read: their tokens, and the places of their parents."""
         tokens, below = self.tokens[-1], self._below
         nodes = torch.arange(self.n - tokens.shape[0], self.n, device=self.device)
         if chosen is not None:
@@ -135,7 +155,7 @@ class Growth:
         own = _own(tokens.shape[0], self.device)
         self.sees = own if below is None else torch.cat([self.sees[below], own], 1)
         self.read.append(nodes)
-        return self.laws(tokens, below)
+        return tokens, below
 
     def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> Laws:
         """Read nodes of the newest level, in one forward.
@@ -145,6 +165,13 @@ class Growth:
             below: for each, the place of its parent among the nodes read before; None: the root.
         """
         raise NotImplementedError
+
+    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> Laws:
+        """Read the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
+        raise MethodUnavailableError(
+            f"{self.source} drafts from tokens, not from embeddings: it cannot read several of them as one.",
+            "Let the draft grow otherwise, or take a method with a draft model.",
+        )
 
     def goes_on(self, laws: Laws) -> bool:
         """Whether the row's policy lets the tree have another level, by the laws behind the nodes expanded last."""

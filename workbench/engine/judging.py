@@ -25,7 +25,7 @@ TOP = 8
 
 ALONE = 2
 """Laws up to which other threads are not asked to help."""
-N_FIGURES = 17
+N_FIGURES = 18
 """Tensors that `figures` returns for each row."""
 
 
@@ -48,7 +48,7 @@ def figures(
         logits: at the root and after each node.
         hidden: what the LM head read there.
         taps: residual streams there, by layer.
-        record: also gather the drafter's likeliest tokens.
+        record: also gather the drafter's likeliest tokens, and what the tree says of its growth.
         probes: what was computed beside the draft, of all parts.
         probed: what came of the verifier's own.
 
@@ -58,7 +58,7 @@ def figures(
         [N] or empty; likeliest tokens [N+1, 8] and their probabilities; the drafter's [2, M, 8] or empty; score [N] or
         empty; inputs of the rules [I, N], named by `row.reason`, or empty; each node's rule [N] or empty; the tree's
         `q_of` [N+1] or empty; what testing a node costs in distribution [N] or empty; tokens, parents and places of
-        the probes [3, P] or empty.
+        the probes [3, P] or empty; what the tree says of its growth [≤ 3, N] or empty.
 
     Raises:
         WorkbenchError: siblings were chosen in a way that drafter and grower do not declare.
@@ -110,12 +110,14 @@ def figures(
     row.reason = reason
     if reason is not None and reason.inputs:
         inputs = torch.stack([values.to(p.dtype) for values in reason.inputs.values()])
+    columns = tree.grown.columns if record and tree.grown is not None else []
     return [
         tree.tokens, tree.parents, ruling.stop, p_stop, entropy, p_node, ruling.accept, q, top, p_top,
         top_q, nothing if ruling.score is None else ruling.score, inputs,
         nothing if reason is None or reason.of is None else reason.of, q_of,
         nothing if ruling.paid is None else ruling.paid,
         nothing if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
+        torch.stack([column.to(p.dtype) for column in columns]) if columns else nothing,
     ]  # fmt: skip
 
 

@@ -114,6 +114,16 @@ def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
 
 
 @contextlib.contextmanager
+def embedded(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
+    """While it lasts an input embedding gives these, whatever it is asked for."""
+    hook = embedding.register_forward_hook(lambda module, args, output: states)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextlib.contextmanager
 def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
     """While it lasts a layer reads these residual streams, whatever it is given."""
 

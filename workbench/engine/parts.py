@@ -146,6 +146,8 @@ class Grower(Part):
 
     siblings: ClassVar[Sampling]
     """How the siblings in its trees come where the target samples. When it is greedy they may be chosen."""
+    superposes: ClassVar[bool] = False
+    """Whether it has several tokens read as one, so that a drafter has to be able to: `LawDrafter.superposes`."""
 
     def prime(self, drafter: Drafter, models: Models) -> Any:
         """State for one row, `row.grower_state`, of a method's grower that learns; None when there is none.
@@ -174,6 +176,8 @@ class LawDrafter(Drafter):
     So its siblings may come in any way, and what the grower says of them holds: see `siblings_of`.
     """
 
+    superposes: ClassVar[bool] = False
+    """Whether its growth can read several tokens as one, by their mean embedding: see `Growth.superpose`."""
     usual: ClassVar[Grower | None] = None
     """How its trees grow where neither plan nor method names a way."""
 

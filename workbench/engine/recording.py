@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.grown import Grown
 from workbench.core.rejection import Reason, Verdict
 from workbench.core.rules import Rule
 from workbench.core.tree import DraftTree, children_of, depths_of
@@ -23,6 +24,7 @@ from workbench.trace.events import (
     PLAIN,
     REJECTED,
     Emitted,
+    GrownNodes,
     Nodes,
     Phase,
     Placed,
@@ -62,6 +64,8 @@ class Judged:
     source: str | tuple[str, ...]
     probes: list[list[int]]
     probe_sources: list[str]
+    growth: Grown | None
+    worth: list[list[float]]
 
     @classmethod
     def of(
@@ -74,11 +78,11 @@ class Judged:
     ) -> Judged:
         """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
         tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of, q_of, paid, probes = more
+        score, inputs, rule_of, q_of, paid, probes, worth = more
         verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
         return cls(
             tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
-            q_of, paid, tree.source, probes, probe_sources or [],
+            q_of, paid, tree.source, probes, probe_sources or [], tree.grown, worth,
         )  # fmt: skip
 
     @property
@@ -182,6 +186,9 @@ def record_round(
             Top(ids, [token_text(t) for t in ids], probs)
             for ids, probs in zip(judged.top_tokens, judged.top_probs, strict=True)
         ]
+        if judged.growth is not None and n:
+            of, before, after = judged.growth.on_host(judged.worth, judged.parents)
+            record.grown = GrownNodes([rule.to_wire() for rule in judged.growth.rules], of, before, after)
         record.top_q = _top_q(judged, token_text)
     return record
 

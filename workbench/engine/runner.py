@@ -21,7 +21,15 @@ from workbench.core.transfer import to_device
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
-from workbench.engine.layers import decoder_layers, entered, longest_context, refuse_unverifiable, subset, text_config
+from workbench.engine.layers import (
+    decoder_layers,
+    embedded,
+    entered,
+    longest_context,
+    refuse_unverifiable,
+    subset,
+    text_config,
+)
 from workbench.engine.leancheck import lean_of
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.quantised import refuse_int8, stored
@@ -232,7 +240,7 @@ class Runner:
             batch: one segment a row; the output has them in the order of their rows in the cache. Rows in between that
                 are not asked for run along as padding.
             last_only: compute logits for the last position only (all segments must then have one length).
-            layers: indices of the layers to run; all by default. They begin from the segments' `states`, if any.
+            layers: indices of the layers to run; all by default. They read the segments' `states`, if any.
             head: compute logits; without them only taps are worth reading.
             taps: indices of the layers whose residual stream is wanted.
 
@@ -267,7 +275,7 @@ class Runner:
             )
         else:
             model = self.model if layers is None else self._view(tuple(layers))
-            with contextlib.nullcontext() if states is None else entered(self.layers[(layers or [0])[0]], states):
+            with contextlib.nullcontext() if states is None else self._instead((layers or [0])[0], states):
                 logits = model(
                     input_ids=ids,
                     attention_mask=mask,
@@ -285,6 +293,9 @@ class Runner:
             return Output(logits, self._hidden, self._taps)
         asked = [s.slot.index - lo for s in batch]
         return Output(logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
+
+    def _instead(self, first: int, states: Float[Tensor, "B n D"]) -> contextlib.AbstractContextManager[None]:
+        return entered(self.layers[first], states) if first else embedded(self.embed, states)
 
     def _view(self, layers: tuple[int, ...]) -> PreTrainedModel:
         if layers not in self._views:

@@ -42,8 +42,9 @@ class Segment:
         sees: bool [n, scratch + n] over the nodes behind the committed part; None for a chain that goes on from the
             last of them and sees them all.
         depth: int64 [n], distance behind the committed part, 0 for its first successor; None for a chain.
-        states: [n, D], residual stream of the tokens before the first layer that is run; None: their embeddings.
-            Either all segments of a forward have them, or none.
+        states: [n, D], what is read in place of the tokens: their residual stream before the first layer that is run,
+            or, where that is the model's first, input embeddings. None: the tokens themselves. Either all segments of a
+            forward have them, or none.
     """
 
     slot: Slot

@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench.engine.method import Method, Promise
 from workbench.engine.parts import Verifier
+from workbench.methods import deviation
 
 HOW = ("policy", "grower")
 """What a cell lists: the choices that leave drafter and verifier what they are."""
@@ -26,7 +27,8 @@ class Offer:
         title: for people.
         verifier: value of the parameter `verifier`; empty where the method has one verifier only.
         promise: value of `Promise`.
-        reason: why these drafts would not follow the target's law under this verifier; empty where they do.
+        reason: why these drafts would not follow the target's law under this verifier, and what that costs; empty where
+            they do.
         ways: by the name of a choice ("policy", "grower"), its values; a choice that the method has not is left out.
         standing: what the exactness board says of it.
     """
@@ -97,7 +99,8 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
         made = method.with_params(**chosen, **how)
         is_judge = judges[0].name == method.verifier.name
         is_usual = is_judge and all(value == method.params[name].default for name, value in how.items())
-        found.setdefault((made.promise, made.unsound, is_usual), []).append(how)
+        reason = deviation.taught(method, made.verifier, made.policy.grows or made.grower) if made.unsound else ""
+        found.setdefault((made.promise, reason, is_usual), []).append(how)
     return [
         Offer(
             method.name,

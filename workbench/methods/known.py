@@ -58,6 +58,8 @@ class Known:
         title: for people.
         promise: value of `workbench.engine.method.Promise`.
         promises: the same for each verifier it may be given, by name; empty where there is one only.
+        unsound: by verifier and grower, why the two would not keep the target's law together, and what that costs; of
+            verifiers that are exact for some drafts, and pairs that are not.
         simulating: names of its policies that know what no real one could: with them, exact is a simulation.
         teaches: one sentence for the learner.
         source: title, authors, year, url, where.
@@ -74,6 +76,7 @@ class Known:
     title: str
     promise: str
     promises: Mapping[str, str]
+    unsound: Mapping[str, Mapping[str, str]]
     simulating: tuple[str, ...]
     teaches: str
     source: dict[str, Any]
@@ -86,14 +89,15 @@ class Known:
     params: Mapping[str, ParamSpec]
 
     @classmethod
-    def of(cls, method: Method) -> Known:
-        """What is known of a registered method."""
+    def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> Known:
+        """What is known of a registered method. `costs`: of unsound pairs, by default as the file has them."""
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
         drafter = method.drafter
         idea = method.idea or (inspect.getdoc(drafter) or "").split("\n\n")[0].replace("\n", " ")
         return cls(
             method.name, method.title, method.promise.value, {v: p.value for v, p in method.promises.items()},
+            _unsound(method, costs),
             tuple(policy.name for policy in method.policies if policy.simulates),
             method.teaches, source, method.needs, drafter.reads_target, drafter.blind, idea, method.formula,
             method.differs, method.params,
@@ -190,13 +194,15 @@ def is_stale() -> bool:
 def text() -> str:
     """What the file should hold now, from the registry."""
     from workbench.core.sampling import SamplingParams
-    from workbench.methods import registry
+    from workbench.methods import deviation, registry
 
+    costs = deviation.table(registry.of_catalogue())
     wire = {
         "about": "Written by `workbench docs` from the registry.",
         "fingerprint": fingerprint(),
         "sampling": [spec.to_wire() for spec in params_of(SamplingParams()).values()],
-        "methods": [Known.of(method).to_wire() for method in registry.of_catalogue()],
+        "deviations": costs,
+        "methods": [Known.of(method, costs).to_wire() for method in registry.of_catalogue()],
     }
     return json.dumps(wire, ensure_ascii=False, indent=1) + "\n"
 
@@ -225,6 +231,20 @@ def _declarations(path: Path) -> Iterator[str]:
             for node in top.body:
                 if isinstance(node, ast.AnnAssign | ast.Assign):
                     yield "\n".join(lines[node.lineno - 1 : node.end_lineno])
+
+
+def deviations() -> Mapping[str, Mapping[str, float]]:
+    """By verifier and way of choosing siblings, what an unsound pair costs: see `methods/deviation.py`."""
+    return json.loads(FILE.read_text(encoding="utf-8")).get("deviations", {}) if FILE.is_file() else {}
+
+
+def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, str]]:
+    from workbench.methods.deviation import taught
+
+    judges = [verifier for verifier in method.verifiers if verifier.exact_for]
+    told = {v.name: {g.name: taught(method, v, g, costs) for g in method.growers} for v in judges}
+    found = {verifier: {g: reason for g, reason in of.items() if reason} for verifier, of in told.items()}
+    return {verifier: of for verifier, of in found.items() if of}
 
 
 @cache

@@ -13,12 +13,13 @@ from typing import Any
 
 from workbench.core.rules import Rule
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text. 3: why
 each node was accepted or not (`Header.rules`, `Nodes.rule`, `Nodes.inputs`), unsaid in older traces; typical acceptance
 wrote its score into `Nodes.accept` before. 4: tokens at explicit places, which may be taken back (`Round.placed`,
 `Round.revoked`); none in older traces. 5: tokens that were computed beside a draft and could not be accepted
-(`Round.probes`); none in older traces."""
+(`Round.probes`); none in older traces. 6: why each node of a draft is there (`Round.grown`), unsaid in older
+traces."""
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
 """Status of a drafted node. Discarded: drafted, never tested, because the path ended before it or
@@ -160,6 +161,23 @@ class Probe:
 
 
 @dataclass(slots=True)
+class GrownNodes:
+    """Why each node of a draft is there, and what it was worth to what put it there.
+
+    Attributes:
+        rules: in force, each with its `name`, `title`, what it `says`, and what the values `before` and `after` are.
+        of: index into `rules` [N]; [] where it is the first for all.
+        before: first value [N], by what was known when the node was offered; [] where there is none.
+        after: second value [N], once more was known; [] where there is none.
+    """
+
+    rules: list[dict[str, str]]
+    of: list[int] = field(default_factory=list)
+    before: list[float | None] = field(default_factory=list)
+    after: list[float | None] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Phase:
     """A stretch of wall-clock time on a named lane. Seconds since the start of the generation, pauses not counted."""
 
@@ -265,6 +283,7 @@ class Round:
         revoked: positions whose tokens of earlier rounds are taken back, before anything is set.
         placed: tokens set behind the final text, in any order; they stand until they are taken back or emitted.
         probes: what the target's pass computed beside the draft; never tested, and not counted as drafted.
+        grown: why each node of the draft is there; None where its drafter does not say.
     """
 
     index: int
@@ -295,6 +314,7 @@ class Round:
     revoked: list[int] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
+    grown: GrownNodes | None = None
 
     def __post_init__(self) -> None:
         """Without a draft there is no bonus: traces of earlier versions called plain decoding that."""
@@ -310,6 +330,7 @@ class Round:
         wire["nodes"] = _fields(self.nodes)
         for name in ("emitted", "top_p", "phases", "changes", "placed", "probes"):
             wire[name] = [_fields(item) for item in wire[name]]
+        wire["grown"] = None if self.grown is None else _fields(self.grown)
         wire["top_q"] = [None if top is None else _fields(top) for top in self.top_q]
         return wire
 
@@ -325,6 +346,7 @@ class Round:
         data["changes"] = [Change(**c) for c in data.get("changes", [])]
         data["placed"] = [Placed(**p) for p in data.get("placed", [])]
         data["probes"] = [Probe(**p) for p in data.get("probes", [])]
+        data["grown"] = GrownNodes(**data["grown"]) if data.get("grown") else None
         return cls(**data)
 
 

@@ -186,6 +186,11 @@ def _what_is_wrong(r: Round, i: int) -> str:
         return "a node comes before its parent"
     if set(nodes.status) - {ACCEPTED, REJECTED, DISCARDED}:
         return "a node has an unknown status"
+    grown = r.grown
+    if grown is not None and any(len(column) not in (0, n) for column in (grown.of, grown.before, grown.after)):
+        return "what is said of its growth does not fit its nodes"
+    if grown is not None and any(not 0 <= i < len(grown.rules) for i in grown.of or [0]):
+        return "a node was put there by an unknown rule"
     if any(not -1 <= probe.parent < n + j for j, probe in enumerate(r.probes)):
         return "a probe comes before its parent"
     if any(not 0 <= node < n for node in r.path):

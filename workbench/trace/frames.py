@@ -17,6 +17,7 @@ from workbench.trace.events import (
     Change,
     Emitted,
     Footer,
+    GrownNodes,
     Header,
     Nodes,
     Phase,
@@ -50,9 +51,10 @@ ROUNDS: Schema = {
     "changes": pl.String, "signals": pl.String, "notes": _STRINGS,
     "n_top_p": pl.Int64, "n_top_q": pl.Int64, "n_entropy": pl.Int64,
     "vision": pl.String, "revoked": pl.String, "placed": pl.String, "probes": pl.String,
+    "grown": pl.String,
 }  # fmt: skip
-"""One row a round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`, `probes` are JSON; the
-`n_` columns count what `places` holds."""
+"""One row a round. `params`, `changes`, `signals`, `shared`, `vision`, `revoked`, `placed`, `probes`, `grown` are JSON;
+the `n_` columns count what `places` holds."""
 
 NODES: Schema = {
     "round": pl.Int64, "node": pl.Int64, "token": pl.Int64, "parent": pl.Int64, "depth": pl.Int64,
@@ -78,7 +80,7 @@ PHASES: Schema = {
 }  # fmt: skip
 """One row a stretch of wall-clock time, in seconds since the end of prefill."""
 
-LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes")
+LATER = ("vision", "rule", "inputs", "waited_s", "shared", "revoked", "placed", "probes", "grown")
 """Columns that older schemas lack."""
 _NODE_FIELDS = {"token": "tokens", "parent": "parents", **{n: n for n in list(NODES)[4:] if n != "inputs"}}
 _PARTS = {"nodes": NODES, "places": PLACES, "tokens": TOKENS, "phases": PHASES}
@@ -186,6 +188,7 @@ def _round_row(r: Round) -> dict[str, Any]:
         "revoked": json.dumps(r.revoked),
         "placed": json.dumps([_slots(p) for p in r.placed]),
         "probes": json.dumps([_slots(p) for p in r.probes]),
+        "grown": None if r.grown is None else json.dumps(_slots(r.grown)),
         "n_top_p": len(r.top_p),
         "n_top_q": len(r.top_q),
         "n_entropy": len(r.entropy),
@@ -248,6 +251,7 @@ def _round(
         placed=[Placed(**p) for p in json.loads(row["placed"] or "[]")],
         probes=[Probe(**p) for p in json.loads(row["probes"] or "[]")],
         waited_s=row["waited_s"] or 0.0,
+        grown=GrownNodes(**json.loads(row["grown"])) if row["grown"] else None,
         **{name: row[name] for name in ROUNDS if name in _PLAIN},
     )
 
@@ -266,5 +270,6 @@ _PLAIN = set(Round.__dataclass_fields__) - {
     "waited_s",
     "revoked",
     "placed",
+    "grown",
     "probes",
 }

@@ -58,7 +58,7 @@ METHOD = Method(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),
         OptimalOracle(),
     ),
-    growers=offered(Chain()),
+    growers=offered(Chain(), DraftModel),
     claims=(
         Claim(
             "speed-up over plain decoding", "T5-XXL 11B with a T5 drafter, translation and summaries", 2.0, 3.0,

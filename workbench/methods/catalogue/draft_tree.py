@@ -41,7 +41,7 @@ METHOD = Method(
     drafter=TopKTree(),
     verifier=Lossless(),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    growers=offered(BestFirst(ranked=False)),
+    growers=offered(BestFirst(ranked=False), TopKTree),
     claims=(
         Claim(
             "speed-up over plain decoding",

@@ -40,7 +40,7 @@ METHOD = Method(
     verifier=Lossless(),
     other_verifiers=(*for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective()),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
-    growers=offered(StochasticBeam()),
+    growers=offered(StochasticBeam(), SampledTree),
     claims=(
         Claim(
             "τ / τ of a chain with the same target budget (12 nodes)", "LLaMA-2 7B to 70B with a 115M drafter, OPT",

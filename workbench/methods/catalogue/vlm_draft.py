@@ -41,7 +41,7 @@ METHOD = Method(
     place=130,
     drafter=SeeingDraftModel(),
     verifier=Lossless(),
-    growers=offered(Chain()),
+    growers=offered(Chain(), SeeingDraftModel),
     policies=(Fixed(depth=6), DynamicTree()),
     claims=(
         Claim(

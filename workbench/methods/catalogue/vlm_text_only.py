@@ -55,7 +55,7 @@ METHOD = Method(
     place=120,
     drafter=BlindDraftModel(),
     verifier=Lossless(),
-    growers=offered(Chain()),
+    growers=offered(Chain(), BlindDraftModel),
     policies=(Fixed(), Heuristic(), Confidence(), Planned()),
     claims=(
         Claim(

@@ -29,7 +29,7 @@ class GrowthState:
 
     Attributes:
         slot: the row.
-        scratch_of: of each node that was read, its place in the scratch.
+        scratch_of: of each node that was read, its place in the scratch; none of nodes that were read as one.
         is_tree: whether the last draft grew here, and was no chain drafted in lock-step with others.
     """
 
@@ -48,7 +48,7 @@ class ModelGrowth(Growth):
         self.runner: Runner = row.models.drafter
         self.state: GrowthState = row.state
         super().__init__(row, source, self.runner.device)
-        self.state.is_tree = True
+        self.state.is_tree, self._is_blurred = True, False
         tokens = unread(row, row.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
@@ -60,8 +60,21 @@ class ModelGrowth(Growth):
         paths = self.paths() if self.row.sampling.needs_history else []
         return laws_of(self.row, out.logits[0], paths, out.hidden[0])
 
+    def laws_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> WholeLaws:
+        """Read one position, that of no token; so its entries are of no use once the draft is over."""
+        self._is_blurred = True
+        mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
+        out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
+        if not self.row.sampling.needs_history:
+            return laws_of(self.row, out.logits[0], [], out.hidden[0])
+        paths = self.paths()
+        return laws_of(self.row, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
+
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Remember where the nodes that are drafted lie in the cache's scratch."""
+        if self._is_blurred:
+            self.state.scratch_of = {}
+            return
         asked = [*([torch.cat(self.read)] if self.read else []), *([] if kept is None else [kept])]
         found = to_host(asked)
         place = {node: i for i, node in enumerate(found[0])} if self.read else {}
@@ -99,6 +112,7 @@ class TreeFromModel(LawDrafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
+    superposes: ClassVar[bool] = True
     source: ClassVar[str]
 
     def prime(self, row: Row, models: Models) -> GrowthState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -10,12 +10,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.shapes import NODES, WIDTH
+
+RERANKED = GrowthRule(
+    "eagle-2",
+    "Expanded, then ranked again",
+    "One of the most promising nodes of the level above offered it, promise being the product of the drafter's "
+    "probabilities down the path. After the last level all that was offered was ranked by it, and the best stayed.",
+    "place in the order of offers",
+    "place among all offers",
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +74,11 @@ class BestFirst(Grower):
             said.append(logq.view(-1))
             scores.append((level[chosen].unsqueeze(1) + logq).view(-1))
         ranking = torch.cat(scores).nan_to_num(-torch.inf)  # a drafter that fails ranks last, and it is still a tree
-        keep = most_promising(ranking, nodes)
+        keep, place = ranked(ranking, nodes)
         growth.close(keep)
         score = torch.cat(said).exp()
-        return subtree(keep, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
+        tree = subtree(keep, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
+        return replace(tree, grown=Grown((RERANKED,), before=keep + 1, after=place + 1))
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
@@ -75,7 +86,13 @@ def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kep
 
     A child is at most as promising as its parent and comes behind it: a stable order never parts them.
     """
-    return scores.sort(descending=True, stable=True).indices[:nodes].sort().values
+    return ranked(scores, nodes)[0]
+
+
+def ranked(scores: Float[Tensor, " n"], nodes: int) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
+    """The same nodes, and the place of each in the ranking, from 0."""
+    best = scores.sort(descending=True, stable=True).indices[:nodes].sort()
+    return best.values, best.indices
 
 
 def subtree(

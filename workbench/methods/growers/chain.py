@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.sampling import law, likeliest, pick, sayable, with_history
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
@@ -19,6 +20,13 @@ from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.segment import Output, Segment, Slot
+
+ONE_BY_ONE = GrowthRule(
+    "chain",
+    "One behind the other",
+    "A chain has one place a level: the drafter's likeliest token at temperature 0, else one drawn from its law.",
+)
+_GROWN = Grown((ONE_BY_ONE,))
 
 
 @dataclass(frozen=True)
@@ -188,6 +196,15 @@ def _chain_tree(
     if not sampled:
         q, certain = laws if keep else None, torch.zeros_like(chance)
         return DraftTree(
-            tokens, parents, certain, Sampling.DETERMINISTIC, n, q=q, q_of=q_of, source=source, score=chance
+            tokens,
+            parents,
+            certain,
+            Sampling.DETERMINISTIC,
+            n,
+            q=q,
+            q_of=q_of,
+            source=source,
+            score=chance,
+            grown=_GROWN,
         )
-    return DraftTree(tokens, parents, chance.log(), Sampling.CHAIN, n, q=laws, q_of=q_of, source=source)
+    return DraftTree(tokens, parents, chance.log(), Sampling.CHAIN, n, q=laws, q_of=q_of, source=source, grown=_GROWN)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
@@ -14,6 +15,13 @@ from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+
+BRANCHED = GrowthRule(
+    "rsd-c",
+    "Drawn without replacement",
+    "How many children a node has was said beforehand; each is drawn from what its elder siblings leave of the "
+    "drafter's law.",
+)
 
 
 @dataclass(frozen=True)
@@ -43,4 +51,4 @@ class ConstantBranching(Grower):
             top = drawn.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
             below, rank = torch.isfinite(top.values).nonzero()[: most - growth.n].unbind(1)
             drawn.add(top.indices[below, rank], below)
-        return drawn.tree(max(fan))
+        return drawn.tree(max(fan), Grown((BRANCHED,)))

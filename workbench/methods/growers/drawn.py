@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.draw import Purpose
+from workbench.core.grown import Grown
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth, Laws
@@ -76,11 +78,12 @@ class Drawn:
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
-    def tree(self, fanout: int, kept: Sequence[int] | None = None) -> DraftTree:
+    def tree(self, fanout: int, grown: Grown, kept: Sequence[int] | None = None) -> DraftTree:
         """The draft tree; closes the growth.
 
         Args:
             fanout: most children of a node.
+            grown: why its nodes are there; where some were chosen, its second rule is that of those drawn.
             kept: numbers of the nodes that are drafted, rising, their parents among them; all by default.
         """
         growth = self.growth
@@ -98,6 +101,7 @@ class Drawn:
         if self._chosen:
             chosen = torch.cat(self._chosen)[keep]
             law_of = q_of[parents + 1].masked_fill(chosen, -1)
+            grown = replace(grown, of=(~chosen).long())
         return DraftTree(
             tokens=torch.cat(growth.tokens)[keep],
             parents=parents if everything else torch.where(parents < 0, parents, torch.searchsorted(keep, parents)),
@@ -111,4 +115,5 @@ class Drawn:
             without=None if chosen is None else ~chosen,
             source=growth.source,
             score=None if chosen is None else logq.exp(),
+            grown=grown,
         )

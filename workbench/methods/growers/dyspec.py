@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
@@ -16,6 +17,15 @@ from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import NODES
+
+WORTH = GrowthRule(
+    "dyspec",
+    "Where most is expected",
+    "The drafter's own law foretold how likely its place was to be reached: by the path above it, and by what its "
+    "elder siblings left. The places of the largest worth got a node.",
+    "worth of the place",
+    "once its token was drawn, chance of the path",
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class DySpec(Grower):
         most = plan.within(self.nodes)
         drawn, said = Drawn(growth, self.siblings), growth.root
         path = torch.ones(1, dtype=torch.float64, device=growth.device)  # product of q down to each node expanded last
+        drafted = list[torch.Tensor]()  # product of q down to each node
         found = path.new_zeros(0)  # what each place drawn so far is worth
         for level in range(plan.depth):
             p = drawn.law(said)
@@ -78,6 +89,7 @@ class DySpec(Grower):
                 break
             drawn.add(top.indices[below, place], below)
             found = torch.cat([found, worth[below, place]])
+            drafted.append(path[below] * q[below, place])
             path = torch.minimum(path[below] * q[below, place], found[-len(below) :])  # whatever rounding says
             inner = ((path >= bound) & (path > 0)).nonzero().squeeze(1)
             if level + 1 == plan.depth or not len(inner) or not growth.goes_on(said := growth.expand(inner)):
@@ -85,7 +97,9 @@ class DySpec(Grower):
             path = path[inner]
         best = found.sort(descending=True, stable=True).indices[:most].sort().values  # elder and above come first
         fan = Counter(torch.cat(growth.parents)[best].tolist())
-        return drawn.tree(max(fan.values()), best.tolist())
+        return drawn.tree(
+            max(fan.values()), Grown((WORTH,), before=found[best], after=torch.cat(drafted)[best]), best.tolist()
+        )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
         """What a place has to be worth: as much as the last one that there is room for, or the threshold."""

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
@@ -17,6 +18,17 @@ from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+
+HEAD = GrowthRule(
+    "head-and-one",
+    "Of the head",
+    "One of the drafter's likeliest tokens here: chosen, not drawn. Of a place's children the last alone is drawn.",
+)
+ONE = GrowthRule(
+    "head-and-one",
+    "The one that is drawn",
+    "Drawn from what the likeliest tokens, which are its elder siblings, leave of the drafter's law.",
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class HeadAndOne(Grower):
             tokens, there = children(p, room, k, drawn.uniforms(p.shape[0], level))
             below, rank = there.nonzero().unbind(1)
             drawn.add(tokens[below, rank], below, chosen=rank < tokens.shape[1] - 1)
-        return drawn.tree(max(fan))
+        return drawn.tree(max(fan), Grown((HEAD, ONE)))
 
 
 def children(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.engine.parts import Grower
+from workbench.engine.parts import Grower, LawDrafter
 from workbench.methods.growers.best_first import BestFirst
 from workbench.methods.growers.chain import Chain
 from workbench.methods.growers.constant_branching import ConstantBranching
@@ -11,6 +11,7 @@ from workbench.methods.growers.head_and_one import HeadAndOne
 from workbench.methods.growers.sequoia import Sequoia
 from workbench.methods.growers.spec_infer import SpecInfer
 from workbench.methods.growers.stochastic_beam import StochasticBeam
+from workbench.methods.growers.superposed import Superposed
 from workbench.methods.growers.template import Template
 
 EVERY: tuple[Grower, ...] = (
@@ -23,14 +24,20 @@ EVERY: tuple[Grower, ...] = (
     DySpec(),
     HeadAndOne(),
     Sequoia(),
+    Superposed(),
 )
 
 
-def offered(first: Grower) -> tuple[Grower, ...]:
-    """All of them for a method, the one it has by default first, with that one's settings.
+def offered(first: Grower, over: type[LawDrafter] = LawDrafter) -> tuple[Grower, ...]:
+    """All that a drafter can follow, the one that its method has by default first, with that one's settings.
+
+    Args:
+        first: the default.
+        over: the drafter's class; left out, one that can read tokens alone.
 
     Example:
         >>> [grower.name for grower in offered(Template())][:2]
         ['template', 'chain']
     """
-    return (first, *(grower for grower in EVERY if grower.name != first.name))
+    may = (grower for grower in EVERY if over.superposes or not grower.superposes)
+    return (first, *(grower for grower in may if grower.name != first.name))

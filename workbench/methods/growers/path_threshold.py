@@ -8,11 +8,20 @@ from typing import ClassVar
 
 import torch
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.shapes import MOST_NODES
+
+LIKELY = GrowthRule(
+    "path-threshold",
+    "Likely enough",
+    "The product of the drafter's probabilities down its path reaches the threshold (of the first level one is always "
+    "offered).",
+    "chance of the path by the drafter",
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class PathThreshold(Grower):
         depth, most = plan.depth, plan.within(MOST_NODES)
         laws = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
-        said, fanout = [], 1
+        said, paths, fanout = [], [], 1
         for level in range(depth):
             logq, tokens = laws.best(self.children)
             reached = path.unsqueeze(1) + logq  # [w, k]
@@ -54,6 +63,7 @@ class PathThreshold(Grower):
             below, child = places.unbind(1)
             growth.add(tokens[below, child], below if level else None)
             path = reached[below, child]
+            paths.append(path)
             said.append(logq[below, child])
             fanout = tokens.shape[1]
             if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
@@ -68,4 +78,5 @@ class PathThreshold(Grower):
             fanout=fanout,
             source=growth.source,
             score=torch.cat(said).exp(),
+            grown=Grown((LIKELY,), before=torch.cat(paths).exp()),
         )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
 from workbench.engine.calibration import Costs, costs_of
@@ -31,6 +32,15 @@ FORGETTING = 0.99
 """Weight of a test, by the next round."""
 MOVED = 0.03
 """The tree is drawn anew when a chance has changed by so much since."""
+
+PLANNED = GrowthRule(
+    "sequoia",
+    "Planned to pay",
+    "Of all trees of so many nodes this one was expected to write most a second, by how often each sibling is the one "
+    "accepted and by what passes cost here.",
+    "chance of acceptance as believed before the run",
+    "as measured by the time the tree was drawn up",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +127,10 @@ class Sequoia(Grower):
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Decide on the shape, and fill it: with the likeliest tokens when greedy, else with draws."""
-        paths = self.drawing(growth, plan).paths
-        return filled(growth, paths) if growth.row.sampling.greedy else draw(growth, paths)
+        drawing = self.drawing(growth, plan)
+        grown = Grown((PLANNED,), before=[tuple((growth.chances or ASSUMED)[0])], after=[drawing.given[2]])
+        make = filled if growth.row.sampling.greedy else draw
+        return make(growth, drawing.paths, grown)
 
     def drawing(self, growth: Growth, plan: Plan) -> Drawing:
         """The tree for what is believed now; the one in force unless that has changed."""
@@ -207,7 +219,7 @@ def _paths(table: Float64[np.ndarray, "L B M"], chances: Sequence[float], m: int
     return found
 
 
-def draw(growth: Growth, paths: tuple[Path, ...]) -> DraftTree:
+def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
     """The tree whose siblings are drawn without replacement, of what these paths name as much as the laws allow."""
     drawn, said = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
     shape = template(paths, max(map(max, paths)) + 1, growth.device)
@@ -226,7 +238,7 @@ def draw(growth: Growth, paths: tuple[Path, ...]) -> DraftTree:
         if not growth.goes_on(said := growth.expand((there.cumsum(0) - 1)[inner[goes_on]])):
             break
         at = torch.where(goes_on, goes_on.cumsum(0) - 1, -1)
-    return drawn.tree(shape.fanout)
+    return drawn.tree(shape.fanout, grown)
 
 
 def told(drawing: Drawing, costs: Sequence[float], level_s: float) -> str:

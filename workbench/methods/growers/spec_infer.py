@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.sampling import pick
 from workbench.core.tree import DraftTree, Sampling
@@ -15,6 +16,13 @@ from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import BRANCHING, MOST_NODES, widths
+
+BRANCHED = GrowthRule(
+    "specinfer",
+    "Drawn independently",
+    "How many children a node has was said beforehand; each is drawn from the drafter's law as if there were no "
+    "other, so that one token may come twice.",
+)
 
 
 @dataclass(frozen=True)
@@ -44,4 +52,4 @@ class SpecInfer(Grower):
         for level, k, p in drawn.levels(fan, most):
             below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - growth.n]
             drawn.add(pick(p[below], drawn.uniforms(below.shape[0], level)), below)
-        return drawn.tree(max(fan))
+        return drawn.tree(max(fan), Grown((BRANCHED,)))

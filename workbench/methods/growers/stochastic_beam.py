@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.draw import Purpose
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
@@ -17,6 +18,15 @@ from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.methods.growers.drawn import Drawn
 from workbench.methods.growers.shapes import MOST_NODES, WIDTH
+
+PERTURBED = GrowthRule(
+    "rsd-s",
+    "Of the stochastic beam",
+    "Each path's log-probability gets Gumbel noise, and a level keeps the largest: a draw without replacement over all "
+    "of its paths at once.",
+    "log q of its path",
+    "with noise",
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class StochasticBeam(Grower):
         """Levels of at most `width` nodes; the budget cuts the last one, by values as ever."""
         row, most = growth.row, plan.within(MOST_NODES)
         drawn = Drawn(growth, self.siblings)
+        plain, noisy = list[Tensor](), list[Tensor]()  # of all levels
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
         for level, width, p in drawn.levels([self.width] * plan.depth, most):
@@ -54,8 +65,10 @@ class StochasticBeam(Grower):
             top = flat.topk(k)  # falling: siblings come out in their order
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
             phi, value = child_phi.reshape(-1)[top.indices], top.values
+            plain.append(phi)
+            noisy.append(value)
             drawn.add(token, parent)
-        return drawn.tree(self.width)
+        return drawn.tree(self.width, Grown((PERTURBED,), before=torch.cat(plain), after=torch.cat(noisy)))
 
 
 def _perturb(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, product
 from typing import ClassVar
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
 from workbench.core.templates import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
@@ -43,6 +44,18 @@ PUBLISHED: dict[str, dict[Path, int]] = {
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3, `mc_sim_7b_63` of `medusa_choices.py` (63 nodes); Li et al.
 2024, EAGLE, arXiv:2401.15077, §4.2, `mc_sim_7b_63` of `choices.py` (25 nodes, in spite of its name).
 """
+
+FIXED = GrowthRule(
+    "template",
+    "Of a fixed shape",
+    "That there is a node, for the drafter's token of this rank, was decided before any law was known.",
+)
+BEST = replace(
+    FIXED,
+    says="Of all trees of so many nodes this one is likeliest to be right, by how often each rank is. That was "
+    "measured on held-out text, or assumed.",
+    before="chance that its ranks are right",
+)
 
 
 @dataclass(frozen=True)
@@ -86,10 +99,11 @@ class Template(Grower):
 
     def grow(self, growth: Growth, plan: Plan) -> DraftTree:
         """Decide on the shape, and fill it."""
-        return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))))
+        grown = Grown((BEST,), before=growth.chances or ASSUMED) if self.shape == "best" else Grown((FIXED,))
+        return filled(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
 
 
-def filled(growth: Growth, paths: tuple[Path, ...]) -> DraftTree:
+def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
     """The tree of these ranks: ask for as many as a level needs, and take what the paths name. Closes the growth."""
     guesses = [growth.root.best(max(map(max, paths)) + 1)]
     known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
@@ -114,6 +128,7 @@ def filled(growth: Growth, paths: tuple[Path, ...]) -> DraftTree:
         fanout=shape.fanout,
         source=growth.source,
         score=torch.cat(said)[shape.order].exp(),
+        grown=grown,
     )
 
 

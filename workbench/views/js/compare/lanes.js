@@ -96,6 +96,7 @@ function showLane(card, held, i, data) {
   data.draw(card._params, {
     params,
     values: held.params,
+    barred: controls.unsound(method, held.params),
     inForce: { ...Object.fromEntries(params.map((p) => [p.name, p.default])), ...held.params },
   });
 }

@@ -2,6 +2,7 @@
 
 import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
+import * as growth from "./growth.js";
 import * as kit from "../shared/kit.js";
 import { ofRound, ownToken } from "../shared/own.js";
 import * as playcard from "./playcard.js";
@@ -79,6 +80,7 @@ export function facts(round, node, rules) {
     ["time", timeText(round)],
   );
   if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
+  out.push(...growth.statement(round, node, formula));
   return out;
 }
 
@@ -191,7 +193,7 @@ export function render(el, data) {
     cell.hidden = !pair;
     if (!pair) return;
     kit.write(cell, pair[i & 1]);
-    cell.classList.toggle("is-words", pair[0] === "why");
+    cell.classList.toggle("is-words", pair[0].startsWith("why"));
   });
 }
 

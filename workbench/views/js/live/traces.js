@@ -101,6 +101,7 @@ const DEFAULTS = {
   revoked: [],
   placed: [],
   probes: [],
+  grown: null,
 };
 
 function parse(text) {

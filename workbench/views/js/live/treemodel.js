@@ -2,12 +2,14 @@
  *
  *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string, children:
  *    (number|string)[], q: number|null, p: number|null, u: number|null, accept: number|null, rule: string|null, inputs:
- *    object, tested: boolean, onPath: boolean, likely: number, under: number, emitted?: object}} TreeNode
- *  `kind`: "root", a status, or the kind of the target's own token; `likely`: product of q
+ *    object, grown: string, tested: boolean, onPath: boolean, likely: number, under: number, emitted?: object}} TreeNode
+ *  `grown`: what put it there, and what it was worth, in a few words; `kind`: "root", a status, or the kind of the target's own token; `likely`: product of q
  *  along its way; `under`: number of nodes below it. Children: the accepted one, then the tested in the order of their
  *  test, then the others, likeliest first. */
 
 import { ownToken } from "../shared/own.js";
+import * as formula from "./formula.js";
+import * as growth from "./growth.js";
 
 export const ROOT = -1;
 export const TARGET = "target";
@@ -44,6 +46,7 @@ export function model(
     accept: null,
     rule: null,
     inputs: {},
+    grown: "",
     tested: false,
     onPath: true,
     likely: 1,
@@ -73,6 +76,7 @@ export function model(
       u: given.u?.[i] ?? null,
       accept: given.accept?.[i] ?? null,
       rule: ruleOf(round, i),
+      grown: growth.brief(round, i, formula),
       inputs: inputsOf(given.inputs, i),
       tested,
       onPath: onPath.has(i),

@@ -83,7 +83,7 @@ export function sentence(node, folded = 0, awaited = false) {
     return [`“${visible(node.text)}”`, "committed", foldedWords(folded)].filter(Boolean).join(", ");
   const figure = (name, v) => (v === null || v === undefined ? "" : `${name} ${v.toFixed(2)}`);
   if (awaited)
-    return [`“${visible(node.text)}”`, "drafted, not judged yet", figure("q", node.q), foldedWords(folded)]
+    return [`“${visible(node.text)}”`, "drafted, not judged yet", figure("q", node.q), node.grown, foldedWords(folded)]
       .filter(Boolean)
       .join(", ");
   const [said] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }),
@@ -100,6 +100,7 @@ export function sentence(node, folded = 0, awaited = false) {
     node.rule && node.rule !== said ? `rule: ${node.rule}` : "",
     figure("p", node.p),
     figure("q", node.q),
+    node.grown,
     foldedWords(folded),
   ]
     .filter(Boolean)

@@ -46,7 +46,8 @@ export function mount(root, { model, on, ends }) {
   };
   const draw = () => {
     const known = methods.find((x) => x.name === held.method),
-      data = (params) => ({ params, values: held, inForce: held });
+      barred = controls.unsound(known, held),
+      data = (params) => ({ params, values: held, inForce: held, barred });
     controls.select(method, controls.options(methods), held.method);
     controls.badge(promise, controls.promised(known, held));
     kit.write(teaches, known?.teaches ?? "");

@@ -41,13 +41,37 @@ export const PROMISES = {
   simulation: "SIMULATION: knows what no real drafter could",
 };
 
-/** What a method promises with these parameters: the verifier that is chosen decides it, and a policy that knows what
- *  no real one could makes what is exact a simulation. Pure.
- *  @param {{promise: string, promises?: Record<string, string>, simulating?: string[]}|undefined} method
+/** @typedef {{promise: string, promises?: Record<string, string>, simulating?: string[], params?: any[],
+ *             unsound?: Record<string, Record<string, string>>}} Promising */
+
+/** What a method promises with these parameters: the verifier that is chosen decides it, with the way its drafts grow,
+ *  and a policy that knows what no real one could makes what is exact a simulation. Pure.
+ *  @param {Promising|undefined} method
  *  @param {Record<string, any>} [values]  parameters by name; those left out have their defaults */
 export function promised(method, values = {}) {
-  const promise = method?.promises?.[values.verifier] ?? method?.promise ?? "";
+  const { verifier, grower } = pair(method, values);
+  if (method?.unsound?.[verifier]?.[grower]) return "approximate";
+  const sound = method?.promises?.[verifier] === "approximate" && method.unsound?.[verifier];
+  const promise = sound ? method.promise : (method?.promises?.[verifier] ?? method?.promise ?? "");
   return promise === "exact" && method?.simulating?.includes(values.policy) ? "simulation" : promise;
+}
+
+/** The verifier and the grower in force. */
+function pair(method, values) {
+  const usual = (name) => method?.params?.find((p) => p.name === name)?.default;
+  return { verifier: values.verifier ?? usual("verifier"), grower: values.grower ?? usual("grower") };
+}
+
+/** Choices of verifier and grower that would not be sound with what else is chosen, with their reasons. Pure.
+ *  @param {Promising|undefined} method  @param {Record<string, any>} [values]
+ *  @returns {Record<string, Record<string, string>>} by parameter and value */
+export function unsound(method, values = {}) {
+  const { verifier, grower } = pair(method, values), told = Object.entries(method?.unsound ?? {});
+  const by = (found) => Object.fromEntries(found.filter(([, reason]) => reason));
+  return {
+    verifier: by(told.map(([name, of]) => [name, of[grower] ?? ""])),
+    grower: by(Object.entries(method?.unsound?.[verifier] ?? {})),
+  };
 }
 
 /** What it promises with verifiers that change that, in words; empty where none does. Pure.
@@ -84,7 +108,8 @@ export function render(el, data) {
   badge(ui.promise, promised(method, choice.params));
   write(ui.teaches, method?.teaches ?? "");
   source(ui.source, method?.source);
-  const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce });
+  const barred = unsound(method, choice.params);
+  const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce, barred });
   form(ui.params, method?.params ?? []);
   const [first, ...more] = catalogue.sampling;
   form(ui.sampling, first ? [first] : []);
@@ -101,8 +126,7 @@ export function render(el, data) {
   ui.branch.hidden = !data.branch;
   write(ui.branchWords, data.branch);
   write(ui.estimate, data.estimate);
-  const barred = Object.values(data.run.barred ?? {});
-  write(ui.barred, [...new Set(barred)].join(" "));
+  write(ui.barred, [...new Set(Object.values(data.run.barred ?? {}))].join(" "));
   for (const [name, { label, off }] of Object.entries(buttons(data.run))) {
     const button = ui.buttons[name];
     write(button.firstChild, label);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, options, otherwise, promised, select } from "./controls.js";
+import { buttons, options, otherwise, promised, select, unsound } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
@@ -38,6 +38,26 @@ test("a select of which a browser selects nothing is set to what stands for noth
     null,
   );
   assert.deepEqual(set, [""]);
+});
+
+test("what a verifier keeps depends on how the drafts grow, and each greys out what does not suit the other", () => {
+  const choice = (name, value) => ({ name, default: value });
+  const method = {
+    promise: "exact",
+    promises: { lossless: "exact", "k-seq": "approximate", typical: "approximate" },
+    params: [choice("verifier", "lossless"), choice("grower", "beam")],
+    unsound: { "k-seq": { beam: "TV 0.14", fixed: "TV 0.2" }, other: { chain: "TV 0.5" } },
+  };
+  assert.equal(promised(method, { verifier: "k-seq" }), "approximate");
+  assert.equal(promised(method, { verifier: "k-seq", grower: "chain" }), "exact", "although not by default");
+  assert.equal(promised(method, { verifier: "other", grower: "chain" }), "approximate");
+  assert.equal(promised(method, { verifier: "typical", grower: "chain" }), "approximate");
+  assert.deepEqual(unsound(method), { verifier: { "k-seq": "TV 0.14" }, grower: {} });
+  assert.deepEqual(unsound(method, { verifier: "k-seq", grower: "chain" }), {
+    verifier: { other: "TV 0.5" },
+    grower: { beam: "TV 0.14", fixed: "TV 0.2" },
+  });
+  assert.deepEqual(unsound(undefined), { verifier: {}, grower: {} });
 });
 
 test("what is promised follows from the verifier that is chosen", () => {

@@ -64,7 +64,8 @@ export function values(params, held) {
 /** Draw into `el`. Rows are keyed by name: a row that stays keeps its element and the focus.
  *  Emits `wb:param` {name, value, note}.
  *  A parameter that does nothing under the present values is disabled, and says why.
- *  @param {{params: object[], values: object, inForce: object}} data  `inForce`: all values, of other forms too */
+ *  @param {{params: object[], values: object, inForce: object, barred?: Record<string, Record<string, string>>}} data
+ *    `inForce`: all values, of other forms too; `barred`: by parameter, choices that are greyed out, with their reasons */
 export function render(el, data) {
   const rows = (el._rows ??= new Map());
   const wanted = new Set(data.params.map((p) => p.name));
@@ -80,6 +81,7 @@ export function render(el, data) {
     row.param = param;
     if (el.children[i] !== row.element) el.insertBefore(row.element, el.children[i] ?? null);
     row.show(data.values[param.name] ?? param.default);
+    row.grey?.(data.barred?.[param.name] ?? {}, data.values[param.name] ?? param.default);
     bar(row, idle(param.when, data.inForce ?? {}));
   });
 }
@@ -108,6 +110,8 @@ function build(el, param) {
     param,
     shape: shape(param),
     show: (/** @type {any} */ _value) => {},
+    /** @type {((barred: Record<string, string>, value: any) => void)|undefined} */
+    grey: undefined,
     reason: "",
     why: make("small", { className: "wb-why" }),
   };
@@ -122,7 +126,10 @@ function build(el, param) {
     select.append(...f.choices.map((c) => make("option", { value: String(c), textContent: String(c) })));
     select.addEventListener("change", () => tell(f.choices[select.selectedIndex]));
     row.show = (value) => (select.value = String(value));
-    element.append(label, select);
+    const reasons = make("details", { className: "wb-greyed", hidden: true });
+    reasons.append(make("summary", {}), make("ul", {}));
+    row.grey = (barred, value) => grey(select, reasons, barred, value, make);
+    element.append(label, select, reasons);
   } else if (f.control === "switch") {
     const box = make("input", { type: "checkbox", id: uid });
     box.addEventListener("change", () => tell(box.checked));
@@ -131,6 +138,35 @@ function build(el, param) {
   } else numeric(f, uid, label, row, tell, make);
   element.append(row.why);
   return row;
+}
+
+/** Grey out choices, and say below why: a choice that is in force stays, and is told first. */
+function grey(select, reasons, barred, value, make) {
+  const told = Object.entries(barred).sort(([a], [b]) => Number(b === value) - Number(a === value));
+  const key = JSON.stringify([told, value]);
+  if (reasons._key === key) return;
+  reasons._key = key;
+  for (const option of select.options) {
+    const reason = barred[option.value] ?? "";
+    option.disabled = Boolean(reason) && option.value !== String(value);
+    option.textContent = reason ? `${option.value} ✕` : option.value;
+    option.title = reason;
+  }
+  reasons.hidden = told.length === 0;
+  reasons.classList.toggle("is-chosen", Object.hasOwn(barred, value));
+  const others = told.length - Number(Object.hasOwn(barred, value));
+  const words = [
+    ...(Object.hasOwn(barred, value) ? [`${value} is not sound here`] : []),
+    ...(others ? [`${others} greyed out`] : []),
+  ];
+  reasons.firstChild.textContent = `${words.join("; ")}: why`;
+  reasons.lastChild.replaceChildren(
+    ...told.map(([name, reason]) => {
+      const item = make("li", {});
+      item.append(make("b", { textContent: name }), ` ${reason}`);
+      return item;
+    }),
+  );
 }
 
 function numeric(f, uid, label, row, tell, make) {

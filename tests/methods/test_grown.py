@@ -1,0 +1,147 @@
+"""What trees say of their own growth: for every grower, node by node, in the trace and in its files."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+import worlds
+from methods.test_enumerated import GREEDY, WARM
+from methods.test_growers import DEPTH, chance, table, texts_of
+from methods.test_shapes import by_name, growth
+
+from workbench.core.grown import Grown, products
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.calibration import Costs
+from workbench.engine.parts import Grower
+from workbench.engine.plan import Plan
+from workbench.methods import registry
+from workbench.methods.growers import sequoia
+from workbench.methods.growers.best_first import BestFirst
+from workbench.methods.growers.dyspec import DySpec
+from workbench.methods.growers.offered import EVERY
+from workbench.methods.growers.path_threshold import PathThreshold
+from workbench.methods.growers.sequoia import Measured, Sequoia
+from workbench.methods.growers.superposed import Superposed
+from workbench.methods.growers.template import ASSUMED, Template
+from workbench.trace import frames
+from workbench.trace.events import Round
+
+pytestmark = pytest.mark.unchecked
+Values = tuple[list[int], list[float | None], list[float | None]]
+
+
+def told(grower: Grower, seed: int = 1, sampling: SamplingParams = WARM) -> tuple[list[tuple[int, ...]], Values]:
+    """Texts of a tree's nodes, and what it says of them."""
+    tree = grower.grow(growth(table(seed), seed, sampling), Plan(DEPTH))
+    assert tree.grown is not None
+    columns = [column.tolist() for column in tree.grown.columns]
+    return texts_of(tree), tree.grown.on_host(columns, tree.parents.tolist())
+
+
+def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() -> None:
+    laws = table(1)
+    texts, (_, before, after) = told(BestFirst(3, 7))
+    offered = [(x,) for x in laws[()].argsort(descending=True)[:3].tolist()]
+    for _ in range(DEPTH - 1):
+        last = max(map(len, offered))
+        best = sorted((t for t in offered if len(t) == last), key=lambda t: -chance(laws, t))[:3]
+        offered += [(*t, x) for t in best for x in laws[t].argsort(descending=True)[:3].tolist()]
+    ranking = sorted(offered, key=lambda text: -chance(laws, text))
+    assert before == [1 + offered.index(text) for text in texts]
+    assert after == [1 + ranking.index(text) for text in texts]
+    assert before != after
+
+
+def test_dyspec_says_what_a_place_was_worth_and_what_its_token_made_of_it() -> None:
+    laws = table(1)
+    texts, (_, before, after) = told(DySpec(9))
+    for i, text in enumerate(texts):
+        elders = [other for other in texts[:i] if other[:-1] == text[:-1]]
+        left = 1 - sum(float(laws[text[:-1]][other[-1]]) for other in elders)
+        assert after[i] == pytest.approx(chance(laws, text))
+        assert before[i] == pytest.approx(chance(laws, text[:-1]) * left)
+
+
+def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> None:
+    texts, (_, before, after) = told(Template("best", 5), sampling=GREEDY)
+    assert not after
+    assert before[0] == ASSUMED[0][0]
+    assert before == sorted(before, reverse=True)
+    growing = growth(table(1))
+    state = Measured(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
+    state.tested[0], state.accepted[0] = 95, 95
+    growing.row.grower_state = state
+    tree = Sequoia(6).grow(growing, Plan(DEPTH))
+    assert tree.grown is not None
+    _, before, after = tree.grown.on_host([], tree.parents.tolist())
+    assert before[0] == pytest.approx(0.44)
+    assert after[0] == pytest.approx((95 + 5 * 0.44) / 100), "what was measured since"
+    assert len(texts) == 5
+
+
+def test_path_threshold_and_superposed_drafts_say_their_shares() -> None:
+    texts, (_, before, after) = told(PathThreshold(0.05, 3))
+    assert before == pytest.approx([chance(table(1), text) for text in texts])
+    assert not after
+    texts, (_, before, after) = told(Superposed(3, 0.54))
+    for level in range(1, DEPTH + 1):
+        mine = [i for i, text in enumerate(texts) if len(text) == level]
+        assert sum(before[i] or 0 for i in mine) == pytest.approx(1)
+        assert sum(after[i] or 0 for i in mine) == pytest.approx(1)
+    _, (_, before, after) = told(Superposed(3, 0.0))
+    assert before == after, "without n-grams they are the same"
+
+
+def test_values_that_are_no_numbers_are_left_out() -> None:
+    grown = Grown((), before=torch.tensor([math.nan, 1.0]), after=torch.tensor([math.inf, 2.0]))
+    assert grown.on_host([[math.nan, 1.0], [math.inf, 2.0]], [-1, -1]) == ([], [None, 1.0], [None, 2.0])
+    assert products([[0.5]], [-1, -1, 0]) == [0.5, 0.0, 0.25]
+
+
+# -- in a trace -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return worlds.small_world(12)
+
+
+@pytest.mark.parametrize("heat", [0.0, 1.0])
+@pytest.mark.parametrize("grower", EVERY, ids=by_name)
+def test_every_growers_nodes_say_what_put_them_there(
+    grower: Grower, heat: float, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))
+    method = registry.get("draft-model").with_params(grower=grower.name, depth=3)
+    trace = Engine(models).generate(Request([3, 1, 4, 1, 5], method, SamplingParams(heat), 12, stop_at_eos=False))
+    drafted = [r for r in trace.rounds if r.nodes.tokens]
+    assert drafted
+    for r in drafted:
+        assert r.grown is not None
+        assert {rule["name"] for rule in r.grown.rules} == {grower.name}
+        for rule in r.grown.rules:
+            assert rule["title"]
+            assert rule["says"]
+            for values, words in ((r.grown.before, rule["before"]), (r.grown.after, rule["after"])):
+                assert bool(values) is bool(words)
+                assert len(values) in (0, len(r.nodes))
+                assert None not in values
+    for r, again in zip(trace.rounds, frames.from_frames(frames.to_frames(trace)).rounds, strict=True):
+        assert again.grown == r.grown
+        assert Round.from_wire(json.loads(json.dumps(r.to_wire()))).grown == r.grown
+
+
+def test_a_draft_that_nobody_grew_says_nothing(models: Models) -> None:
+    trace = Engine(models).generate(Request([3, 1, 3, 1, 3], registry.get("prompt-lookup"), max_new_tokens=9))
+    assert any(r.nodes.tokens for r in trace.rounds)
+    assert all(r.grown is None for r in trace.rounds)
+
+
+def test_without_records_nothing_is_said(models: Models) -> None:
+    request = Request([3, 1, 4], registry.get("draft-tree"), max_new_tokens=9, stop_at_eos=False)
+    trace = Engine(models, record=False).generate(request)
+    assert all(r.grown is None for r in trace.rounds)

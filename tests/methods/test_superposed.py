@@ -1,0 +1,299 @@
+"""Superposed decoding: the card's numbers, a naive version of it on tables, and over drafters that can and cannot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+import worlds
+from methods.test_enumerated import GREEDY, WARM, Text
+from methods.test_growers import DEPTH, TableGrowth, V, chance, table, texts_of
+from methods.test_shapes import growth
+from torch import Tensor
+
+from workbench.core.errors import MethodUnavailableError
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import Sampling
+from workbench.engine import Engine, Models, Promise, Request, Row
+from workbench.engine.growing import Growth
+from workbench.engine.plan import Plan
+from workbench.methods import registry
+from workbench.methods.drafters.draft_tree import ModelGrowth
+from workbench.methods.growers import superposed
+from workbench.methods.growers.chain import Chain
+from workbench.methods.growers.superposed import NGrams, Superposed
+
+pytestmark = pytest.mark.unchecked
+COMMITTED = [0, 1, 2, 0, 1, 3, 2, 0, 1, 2, 4, 0, 1]
+
+
+def mean(laws: dict[Text, Tensor], texts: Sequence[Text], weights: Sequence[float]) -> Tensor:
+    """The law behind several texts at once, as `TableGrowth` has it."""
+    return sum((weight * laws[text] for text, weight in zip(texts, weights, strict=True)), torch.zeros(V).double())
+
+
+def naive(laws: dict[Text, Tensor], k: int, alpha: float, committed: Sequence[int]) -> list[list[Text]]:
+    """The drafts of each level, best first: all k · V continuations scored one by one, n-grams counted by search."""
+
+    def p_ng(token: int, text: Text) -> float:
+        found, before = 0.0, [*committed, *text]
+        for n, weight in enumerate((0.01, 0.04, 0.15, 0.18, 0.12), 1):
+            came = [committed[i + n] for i in range(len(committed) - n) if list(committed[i : i + n]) == before[-n:]]
+            found += weight * came.count(token) / len(came) if came else 0.0
+        return found
+
+    drafts, levels = {(): 0.0}, []
+    for _ in range(DEPTH):
+        whole = sum(map(math.exp, drafts.values()))
+        p = mean(laws, list(drafts), [math.exp(score) / whole for score in drafts.values()])
+        own = (p.log() / 0.06).log_softmax(0).tolist()
+        found = dict[Text, float]()
+        for text, score in drafts.items():
+            grams = [p_ng(token, text) for token in range(V)]
+            for token in range(V):
+                gain = (1 - alpha) * own[token]
+                if alpha and not any(grams):
+                    gain -= 200
+                elif alpha:
+                    gain += alpha * math.log(grams[token]) if grams[token] else -math.inf
+                found[(*text, token)] = score + gain
+        best = [text for text in sorted(found, key=lambda text: -found[text])[:k] if found[text] > -math.inf]
+        drafts = {text: found[text] for text in best}
+        levels.append(best)
+    return levels
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.54, 1.0])
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
+    for seed in range(6):
+        laws = table(seed)
+        growing = growth(laws)
+        growing.row.committed = list(COMMITTED)
+        tree = Superposed(k, alpha).grow(growing, Plan(DEPTH))
+        wanted = [text for level in naive(laws, k, alpha, COMMITTED) for text in level]
+        assert texts_of(tree) == wanted
+        assert tree.sampling is Sampling.DETERMINISTIC
+        assert not tree.logq.any()
+        assert max(tree.parents.tolist().count(parent) for parent in tree.parents.tolist()) <= tree.fanout
+
+
+def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
+    for seed in range(6):
+        laws = table(seed)
+        alone = Superposed(1, 0.0).grow(growth(laws, sampling=GREEDY), Plan(DEPTH))
+        chain = Chain().grow(growth(laws, sampling=GREEDY), Plan(DEPTH))
+        assert alone.tokens.tolist() == chain.tokens.tolist()
+        assert alone.parents.tolist() == chain.parents.tolist()
+        assert torch.equal(alone.score, chain.score)  # type: ignore[arg-type]
+
+
+def test_the_weights_of_a_levels_drafts_sum_to_one_and_fall_with_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[float]] = []
+    really = Growth.superpose
+
+    def watched(self: Growth, weights: Tensor) -> object:
+        seen.append(weights.tolist())
+        return really(self, weights)
+
+    monkeypatch.setattr(Growth, "superpose", watched)
+    Superposed(3, 0.0).grow(growth(table(1)), Plan(DEPTH))
+    assert len(seen) == DEPTH - 1
+    for weights in seen:
+        assert sum(weights) == pytest.approx(1)
+        assert weights == sorted(weights, reverse=True)
+        assert len(weights) == 3
+
+
+# -- n-grams ----------------------------------------------------------------------------------------------------------
+
+
+def test_n_grams_count_what_followed_so_far() -> None:
+    """Behind 0 1 came 2 twice and 3 once; behind 1 alike; behind 2 0 1 only 3 and 2; behind 4 0 1 nothing yet."""
+    counts = NGrams()
+    counts.read(COMMITTED)
+    shares = counts.chances(COMMITTED, [2, 3, 4])
+    assert shares == pytest.approx([2 / 3 * 0.05, 1 / 3 * 0.05, 0.0])
+    two_zero_one = counts.chances([2, 0, 1], [2, 3, 4])
+    assert two_zero_one == pytest.approx([2 / 3 * 0.05 + 0.15 / 2, 1 / 3 * 0.05 + 0.15 / 2, 0.0])
+    assert counts.chances([9], [2, 3]) == [0.0, 0.0]
+
+
+def test_n_grams_of_a_text_that_grew_are_those_of_the_whole() -> None:
+    counts, whole = NGrams(), NGrams()
+    for end in (0, 1, 2, 7, 7, 13):
+        counts.read(COMMITTED[:end])
+    whole.read(COMMITTED)
+    assert counts.following == whole.following
+
+
+def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_200() -> None:
+    """The law prefers 3 everywhere; the text knows only 0 → 1 → 0."""
+    laws = {text: torch.tensor([0.2, 0.2, 0.2, 0.3, 0.1]).double() for text in table(0)}
+    growing = growth(laws)
+    growing.row.committed = [0, 1, 0, 1, 0]
+    tree = Superposed(3, 0.54).grow(growing, Plan(2))
+    assert texts_of(tree) == [(1,), (1, 0)], "of each level one candidate is known, and the others are out"
+    growing = growth(laws)
+    growing.row.committed = [4, 0]  # nothing came behind 0
+    first = texts_of(Superposed(3, 0.54).grow(growing, Plan(2)))
+    assert first[:1] == [(3,)]
+    assert len(first) == 6
+    growing = growth(laws)
+    growing.row.committed = [4, 2, 0]  # behind 4 came 2, behind 2 came 0, behind 0 nothing
+    found = texts_of(Superposed(5, 0.54).grow(growing, Plan(2)))
+    assert found[5:7] == [(2, 0), (4, 2)], "drafts behind which something is known beat the likelier ones by 200"
+
+
+# -- over a draft model -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return worlds.small_world(12, heads=tmp_path_factory.mktemp("heads") / "medusa")
+
+
+def begun(models: Models, sampling: SamplingParams) -> tuple[Engine, Row]:
+    """A text of some rounds."""
+    engine = Engine(models)
+    row = engine.submit(Request([3, 1, 4, 1, 5], registry.get("draft-tree"), sampling, 100, stop_at_eos=False))
+    for _ in range(3):
+        engine.step()
+    return engine, row
+
+
+def growth_of(row: Row, models: Models) -> ModelGrowth:
+    """A tree that is about to grow behind it in the draft model, which has yet to read the last token."""
+    assert models.drafter is not None
+    models.drafter.rewind(row.state.slot, len(row.committed) - 1)
+    return ModelGrowth(row, "test")
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, SamplingParams(1.0, repetition_penalty=1.7)], ids=str)
+def test_equal_drafts_and_a_whole_weight_are_read_as_the_token_itself(models: Models, sampling: SamplingParams) -> None:
+    """ẽ = E[y]: where all drafts are y, and where one weighs everything; an even mean is another law."""
+    engine, row = begun(models, sampling)
+    with torch.inference_mode():
+        first = growth_of(row, models)
+        first.add(torch.tensor([7, 2]))
+        wanted = first.expand().whole()
+        for tokens, weights, same in [
+            ([7, 7, 7], [0.2, 0.5, 0.3], True),
+            ([2, 7], [0.0, 1.0], True),
+            ([2, 7], [0.5, 0.5], False),
+        ]:
+            again = growth_of(row, models)
+            again.add(torch.tensor(tokens))
+            found = again.superpose(torch.tensor(weights, dtype=torch.float64)).whole()
+            alike = torch.allclose(found[-1], wanted[0], atol=1e-9)
+            assert alike is same
+    row.cancel()
+    engine.step()
+
+
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_a_level_costs_one_forward_of_one_position_whatever_the_width(width: int, models: Models) -> None:
+    drafter = models.drafter
+    assert drafter is not None
+    sizes, really = list[int](), drafter.forward
+
+    def counted(batch: Sequence, *args: object, **named: object) -> object:
+        sizes.extend(len(segment.tokens) for segment in batch)
+        return really(batch, *args, **named)  # type: ignore[arg-type]
+
+    method = registry.get("draft-model").with_params(
+        grower="superposed", policy="fixed", depth=4, width=width, ngrams=0.0
+    )
+    engine = Engine(models)
+    row = engine.submit(Request([3, 1, 4, 1, 5], method, max_new_tokens=30, stop_at_eos=False))
+    engine.step()
+    drafter.forward = counted  # type: ignore[method-assign]
+    try:
+        engine.step()
+    finally:
+        drafter.forward = really  # type: ignore[method-assign]
+    assert row.trace is not None
+    last, before = row.trace.rounds[-1], row.trace.rounds[-2]
+    assert sizes == [len(before.emitted), 1, 1, 1], "what was committed since, and a position a level"
+    assert last.draft_forwards == 4
+    assert len(last.nodes.tokens) > 4 or width == 1
+    row.cancel()
+    engine.step()
+
+
+@pytest.mark.parametrize("ngrams", [0.0, 0.54])
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree", "draft-tree-sampled"])
+def test_greedy_text_is_the_targets_with_other_ways_of_growing_before_and_behind(
+    name: str, ngrams: float, models: Models
+) -> None:
+    """What superposing leaves in the draft model's cache is read by nobody."""
+    plain = Request([3, 1, 4, 1, 5], registry.get("autoregressive"), max_new_tokens=40, stop_at_eos=False)
+    engine = Engine(models)
+    row = engine.submit(
+        Request(plain.prompt, registry.get(name).with_params(ngrams=ngrams), max_new_tokens=40, stop_at_eos=False)
+    )
+    for grower in ("superposed", "eagle-2", "superposed", "chain", "superposed"):
+        row.change(params={"grower": grower})
+        engine.step()
+        engine.step()
+    while not engine.idle:
+        engine.step()
+    assert row.trace is not None
+    assert not row.error
+    assert {r.params["grower"] for r in row.trace.rounds} == {"superposed", "eagle-2", "chain"}
+    assert row.trace.token_ids == Engine(models).generate(plain).token_ids
+
+
+def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Models) -> None:
+    """The law behind the text is that of a model that read it anew."""
+    engine, row = begun(models, WARM)
+    row.change(params={"grower": "superposed"})
+    for _ in range(4):
+        engine.step()
+    with torch.inference_mode():
+        found = growth_of(row, models).root.whole()[0]
+    assert models.drafter is not None
+    logits = worlds.ask_model(models.drafter.model)(row.committed)
+    assert torch.allclose(found, logits.softmax(0), atol=1e-9)
+    row.cancel()
+    engine.step()
+
+
+# -- where it may be chosen -------------------------------------------------------------------------------------------
+
+
+def test_it_is_offered_over_draft_models_alone_and_exact_under_what_judges_chosen_tokens() -> None:
+    for method in registry.methods():
+        if "grower" in method.params:
+            superposes = getattr(method.drafter, "superposes", False)
+            assert ("superposed" in method.params["grower"].choices) is superposes, method.name
+    method = registry.get("draft-model")
+    assert method.with_params(grower="superposed").promise is Promise.EXACT
+    assert method.with_params(grower="superposed", verifier="deterministic").promise is Promise.EXACT
+    assert method.with_params(grower="superposed", verifier="typical").promise is Promise.APPROXIMATE
+    for name in ("medusa", "eagle-2"):
+        assert "superposed" not in registry.get(name).params["grower"].choices
+
+
+def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
+    class OnlyTokens(TableGrowth):
+        laws_as_one = Growth.laws_as_one  # type: ignore[assignment]
+
+    growing = OnlyTokens(table(0))
+    growing.row = growth(table(0)).row
+    with pytest.raises(MethodUnavailableError, match="cannot read several of them as one"):
+        Superposed().grow(growing, Plan(2))
+
+
+def test_a_law_of_nothing_drafts_nothing() -> None:
+    laws = {text: torch.full((V,), math.nan, dtype=torch.float64) for text in table(0)}
+    assert len(Superposed(3, 0.0).grow(growth(laws), Plan(2))) == 0
+
+
+def test_its_constants_are_those_of_its_card() -> None:
+    assert (superposed.CANDIDATES, superposed.HEAT, superposed.UNKNOWN) == (9, 0.06, 200)
+    assert superposed.WEIGHTS == (0.01, 0.04, 0.15, 0.18, 0.12)
+    assert (Superposed().width, Superposed().ngrams) == (3, 0.54)
+    assert chance(table(0), ()) == 1

@@ -1,0 +1,153 @@
+"""What an unsound pair costs: how far from p its output is, enumerated at one place of a world that never changes.
+
+Two drafts for one place, p and q of three tokens. Every pair of drafts that can come is put before the rule; nothing is
+sampled. Where whether there is a second one may depend on the first, there is one if the first left most of q: so a
+tree grows that weighs its places by what elder siblings leave (`DySpec`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.method import Method
+from workbench.engine.parts import Grower, Verifier, siblings_of
+from workbench.engine.told import Verification
+from workbench.methods import known
+
+P = (0.2, 0.5, 0.3)
+Q = (0.8, 0.1, 0.1)
+HALVINGS = 14
+"""Of the interval in which a token's cumulative probability is looked for."""
+LEAST = 0.005
+"""What is told with two digits; where less comes out, this world does not show what is wrong."""
+
+
+def taught(
+    method: Method,
+    verifier: Verifier,
+    grower: Grower | type[Grower] | None = None,
+    table: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """Why a method's drafts are not judged soundly so, and what that costs; "" if they are.
+
+    A verifier that is exact for no drafts at all says no more than that: its price depends on its knobs, and each run
+    shows it.
+
+    Args:
+        method: whose drafts.
+        verifier: one of its own.
+        grower: another way of growing than the default one.
+        table: what unsound pairs cost; by default as the catalogue has it.
+    """
+    reason = method.unsound(verifier, grower=grower)
+    costs = (known.deviations() if table is None else table).get(verifier.name, {})
+    paid = max((costs.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)), default=0.0)
+    if not reason or paid < LEAST:
+        return reason
+    p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
+    return f"{reason} With two such drafts, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
+
+
+def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
+    """By verifier and way in which siblings come, what each unsound pair of these methods costs: `apart`, rounded."""
+    found: dict[str, dict[str, float]] = {}
+    for method in methods:
+        for verifier, grower in itertools.product(method.verifiers, method.growers):
+            for kind in unsound_kinds(method, verifier, grower):
+                of = found.setdefault(verifier.name, {})
+                if kind.value not in of:
+                    of[kind.value] = round(apart(verifier, kind), 3)
+    return found
+
+
+def unsound_kinds(method: Method, verifier: Verifier, grower: Grower | type[Grower] | None = None) -> list[Sampling]:
+    """Ways in which siblings of a method's drafts may come that a rule is not exact for; of one that is for some."""
+    siblings = siblings_of(method.drafter, grower or next(iter(method.growers), None))
+    return [kind for kind in Sampling if verifier.exact_for and kind in siblings - verifier.exact_for]
+
+
+def apart(verifier: Verifier, kind: Sampling) -> float:
+    """Total variation between p and what a rule emits at the place of two drafts that come in that way.
+
+    Where their number may depend on the first it is the worse one of both.
+
+    0.0 where such drafts are not made of two siblings, or the rule decides by more than one place.
+    """
+    if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
+        return 0.0
+    p, q = (torch.tensor(law, dtype=torch.float64) for law in (P, Q))
+    worst = 0.0
+    for depends in (False, True) if kind is Sampling.WITHOUT_REPLACEMENT else (False,):
+        drafts = pairs(q, kind, depends)
+        out = sum((chance * emitted(verifier, tree, p) for tree, chance in drafts), torch.zeros_like(p))
+        worst = max(worst, float((out - p).abs().sum() / 2))
+    return worst
+
+
+def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:
+    """Every pair of siblings that can be drafted, with its probability; one alone where there is no second.
+
+    Args:
+        q: the drafter's law.
+        kind: how siblings come.
+        depends: there is a second one only if the first left most of q.
+    """
+    head = q.argsort(descending=True).tolist()
+    for a, b in itertools.product(range(len(q)), repeat=2):
+        left, tokens = float(1 - q[a]), [a, b]
+        if depends and left < 0.5:
+            if a == b:
+                yield _drawn([a], q, kind), float(q[a])
+            continue
+        chance = {
+            Sampling.DETERMINISTIC: float(tokens == head[:2]),
+            Sampling.SAMPLED: float(q[a] * q[b]),
+            Sampling.HEAD_AND_ONE: float(q[b]) / left * (a == head[0] != b),
+        }.get(kind, float(q[a] * q[b]) / left * (a != b))
+        if not chance:
+            continue
+        yield _drawn(tokens, q, kind), chance
+
+
+def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> DraftTree:
+    n = len(tokens)
+    tree = replace(DraftTree.of(tokens, [-1] * n), sampling=kind)
+    if kind is not Sampling.DETERMINISTIC:
+        tree = replace(tree, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
+    if kind is Sampling.HEAD_AND_ONE:
+        tree = replace(tree, law_of=torch.tensor([-1, 0]), without=torch.tensor([False, True]))
+    return tree
+
+
+def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
+    """The law of the token at the place of a tree's siblings: by the rule's chances, and by all that it can add."""
+    laws = p.expand(len(tree) + 1, -1)
+
+    def at(u: float) -> tuple[list[float], int]:
+        stop = torch.full((len(laws),), u, dtype=torch.float64)
+        ruling = verifier.rule(Verification(tree, laws.log(), laws, SamplingParams(temperature=1.0), stop))
+        return ruling.accept.tolist(), int(ruling.stop[0])
+
+    out, left = torch.zeros_like(p), 1.0
+    for token, chance in zip(tree.tokens.tolist(), at(0.5)[0], strict=True):
+        out[token] += left * chance
+        left *= 1 - chance
+    if not left:
+        return out
+    below = 0.0
+    for token in range(len(p)):
+        low, high = below, 1.0
+        for _ in range(HALVINGS if token + 1 < len(p) else 0):  # where the draw passes the token
+            middle = (low + high) / 2
+            low, high = (middle, high) if at(middle)[1] <= token else (low, middle)
+        out[token] += left * (high - below)
+        below = high
+    return out

@@ -1,0 +1,173 @@
+"""Several drafts from one pass a level: they are read as one token, whose embedding is their mean."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.grown import Grown, GrowthRule
+from workbench.core.params import param
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.growing import Growth
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter, Grower
+from workbench.engine.plan import Plan
+from workbench.methods.growers.shapes import MOST_NODES, WIDTH
+
+CANDIDATES = 9
+"""m: tokens of the superposed law that each draft may go on with."""
+HEAT = 0.06
+"""Temperature at which the superposed law is read."""
+WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
+"""w_i: what is known of a token behind the last 1, 2, … 5 tokens counts for so much."""
+UNKNOWN = 200.0
+"""Taken off a draft's score where the text so far knows none of the candidates behind it."""
+
+SUPERPOSED = GrowthRule(
+    "superposed",
+    "Of a superposed draft",
+    "All drafts were read as one token, and their scores share its law; n-grams of the text so far tell which goes on "
+    "with what. The best of each level go on, and λ is how much each counts in the next reading.",
+    "λ by the drafter's law alone",
+    "λ with n-grams",
+)
+
+
+class NGrams:
+    """What followed the last 1 … 5 tokens before, in one row's text so far.
+
+    Attributes:
+        following: by the tokens before, how often each token came.
+        n_read: tokens of the text that were counted.
+    """
+
+    def __init__(self) -> None:
+        self.following: dict[tuple[int, ...], Counter[int]] = {}
+        self.n_read = 0
+
+    def read(self, text: Sequence[int]) -> None:
+        """Count what was committed since."""
+        for at in range(max(self.n_read, 1), len(text)):
+            for n in range(1, min(len(WEIGHTS), at) + 1):
+                self.following.setdefault(tuple(text[at - n : at]), Counter())[text[at]] += 1
+        self.n_read = len(text)
+
+    def chances(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        """P_ng of each of `tokens`, Σ w_i · (times it came) / (times anything came) behind the last i tokens."""
+        found = [0.0] * len(tokens)
+        for n, weight in enumerate(WEIGHTS, 1):
+            came = self.following.get(tuple(before[-n:])) if n <= len(before) else None
+            if came is None:
+                break  # nor did longer ones come
+            share = weight / came.total()
+            found = [chance + share * came[token] for chance, token in zip(found, tokens, strict=True)]
+        return found
+
+
+@dataclass(frozen=True)
+class Superposed(Grower):
+    """Keep `width` drafts, and read the last tokens of all of them in one position of the draft model.
+
+    The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d; so a level costs one
+    forward over one token, whatever the width. All drafts get the same law of it, which cannot tell what suits which;
+    n-grams do: behind draft d the token v gains (1 − α) log P(v) + α log P_ng(v | last tokens of d), and the `width`
+    largest of s_d + gain go on. Where the text so far knows some of the candidates behind a draft it vetoes the others;
+    where it knows none the draft loses 200. Drafts that no longer go on stay in the tree, as shorter paths.
+
+    The tree is a function of what is committed, hence the deterministic rule, which keeps the target's law. The draft
+    model's entries are those of no token: what was accepted is read again in the next round.
+
+    Attributes:
+        width: k, drafts kept a level.
+        ngrams: α. With 0 nothing is counted, and no level waits for the device to know its tokens.
+
+    Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. There the drafts are k answers for a user to choose
+    from, the n-grams come of a corpus, which knows more than a text so far and vetoes less, and finished drafts go to a
+    pool; here a draft that ends the text goes on like any other, and the loop cuts it.
+    """
+
+    name: ClassVar[str] = "superposed"
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    siblings: ClassVar[Sampling] = Sampling.DETERMINISTIC
+    superposes: ClassVar[bool] = True
+    width: int = param(3, **WIDTH)
+    ngrams: float = param(0.54, ge=0.0, le=1.0, doc="α, weight of n-grams of the text so far; 0: none are asked")
+
+    def prime(self, drafter: Drafter, models: Models) -> NGrams:
+        """Nothing is counted yet."""
+        return NGrams()
+
+    def grow(self, growth: Growth, plan: Plan) -> DraftTree:
+        """Level by level: score, keep, superpose."""
+        most = plan.within(MOST_NODES)
+        counts = self._counts(growth.row.grower_state, growth.row.committed)
+        texts: list[list[int]] = [[]]  # of each draft its tokens, on the host
+        scores = alone = torch.zeros(1, device=growth.device)
+        shares = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
+        laws, said = growth.root, list[Tensor]()
+        for level in range(plan.depth):
+            logq, tokens = (found.expand(len(scores), -1) for found in laws.best(CANDIDATES))
+            gain = own = (logq / HEAT).log_softmax(1)
+            if counts is not None:
+                gain = self._smoothed(gain, tokens, counts, growth.row.committed, texts)
+            reached = (scores.unsqueeze(1) + gain).reshape(-1)
+            k = min(self.width, most - growth.n, int(torch.isfinite(reached).sum()))
+            if not k:
+                break
+            scores, best = reached.nan_to_num(-torch.inf).topk(k)
+            below = best // tokens.shape[1]
+            chosen = tokens.reshape(-1)[best]
+            alone = (alone.unsqueeze(1) + own).reshape(-1)[best]
+            shares.append((alone.softmax(0), scores.softmax(0)))
+            growth.add(chosen, below if level else None)
+            said.append(logq.reshape(-1)[best])
+            if counts is not None:
+                pairs = zip(below.tolist(), chosen.tolist(), strict=True)
+                texts = [[*texts[draft], token] for draft, token in pairs]
+            if level + 1 == plan.depth or growth.n >= most:
+                break
+            if not growth.goes_on(laws := growth.superpose(shares[-1][1])):
+                break
+        growth.close()
+        if not said:  # a drafter that fails
+            return DraftTree.empty(growth.source, growth.device)
+        before, after = zip(*shares, strict=True)
+        return DraftTree(
+            tokens=torch.cat(growth.tokens),
+            parents=torch.cat(growth.parents),
+            logq=torch.zeros(growth.n, device=growth.device),
+            sampling=Sampling.DETERMINISTIC,
+            depth=len(said),
+            fanout=self.width,
+            source=growth.source,
+            score=torch.cat(said).exp(),
+            grown=Grown((SUPERPOSED,), before=torch.cat(before), after=torch.cat(after)),
+        )
+
+    def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:
+        if not self.ngrams:
+            return None
+        counts = state if isinstance(state, NGrams) else NGrams()
+        counts.read(committed)
+        return counts
+
+    def _smoothed(
+        self,
+        logp: Float[Tensor, "w m"],
+        tokens: Int[Tensor, "w m"],
+        counts: NGrams,
+        committed: Sequence[int],
+        texts: Sequence[Sequence[int]],
+    ) -> Float[Tensor, "w m"]:
+        """What each candidate adds to a draft's score."""
+        before = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
+        chances = [counts.chances(text, own) for text, own in zip(before, tokens.tolist(), strict=True)]
+        known = torch.tensor(chances, dtype=logp.dtype).to(logp.device)
+        own = (1 - self.ngrams) * logp
+        return torch.where(known.any(1, keepdim=True), own + self.ngrams * known.log(), own - UNKNOWN)
