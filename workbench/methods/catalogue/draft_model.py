@@ -16,6 +16,7 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
+from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
@@ -52,7 +53,8 @@ METHOD = Method(
     drafter=DraftModel(),
     verifier=Lossless(),
     other_verifiers=(
-        *for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(),
+        *for_growers(offered(Chain())),
+        *(TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(), Judge()),
     ),
     policies=(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),

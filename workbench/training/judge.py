@@ -1,0 +1,315 @@
+"""Judge Decoding's linear judge: learns from answers that are right, and from the same with a mistake, which is which.
+
+A target reads each answer behind its question. Its last hidden state behind each token of a right answer, the end
+among them, is an example of a right token; of an answer with a mistake those of the mistake alone count, from the first
+token that differs on: what stands before it is right and known, what follows is ignored. The target is frozen: states
+are found once, and a logistic regression learns from them.
+
+Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4. There some 500 questions were answered right and
+wrong by models and annotated by hand; here `mistakes` makes them wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from workbench.core.errors import ParameterError
+from workbench.engine.fingerprint import WEIGHTS, fingerprint
+from workbench.engine.models import Models, load_models
+from workbench.engine.placed import named
+from workbench.engine.segment import Segment
+from workbench.methods.verifiers.judge import JudgeHead
+from workbench.training.cards import Trained, table, told_runs, write_card
+from workbench.training.corpus import DEFAULT_DATA
+from workbench.training.generators import TASKS
+from workbench.training.heads.artefact import save_net
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.mistakes import KINDS, Graded, Mistake, graded
+
+THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
+"""δ in the card's table."""
+CHOSEN = 0.5
+"""δ of the figures on held-out answers; the verifier's default."""
+
+
+@dataclass
+class JudgeOptions(RunOptions):
+    """Options of the `judge` recipe, beside those of every run.
+
+    Attributes:
+        target: Name or folder of the target.
+        groups: Generators' tasks and groups of the public training text that answers come from; empty: all tasks.
+        data: Folder with the public training text; not read where only tasks are asked for.
+        out: Folder above that of the finished judge, which is named after the target.
+        count: Answers of each group to learn from.
+        held: Answers of each group to measure with, of problems kept out of training.
+        mistakes: Wrong answers made of each right one, at most.
+        wrong_weight: Weight of wrong tokens in the loss; right ones together have 1.
+        rows: Right tokens per step, and wrong ones.
+        dtype: Number format of the target.
+    """
+
+    target: str = "text-target"
+    groups: tuple[str, ...] = ()
+    data: Path = DEFAULT_DATA
+    out: Path = Path(".cache/models")
+    count: int = 80
+    held: int = 30
+    mistakes: int = 3
+    wrong_weight: float = 2.0
+    rows: int = 2048
+    dtype: str = "float32"
+    steps: int | None = 400
+    other_rate: float = 0.01
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished judge is put."""
+        return self.out / f"{named(self.target).removesuffix('-target')}-{JudgeHead.kind}"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens as the judge sees them.
+
+    Attributes:
+        right: states behind tokens of right answers.
+        likeliest: whether each is the target's likeliest there.
+        wrong: states behind tokens of mistakes.
+        kinds: of these, as indices into `KINDS`.
+        answers: right answers.
+        mistakes: answers with a mistake.
+        read: tokens that the target read for it.
+    """
+
+    right: Float[Tensor, "R D"]
+    likeliest: Bool[Tensor, " R"]
+    wrong: Float[Tensor, "W D"]
+    kinds: Int[Tensor, " W"]
+    answers: int
+    mistakes: int
+    read: int
+
+
+def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
+    """Train the judge and write it to `options.folder`; returns its figures, and what else its card says.
+
+    Raises:
+        ParameterError: there are no answers of a group.
+    """
+    torch.set_num_threads(options.threads)
+    models = load_models(options.target, None, "cpu", options.dtype)
+    groups = options.groups or tuple(TASKS)
+    learnt, held = (
+        read_answers(models, graded(groups, options.data, n, options.mistakes, options.seed, is_held), report)
+        for n, is_held in ((options.count, False), (options.held, True))
+    )
+    every = torch.cat([learnt.right, learnt.wrong])
+    mean, spread = every.mean(0), every.std(0).clamp_min(1e-6)
+    net = JudgeHead(every.shape[1])
+    report(f"judge: {len(learnt.right):,} right and {len(learnt.wrong):,} wrong tokens to learn from")
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        some = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
+        loss = balanced_loss(*(net((x - mean) / spread) for x in some), options.wrong_weight)
+        loss.backward()
+        return 2 * options.rows, {"loss": float(loss.detach())}
+
+    def on_checkpoint(result: RunResult) -> str:
+        finished = folded(net, mean, spread)
+        result.held = measured(finished, held, options.wrong_weight)
+        facts = {"hidden_size": models.target.hidden_size, WEIGHTS: fingerprint(models.target.model)}
+        save_net(finished, options.folder, models.target_name, torch.float16, **facts)
+        return f"judge: balanced accuracy {result.held['balanced accuracy']:.3f} on held-out answers"
+
+    result = run_loop(options.loop("judge"), net, options.optimizers(net), step_losses, report, on_checkpoint)
+    saved = folded(net, mean, spread)
+    facts: dict[str, Any] = {
+        "groups": list(groups),
+        "wrong_weight": options.wrong_weight,
+        "thresholds": by_threshold(saved, held),
+    }
+    facts["by_kind"] = by_kind(saved, held)
+    for name, tokens in (("learnt", learnt), ("held_out", held)):
+        facts[name] = {"answers": tokens.answers, "mistakes": tokens.mistakes, "read": tokens.read}
+        facts[name] |= {"right": len(tokens.right), "wrong": len(tokens.wrong)}
+    return result, facts
+
+
+def balanced_loss(right: Float[Tensor, " R"], wrong: Float[Tensor, " W"], weight: float) -> Float[Tensor, ""]:
+    """Cross-entropy in which right tokens together count 1, wrong ones `weight`, however many there are of each.
+
+    Example:
+        >>> balanced_loss(torch.zeros(3), torch.zeros(1), 2.0)  # ln 2, whatever the weight
+        tensor(0.6931)
+    """
+    return (F.softplus(-right).mean() + weight * F.softplus(wrong).mean()) / (1 + weight)
+
+
+@torch.no_grad()
+def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"]) -> JudgeHead:
+    """The judge of raw states whose net was trained on (state − mean) / spread, rounded as it is saved."""
+    raw = JudgeHead(net.width)
+    raw.weight.copy_((net.weight / spread).half().float())
+    raw.bias.copy_((net.bias - (raw.weight * mean).sum()).half().float())
+    return raw.settle()
+
+
+def read_answers(models: Models, groups: dict[str, list[Graded]], report: Report) -> Tokens:
+    """What the target makes of answers, right and wrong.
+
+    Raises:
+        ParameterError: none of them has a mistake.
+    """
+    right, likeliest, wrong, kinds, n_read, n_mistakes = [], [], [], [], 0, 0
+    for group, answers in groups.items():
+        for each in answers:
+            asked = ask(models.tokenizer, each.prompt)
+            own = list(models.tokenizer(each.answer, add_special_tokens=False)["input_ids"])
+            made = [(*spoilt(models.tokenizer, own, mistake), mistake.kind) for mistake in each.mistakes]
+            own.append(models.tokenizer.eos_token_id)
+            logits, states, spans = read_one(models, asked, own, [(tokens, first) for tokens, first, _ in made])
+            right.append(states)
+            likeliest.append(logits.argmax(1) == torch.tensor(own))
+            wrong += spans
+            kinds += [KINDS.index(kind) for (_, _, kind), span in zip(made, spans, strict=True) for _ in span]
+            n_read, n_mistakes = n_read + len(asked) + len(own) + sum(map(len, spans)), n_mistakes + len(spans)
+        report(f"judge: {group} read, {n_read:,} tokens in all")
+    if not n_mistakes:
+        raise ParameterError("No answer could be made wrong.", "Ask for more answers: count=…, held=….")
+    n_answers = sum(map(len, groups.values()))
+    return Tokens(
+        torch.cat(right), torch.cat(likeliest), torch.cat(wrong), torch.tensor(kinds), n_answers, n_mistakes, n_read
+    )
+
+
+def read_one(
+    models: Models, asked: Sequence[int], own: Sequence[int], wrong: Sequence[tuple[Sequence[int], int]]
+) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"], list[Float[Tensor, "w D"]]]:
+    """The target's logits before each token of a right answer, the states behind them, and those behind mistakes.
+
+    What a wrong answer has in common with the right one is read once.
+
+    Args:
+        models: with the target.
+        asked: the question.
+        own: the right answer.
+        wrong: answers up to the end of their mistake, and the index at which it begins.
+    """
+    target = models.target
+    slot, spans = target.open(), dict[int, Tensor]()
+    try:
+        target.prefill(slot, asked[:-1])
+        out = target.forward([Segment(slot, torch.tensor([asked[-1], *own]))])
+        logits, states = out.logits[0].float().clone(), out.hidden[0].float().clone()
+        target.commit(slot, range(1 + len(own)))
+        for i in sorted(range(len(wrong)), key=lambda i: -wrong[i][1]):
+            tokens, first = wrong[i]
+            target.rewind(slot, len(asked) + first)
+            spans[i] = target.forward([Segment(slot, torch.tensor(tokens[first:]))]).hidden[0].float().clone()
+    finally:
+        target.close(slot)
+    return logits[:-1], states[1:], [spans[i] for i in range(len(wrong))]
+
+
+def ask(tokenizer: Any, prompt: str) -> list[int]:
+    """A question in the target's chat format, up to where the answer begins."""
+    chat = [{"role": "user", "content": prompt}]
+    return [int(t) for t in tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
+
+
+def spoilt(tokenizer: Any, own: Sequence[int], mistake: Mistake) -> tuple[list[int], int]:
+    """Tokens of a wrong answer up to the end of its mistake, and the index of the first wrong one.
+
+    Args:
+        tokenizer: the target's.
+        own: tokens of the right answer.
+        mistake: see `Mistake`.
+    """
+    found = tokenizer(mistake.text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = list(found["input_ids"])
+    if mistake.begin == mistake.end:
+        return [*ids, tokenizer.eos_token_id], len(ids)
+    last = max(i for i, (begin, _) in enumerate(found["offset_mapping"]) if begin < mistake.end)
+    first = next(i for i, (a, b) in enumerate(itertools.zip_longest(ids, own)) if a != b)
+    return ids[: last + 1], min(first, last)
+
+
+@torch.no_grad()
+def measured(net: JudgeHead, held: Tokens, weight: float) -> dict[str, float]:
+    """Figures on held-out answers, at the threshold `CHOSEN`."""
+    right, wrong = net(held.right), net(held.wrong)
+    kept, refused = _share(right.sigmoid() > CHOSEN), _share(wrong.sigmoid() <= CHOSEN)
+    order = torch.searchsorted(wrong.sort().values, right).double() / len(wrong)
+    return {
+        "loss": float(balanced_loss(right, wrong, weight)),
+        "balanced accuracy": (kept + refused) / 2,
+        "right kept": kept,
+        "wrong refused": refused,
+        "area under the curve": float(order.mean()),
+    }
+
+
+@torch.no_grad()
+def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
+    """For each of `THRESHOLDS`: right tokens kept, those of them that the target would not write, wrong ones kept."""
+    right, wrong, other = net(held.right).sigmoid(), net(held.wrong).sigmoid(), ~held.likeliest
+    return [[t, _share(right > t), _share(right[other] > t), _share(wrong > t)] for t in THRESHOLDS]
+
+
+@torch.no_grad()
+def by_kind(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
+    """For each kind of mistake: wrong tokens, and the share of them that is refused at `CHOSEN`."""
+    refused = net(held.wrong).sigmoid() <= CHOSEN
+    of = {kind: refused[held.kinds == i] for i, kind in enumerate(KINDS)}
+    return {kind: [len(which), _share(which)] for kind, which in of.items() if len(which)}
+
+
+def _share(which: Bool[Tensor, " n"]) -> float:
+    return round(float(which.float().mean()), 4) if len(which) else 0.0
+
+
+def card(model: Trained) -> str:
+    """What the judge's card says below its title."""
+    config, figures = model.config, model.figures
+    held, learnt, out = figures["held"], figures["learnt"], figures["held_out"]
+    thresholds = [tuple(f"{value:.2f}" for value in row) for row in figures["thresholds"]]
+    kinds = [(kind, f"{n:,}", f"{share:.2f}") for kind, (n, share) in figures["by_kind"].items()]
+    return f"""\
+A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) of drafts for
+`{config["target"]}`: one unit of {config["hidden_size"]} weights on the target's last hidden state behind a draft.
+What it keeps may be what the target would not write: output is approximate, sampled and greedy.
+
+{told_runs(figures, "", " (right and wrong ones, each as often as it was drawn)").strip()}
+- **Data**: {", ".join(figures["groups"])}: {learnt["answers"]:,} right answers, {learnt["mistakes"]:,} with one mistake
+  (a number, a word or the end), made by a program (`workbench train judge`); {learnt["right"]:,} right tokens and
+  {learnt["wrong"]:,} wrong ones, of {learnt["read"]:,} that the target read. Right tokens together weigh 1 in the loss,
+  wrong ones {figures["wrong_weight"]:g}: what the judge says is the chance of a token if as many were right as wrong,
+  lowered by that weight.
+
+## Held out
+
+{out["answers"]:,} right answers and {out["mistakes"]:,} wrong ones to problems kept out of training, {out["right"]:,}
+right and {out["wrong"]:,} wrong tokens. At δ = {CHOSEN:g}: balanced accuracy {held["balanced accuracy"]:.1%}, recall
+{held["right kept"]:.1%} of right tokens and {held["wrong refused"]:.1%} of wrong ones; area under the curve
+{held["area under the curve"]:.3f}, loss {held["loss"]:.3f}.
+
+{table(["δ", "right kept", "of them not the target's likeliest", "wrong kept"], thresholds, left=0)}
+
+{table(["mistake", "wrong tokens", "refused"], kinds)}
+"""
+
+
+def finish_card(folder: Path) -> None:
+    """Write the card of a judge whose training has ended."""
+    write_card(folder, card)
