@@ -31,6 +31,7 @@ from workbench.methods.growers.best_first import most_promising, subtree
 from workbench.methods.growers.chain import _chain_tree
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing
 from workbench.methods.verifiers.exact import Exact
+from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
@@ -301,9 +302,16 @@ def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
 
 
 def state_of(verifier: Verifier, size: int) -> Any:
-    """What a verifier keeps of a row here: of `Nearest`, the tokens' embeddings, which lie on a circle."""
+    """What a verifier keeps of a row here: of `Nearest`, the tokens' embeddings, which lie on a circle.
+
+    Of `Judge`, a judge of one-hot states that finds every other token good.
+    """
     if isinstance(verifier, EntropyAdaptive):
         return Writing(Pen(small=True, since=0))
+    if isinstance(verifier, Judge):
+        net = JudgeHead(size).double()
+        net.load_state_dict({"weight": 4.0 * (torch.arange(size) % 2) - 2, "bias": torch.tensor(0.0)})
+        return net.settle()
     angle = torch.arange(size) * (math.tau / size) ** 0.9
     return torch.stack([angle.cos(), angle.sin()], 1) if isinstance(verifier, Nearest) else None
 
@@ -335,7 +343,8 @@ def written(
             p = torch.stack([w.p[text] for text in texts_of(tree)])
             u = None if sampling.greedy else torch.full((len(p),), 0.5, dtype=torch.float64)
             probed = probed_of(verifier, tree, p)
-            v = Verification(tree, p.log(), p, sampling, u, state=state_of(verifier, w.size), probed=probed)
+            hidden = torch.nn.functional.one_hot(torch.tensor([0, *tree.tokens]), w.size).double()
+            v = Verification(tree, p.log(), p, sampling, u, hidden, state=state_of(verifier, w.size), probed=probed)
             out += chance * written_behind(v, verifier, joint, w.depth, drawn)
             whole += chance
     assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"

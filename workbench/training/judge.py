@@ -11,29 +11,25 @@ wrong by models and annotated by hand; here `mistakes` makes them wrong.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float
 from torch.nn import functional as F
 
-from workbench.core.errors import ParameterError
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
-from workbench.engine.models import Models, load_models
+from workbench.engine.models import load_models
 from workbench.engine.placed import named
-from workbench.engine.segment import Segment
 from workbench.methods.verifiers.judge import JudgeHead
 from workbench.training.cards import Trained, table, told_runs, write_card
 from workbench.training.corpus import DEFAULT_DATA
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
-from workbench.training.mistakes import KINDS, Graded, Mistake, graded
+from workbench.training.marked import Tokens, read_answers
+from workbench.training.mistakes import KINDS, graded
 
 THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 """δ in the card's table."""
@@ -77,29 +73,6 @@ class JudgeOptions(RunOptions):
         return self.out / f"{named(self.target).removesuffix('-target')}-{JudgeHead.kind}"
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Tokens as the judge sees them.
-
-    Attributes:
-        right: states behind tokens of right answers.
-        likeliest: whether each is the target's likeliest there.
-        wrong: states behind tokens of mistakes.
-        kinds: of these, as indices into `KINDS`.
-        answers: right answers.
-        mistakes: answers with a mistake.
-        read: tokens that the target read for it.
-    """
-
-    right: Float[Tensor, "R D"]
-    likeliest: Bool[Tensor, " R"]
-    wrong: Float[Tensor, "W D"]
-    kinds: Int[Tensor, " W"]
-    answers: int
-    mistakes: int
-    read: int
-
-
 def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[str, Any]]:
     """Train the judge and write it to `options.folder`; returns its figures, and what else its card says.
 
@@ -134,12 +107,8 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
 
     result = run_loop(options.loop("judge"), net, options.optimizers(net), step_losses, report, on_checkpoint)
     saved = folded(net, mean, spread)
-    facts: dict[str, Any] = {
-        "groups": list(groups),
-        "wrong_weight": options.wrong_weight,
-        "thresholds": by_threshold(saved, held),
-    }
-    facts["by_kind"] = by_kind(saved, held)
+    facts: dict[str, Any] = {"groups": list(groups), "wrong_weight": options.wrong_weight}
+    facts |= {"thresholds": by_threshold(saved, held), "by_kind": by_kind(saved, held)}
     for name, tokens in (("learnt", learnt), ("held_out", held)):
         facts[name] = {"answers": tokens.answers, "mistakes": tokens.mistakes, "read": tokens.read}
         facts[name] |= {"right": len(tokens.right), "wrong": len(tokens.wrong)}
@@ -163,86 +132,6 @@ def folded(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor, " D"
     raw.weight.copy_((net.weight / spread).half().float())
     raw.bias.copy_((net.bias - (raw.weight * mean).sum()).half().float())
     return raw.settle()
-
-
-def read_answers(models: Models, groups: dict[str, list[Graded]], report: Report) -> Tokens:
-    """What the target makes of answers, right and wrong.
-
-    Raises:
-        ParameterError: none of them has a mistake.
-    """
-    right, likeliest, wrong, kinds, n_read, n_mistakes = [], [], [], [], 0, 0
-    for group, answers in groups.items():
-        for each in answers:
-            asked = ask(models.tokenizer, each.prompt)
-            own = list(models.tokenizer(each.answer, add_special_tokens=False)["input_ids"])
-            made = [(*spoilt(models.tokenizer, own, mistake), mistake.kind) for mistake in each.mistakes]
-            own.append(models.tokenizer.eos_token_id)
-            logits, states, spans = read_one(models, asked, own, [(tokens, first) for tokens, first, _ in made])
-            right.append(states)
-            likeliest.append(logits.argmax(1) == torch.tensor(own))
-            wrong += spans
-            kinds += [KINDS.index(kind) for (_, _, kind), span in zip(made, spans, strict=True) for _ in span]
-            n_read, n_mistakes = n_read + len(asked) + len(own) + sum(map(len, spans)), n_mistakes + len(spans)
-        report(f"judge: {group} read, {n_read:,} tokens in all")
-    if not n_mistakes:
-        raise ParameterError("No answer could be made wrong.", "Ask for more answers: count=…, held=….")
-    n_answers = sum(map(len, groups.values()))
-    return Tokens(
-        torch.cat(right), torch.cat(likeliest), torch.cat(wrong), torch.tensor(kinds), n_answers, n_mistakes, n_read
-    )
-
-
-def read_one(
-    models: Models, asked: Sequence[int], own: Sequence[int], wrong: Sequence[tuple[Sequence[int], int]]
-) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n D"], list[Float[Tensor, "w D"]]]:
-    """The target's logits before each token of a right answer, the states behind them, and those behind mistakes.
-
-    What a wrong answer has in common with the right one is read once.
-
-    Args:
-        models: with the target.
-        asked: the question.
-        own: the right answer.
-        wrong: answers up to the end of their mistake, and the index at which it begins.
-    """
-    target = models.target
-    slot, spans = target.open(), dict[int, Tensor]()
-    try:
-        target.prefill(slot, asked[:-1])
-        out = target.forward([Segment(slot, torch.tensor([asked[-1], *own]))])
-        logits, states = out.logits[0].float().clone(), out.hidden[0].float().clone()
-        target.commit(slot, range(1 + len(own)))
-        for i in sorted(range(len(wrong)), key=lambda i: -wrong[i][1]):
-            tokens, first = wrong[i]
-            target.rewind(slot, len(asked) + first)
-            spans[i] = target.forward([Segment(slot, torch.tensor(tokens[first:]))]).hidden[0].float().clone()
-    finally:
-        target.close(slot)
-    return logits[:-1], states[1:], [spans[i] for i in range(len(wrong))]
-
-
-def ask(tokenizer: Any, prompt: str) -> list[int]:
-    """A question in the target's chat format, up to where the answer begins."""
-    chat = [{"role": "user", "content": prompt}]
-    return [int(t) for t in tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)]
-
-
-def spoilt(tokenizer: Any, own: Sequence[int], mistake: Mistake) -> tuple[list[int], int]:
-    """Tokens of a wrong answer up to the end of its mistake, and the index of the first wrong one.
-
-    Args:
-        tokenizer: the target's.
-        own: tokens of the right answer.
-        mistake: see `Mistake`.
-    """
-    found = tokenizer(mistake.text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = list(found["input_ids"])
-    if mistake.begin == mistake.end:
-        return [*ids, tokenizer.eos_token_id], len(ids)
-    last = max(i for i, (begin, _) in enumerate(found["offset_mapping"]) if begin < mistake.end)
-    first = next(i for i, (a, b) in enumerate(itertools.zip_longest(ids, own)) if a != b)
-    return ids[: last + 1], min(first, last)
 
 
 @torch.no_grad()

@@ -73,7 +73,7 @@ def another_number(answer: str, rng: random.Random) -> Mistake | None:
         return None
     at = rng.choice(found)
     n, old = len(at[0]), int(at[0])
-    new = rng.choice([d for d in range(10)] if n == 1 else range(10 ** (n - 1), 10**n))
+    new = rng.choice(range(10 ** (n - 1) if n > 1 else 0, 10**n))
     if new == old:
         new = new - 1 if new % 10 else new + 1
     return _replaced(NUMBER, answer, at, f"{new:0{n}}")
