@@ -92,7 +92,7 @@ class Claim:
             that figure, and the reason, which begins with one of `KINDS`. That a claim holds on another target is
             computed, and a figure that was measured since has no reason yet.
         method: registry name of the method that declares it, which fills it in.
-        needs: what that method takes besides the target.
+        needs: what it takes besides the target: its method, which fills that in, and parts that it chooses.
     """
 
     quantity: str

@@ -99,7 +99,10 @@ class Method:
         if whose - {"", self.name}:
             claims, suites, recording = (), {}, Recording()
         else:
-            claims = tuple(dataclasses.replace(c, method=self.name, needs=self.needs) for c in self.claims)
+            claims = tuple(
+                dataclasses.replace(c, method=self.name, needs=tuple(dict.fromkeys((*self.needs, *c.needs))))
+                for c in self.claims
+            )
             suites = {n: tuple(dataclasses.replace(s, method=self.name) for s in r) for n, r in self.suites.items()}
             recording = self.recording
         object.__setattr__(self, "claims", claims)

@@ -43,23 +43,25 @@ class JudgeOptions(RunOptions):
 
     Attributes:
         target: Name or folder of the target.
+        drafter: Name or folder of a draft model whose mistakes are learnt as well; "auto": the target's own, if any.
         groups: Generators' tasks and groups of the public training text that answers come from; empty: all tasks.
         data: Folder with the public training text; not read where only tasks are asked for.
         out: Folder above that of the finished judge, which is named after the target.
         count: Answers of each group to learn from.
         held: Answers of each group to measure with, of problems kept out of training.
-        mistakes: Wrong answers made of each right one, at most.
+        mistakes: Wrong answers made of each right one, at most, and as many places where the draft model is wrong.
         wrong_weight: Weight of wrong tokens in the loss; right ones together have 1.
         rows: Right tokens per step, and wrong ones.
         dtype: Number format of the target.
     """
 
     target: str = "text-target"
+    drafter: str = "auto"
     groups: tuple[str, ...] = ()
     data: Path = DEFAULT_DATA
     out: Path = Path(".cache/models")
-    count: int = 80
-    held: int = 30
+    count: int = 60
+    held: int = 20
     mistakes: int = 3
     wrong_weight: float = 2.0
     rows: int = 2048
@@ -80,7 +82,7 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
         ParameterError: there are no answers of a group.
     """
     torch.set_num_threads(options.threads)
-    models = load_models(options.target, None, "cpu", options.dtype)
+    models = load_models(options.target, options.drafter, "cpu", options.dtype)
     groups = options.groups or tuple(TASKS)
     learnt, held = (
         read_answers(models, graded(groups, options.data, n, options.mistakes, options.seed, is_held), report)
@@ -180,15 +182,17 @@ A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv
 What it keeps may be what the target would not write: output is approximate, sampled and greedy.
 
 {told_runs(figures, "", " (right and wrong ones, each as often as it was drawn)").strip()}
-- **Data**: {", ".join(figures["groups"])}: {learnt["answers"]:,} right answers, {learnt["mistakes"]:,} with one mistake
-  (a number, a word or the end), made by a program (`workbench train judge`); {learnt["right"]:,} right tokens and
-  {learnt["wrong"]:,} wrong ones, of {learnt["read"]:,} that the target read. Right tokens together weigh 1 in the loss,
-  wrong ones {figures["wrong_weight"]:g}: what the judge says is the chance of a token if as many were right as wrong,
-  lowered by that weight.
+- **Data**: {learnt["answers"]:,} right answers and {learnt["mistakes"]:,} mistakes in them, made by a program
+  (`workbench train judge`) of {", ".join(figures["groups"])}.
+  A mistake is another number, another word, an early end, or the draft model's token where the answer can have no
+  other. There are {learnt["right"]:,} right tokens and {learnt["wrong"]:,} wrong ones; the target read
+  {learnt["read"]:,}.
+  Right tokens together weigh 1 in the loss, wrong ones {figures["wrong_weight"]:g}: what the judge says is the chance
+  of a token if as many were right as wrong, lowered by that weight.
 
 ## Held out
 
-{out["answers"]:,} right answers and {out["mistakes"]:,} wrong ones to problems kept out of training, {out["right"]:,}
+{out["answers"]:,} right answers and {out["mistakes"]:,} mistakes, to problems kept out of training: {out["right"]:,}
 right and {out["wrong"]:,} wrong tokens. At δ = {CHOSEN:g}: balanced accuracy {held["balanced accuracy"]:.1%}, recall
 {held["right kept"]:.1%} of right tokens and {held["wrong refused"]:.1%} of wrong ones; area under the curve
 {held["area under the curve"]:.3f}, loss {held["loss"]:.3f}.

@@ -14,8 +14,10 @@ from torch import Tensor
 from workbench.core.errors import ParameterError
 from workbench.engine.models import Models
 from workbench.engine.segment import Segment
+from workbench.methods.growers.chain import fit_vocabulary
+from workbench.training.acceptance import said
 from workbench.training.loop import Report
-from workbench.training.mistakes import KINDS, Graded, Mistake
+from workbench.training.mistakes import DRAFTED, KINDS, Graded, Mistake, is_wrong
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def read_answers(models: Models, groups: dict[str, list[Graded]], report: Report
             own = list(models.tokenizer(each.answer, add_special_tokens=False)["input_ids"])
             made = [(*spoilt(models.tokenizer, own, mistake), mistake.kind) for mistake in each.mistakes]
             own.append(models.tokenizer.eos_token_id)
+            made += [(*found, DRAFTED) for found in drafted(models, group, asked, own, len(made))]
             logits, states, spans = read_one(models, asked, own, [(tokens, first) for tokens, first, _ in made])
             right.append(states)
             likeliest.append(logits.argmax(1) == torch.tensor(own))
@@ -96,6 +99,30 @@ def read_one(
     finally:
         target.close(slot)
     return logits[:-1], states[1:], [spans[i] for i in range(len(wrong))]
+
+
+def drafted(
+    models: Models, group: str, asked: Sequence[int], own: Sequence[int], n: int
+) -> list[tuple[list[int], int]]:
+    """Right answers up to a token of the draft model's that is certainly wrong, and its index; spread over the answer.
+
+    Args:
+        models: without a draft model there are none.
+        group: the answer's.
+        asked: the question.
+        own: the right answer, with its end.
+        n: how many, at most.
+    """
+    if models.drafter is None or not n:
+        return []
+    logits = said(models.drafter, [*asked, *own])[0][len(asked) - 1 : -1]
+    best = fit_vocabulary(logits, models.target.vocab_size).argmax(1).tolist()
+    end, tokenizer, found = models.tokenizer.eos_token_id, models.tokenizer, list[tuple[list[int], int]]()
+    for i, token in enumerate(best):
+        rest = tokenizer.decode(own[i:], skip_special_tokens=True) if token != own[i] else ""
+        if rest and is_wrong(group, rest, tokenizer.decode([token]), token == end):
+            found.append(([*own[:i], token], i))
+    return found[:: -(-len(found) // n)] if found else []
 
 
 def ask(tokenizer: Any, prompt: str) -> list[int]:

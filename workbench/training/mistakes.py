@@ -2,7 +2,8 @@
 
 Right answers come from the generators, whose answers are known, and from rows of the public training text. A mistake is
 a number replaced by another one of as many digits, a word replaced by one of another answer, or an end before the
-answer has been given. Where a program can check the answer, a mistake that it does not notice is none.
+answer has been given. Where a program can check the answer, a mistake that it does not notice is none. What a draft
+model would put in the place of a right token is a mistake where the answer can have no other: see `is_wrong`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 from workbench.core.errors import ParameterError
 from workbench.engine.markers import ASSISTANT, END, USER
 from workbench.training.corpus import row_held_out
-from workbench.training.generators import TASKS, Instance
+from workbench.training.generators import TASKS, Instance, exact
 from workbench.training.sources import SOURCES
 
-NUMBER, WORD, CUT = "number", "word", "end"
-KINDS = (NUMBER, WORD, CUT)
+NUMBER, WORD, CUT, DRAFTED = "number", "word", "end", "drafted"
+KINDS = (NUMBER, WORD, CUT, DRAFTED)
 TRIES = 8
 """Mistakes that are made up for each that is wanted, at most."""
 _NUMBERS, _WORDS, _CUTS = re.compile(r"\d+"), re.compile(r"[A-Za-z]{3,}"), re.compile(r"(?<=[^\s.!?:]) (?=\S)")
@@ -33,7 +34,7 @@ class Mistake:
     """An answer with a mistake in it.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of `KINDS`, but for `DRAFTED`.
         text: the answer; of `CUT` what stands before the end.
         begin: first character that is wrong.
         end: behind the last one; equal to `begin` where the end itself is wrong.
@@ -97,6 +98,26 @@ def cut_off(answer: str, rng: random.Random) -> Mistake | None:
         return None
     at = rng.choice(found).start()
     return Mistake(CUT, answer[:at], at, at)
+
+
+def is_wrong(group: str, rest: str, drafted: str, ends: bool) -> bool:
+    """Whether a drafted token is wrong where the right answer goes on otherwise, as far as that is certain.
+
+    It is in answers that can be given in one way, and of a digit in the place of another one.
+
+    Args:
+        group: the answer's.
+        rest: of the right answer, from that place on.
+        drafted: text of the token.
+        ends: whether the token ends the answer.
+
+    >>> is_wrong("maths", "12 apples", "3", False), is_wrong("maths", "12 apples", "1", False)
+    (True, False)
+    """
+    if ends or rest.startswith(drafted):
+        return bool(rest) and ends
+    own, other = rest.lstrip()[:1], drafted.strip()
+    return (group in TASKS and TASKS[group].check is exact) or (own.isdigit() and other.isdigit())
 
 
 def _replaced(kind: str, answer: str, at: re.Match[str], new: str) -> Mistake:
