@@ -956,6 +956,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="the knob turns the wrong way",
     ),
     _m(
+        "the-judge-reads-the-state-before-the-draft",
+        "methods/verifiers/judge.py",
+        "v.state(v.hidden[1:])",
+        "v.state(v.hidden[:-1])",
+        "tests/methods/test_judge.py::test_golden_law_and_price",
+        why="the judge is asked about another token than the one that it keeps",
+    ),
+    _m(
+        "the-judge-is-free",
+        "methods/verifiers/judge.py",
+        "paid=torch.where(good, 1 - exact.accept, 0.0)",
+        "paid=torch.where(good, 0.0, 1 - exact.accept)",
+        "tests/methods/test_judge.py::test_golden_law_and_price",
+        why="a run does not say what its judge cost in distribution",
+    ),
+    _m(
         "specdec-forgets-earlier-drafts",
         "methods/policies/specdec_plus_plus.py",
         "state[0] = kept if state[0] is None else state[0] * kept",

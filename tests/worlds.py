@@ -141,7 +141,7 @@ def random_features(folder: Path, models: Models, seed: int = 0) -> dict[str, He
             torch.manual_seed(seed)
             net = head.build(width, sizes)
             for weight in net.parameters():
-                if weight.dim() > 1:
+                if weight.dim() > 1 or kind == "judge":
                     torch.nn.init.normal_(weight, std=0.3)
         place = folder / f"tiny-{kind}"
         found[kind] = HeadInfo(place.name, place, save_net(net, place, models.target_name, torch.float32))

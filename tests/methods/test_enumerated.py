@@ -32,6 +32,7 @@ from workbench.methods.growers.best_first import most_promising, subtree
 from workbench.methods.growers.chain import _chain_tree
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing
 from workbench.methods.verifiers.exact import Exact
+from workbench.methods.verifiers.judge import Judge, JudgeHead
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
@@ -302,9 +303,16 @@ def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
 
 
 def state_of(verifier: Verifier, size: int) -> Any:
-    """What a verifier keeps of a row here: of `Nearest`, the tokens' embeddings, which lie on a circle."""
+    """What a verifier keeps of a row here: of `Nearest`, the tokens' embeddings, which lie on a circle.
+
+    Of `Judge`, a judge of one-hot states that finds every token good but the first.
+    """
     if isinstance(verifier, EntropyAdaptive):
         return Writing(Pen(small=True, since=0))
+    if isinstance(verifier, Judge):
+        net = JudgeHead(size).double()
+        net.load_state_dict({"weight": 4.0 * (torch.arange(size) > 0) - 2, "bias": torch.tensor(0.0)})
+        return net.settle()
     angle = torch.arange(size) * (math.tau / size) ** 0.9
     return torch.stack([angle.cos(), angle.sin()], 1) if isinstance(verifier, Nearest) else None
 
@@ -336,7 +344,8 @@ def written(
             p = torch.stack([w.p[text] for text in texts_of(tree)])
             u = None if sampling.greedy else torch.full((len(p),), 0.5, dtype=torch.float64)
             probed = probed_of(verifier, tree, p)
-            v = Verification(tree, p.log(), p, sampling, u, state=state_of(verifier, w.size), probed=probed)
+            hidden = torch.nn.functional.one_hot(torch.tensor([0, *tree.tokens]), w.size).double()
+            v = Verification(tree, p.log(), p, sampling, u, hidden, state=state_of(verifier, w.size), probed=probed)
             out += chance * written_behind(v, verifier, joint, w.depth, drawn)
             whole += chance
     assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
@@ -452,7 +461,7 @@ def test_an_approximate_verifier_does_not(
     if isinstance(verifier, Nearest):
         verifier = replace(verifier, mass=1.0)  # of three tokens a neighbour has more than the default lends
     apart = distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()])
-    keeps_all = kind == "equal" and way != "top-k tree" and isinstance(verifier, Lenient | Nearest)
+    keeps_all = kind == "equal" and way != "top-k tree" and isinstance(verifier, Lenient | Nearest | Judge)
     if isinstance(verifier, EntropyAdaptive):  # it judges trees exactly
         keeps_all = kind == "equal" or way != "chain of 2"
     assert apart < EXACTLY if keeps_all else apart > 1e-3

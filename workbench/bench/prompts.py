@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from workbench.core.errors import PromptError
 from workbench.trace.files import read_regular
 
 BUNDLED = Path(__file__).with_name("prompts.jsonl")
+ARITHMETIC = Path(__file__).with_name("arithmetic.jsonl")
+"""Problems with the number that solves each; of the generators', those that the bundled target was not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class BenchPrompt:
         question: number of the question it belongs to, where its suite numbers them.
         turn: which message of the conversation it is, from 0.
         category: what its suite calls its kind, where that is finer than `group`.
+        answer: the number that a right text ends with; empty where a program cannot tell.
     """
 
     name: str
@@ -40,6 +44,7 @@ class BenchPrompt:
     question: int | None = None
     turn: int = 0
     category: str = ""
+    answer: str = ""
 
     def encode(self, tokenizer: Any) -> list[int]:
         """Token ids, in the chat format if the prompt is a message and the tokenizer knows such a format."""
@@ -49,6 +54,15 @@ class BenchPrompt:
             text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             return list(tokenizer(text, add_special_tokens=False)["input_ids"])
         return list(tokenizer("\n".join(said))["input_ids"])
+
+    def is_right(self, text: str) -> bool:
+        """Whether the last number of a text is the answer.
+
+        Example:
+            >>> BenchPrompt("sum", "What is 1 + 2?", answer="3").is_right("1 + 2 = 3.")
+            True
+        """
+        return bool(self.answer) and re.findall(r"\d+", text.replace(",", ""))[-1:] == [self.answer]
 
 
 def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:
@@ -74,7 +88,7 @@ def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPromp
 
 
 def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
-    """Read JSON lines of objects with `prompt`, and if wanted `name`, `group` and `chat`. None: the bundled set.
+    """Read JSON lines of objects with `prompt`, and if wanted `name`, `group`, `chat`, `answer`. None: the bundled set.
 
     Raises:
         PromptError: the file is missing, empty, or a line is not such an object.
@@ -103,7 +117,8 @@ def _parse(line: str, number: int, path: Path) -> BenchPrompt:
             'Write one object a line: {"prompt": "Once upon a time"}',
         )
     name = str(row.get("name") or f"prompt-{number}")
-    return BenchPrompt(name, text, str(row.get("group") or "all"), bool(row.get("chat", False)))
+    group, answer = str(row.get("group") or "all"), str(row.get("answer") or "")
+    return BenchPrompt(name, text, group, bool(row.get("chat", False)), answer=answer)
 
 
 def groups_of(prompts: Sequence[BenchPrompt]) -> list[str]:

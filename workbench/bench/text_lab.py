@@ -17,7 +17,7 @@ from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.places import Way
-from workbench.bench.prompts import load_prompts
+from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
 from workbench.bench.runner import measure
 from workbench.bench.statistics import geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
@@ -42,7 +42,7 @@ class TextLab:
     Attributes:
         method: its registry name.
         scale: the target and how much.
-        groups: kinds of prompts.
+        groups: kinds of prompts; "arithmetic" are problems whose answers a program checks.
     """
 
     method: str
@@ -143,8 +143,18 @@ class TextLab:
         """
         both = (self.rounds(m, p, temperature) for m, p in ((self.method, mine), (other, theirs)))
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*both, strict=True)]
-        drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt; geometric mean"
-        return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")
+        drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
+        return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}; geometric mean")
+
+    def right_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
+        """Answers that are right / the same with other parameters, greedy, on prompts whose answers can be checked."""
+        asked = self._asked()
+        right = [
+            [p.is_right(self._text(rounds)) for p, rounds in zip(asked, self.rounds(self.method, params), strict=True)]
+            for params in (mine, theirs)
+        ]
+        of = f"{sum(right[0])} against {sum(right[1])} of {len(asked)} answers right"
+        return Measured.of(ratio_of_sums(*right), f"{self.setting}, greedy; {of}")
 
     def tau_over_closed_form(self, **params: Any) -> Measured:
         """τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
@@ -175,10 +185,15 @@ class TextLab:
 
     def prompts(self) -> list[list[int]]:
         """Token ids of the prompts that it measures on."""
-        found = [p for p in load_prompts() if p.group in self.groups]
-        if self._is_cut:
-            found = first_of_each_group(found, self.scale.per_group)
-        return [p.encode(self.models.tokenizer) for p in found]
+        return [p.encode(self.models.tokenizer) for p in self._asked()]
+
+    def _asked(self) -> list[BenchPrompt]:
+        found = [p for p in (*load_prompts(), *load_prompts(ARITHMETIC)) if p.group in self.groups]
+        return first_of_each_group(found, self.scale.per_group) if self._is_cut else found
+
+    def _text(self, rounds: Sequence[Round]) -> str:
+        """What they wrote."""
+        return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
     def _is_cut(self) -> bool:

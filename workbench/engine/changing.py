@@ -95,7 +95,15 @@ def _change(row: Row, decoder_of: Of, settings: Settings) -> None:
 def why_not(row: Row, configured: Chosen, models: Models, sampling: SamplingParams) -> str:
     """Why a method cannot run for a row with these models and this sampling; "" where it can."""
     rounds = configured.rounds
-    return models.why_not(configured.needs) or ("" if rounds is None else rounds.refusal(row, sampling))
+    return lacking(configured, models) or ("" if rounds is None else rounds.refusal(row, sampling))
+
+
+def lacking(configured: Chosen, models: Models) -> str:
+    """What a method takes and these models have not, and what trains it where it is a part's own head; "": nothing."""
+    reason = models.why_not(configured.needs)
+    heads = [part.head for part in (configured.verifier, configured.policy) if part.head is not None]
+    absent = [head.recipe for head in heads if head.kind not in models.heads]
+    return " ".join([reason, *(f"Train one: workbench train {r} --set target={models.target_name}." for r in absent)])
 
 
 HELD = (

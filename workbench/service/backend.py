@@ -15,6 +15,7 @@ from typing import Any
 from workbench.core.errors import MethodUnavailableError, ModelError
 from workbench.engine import Models, Request
 from workbench.engine.bundle import DEFAULT_TARGET
+from workbench.engine.changing import lacking
 from workbench.engine.extras import Extras
 from workbench.engine.pretrained import encode, resolve_device, resolve_dtype
 from workbench.engine.request import PAUSED, PREFILL, QUEUED, RUNNING
@@ -206,7 +207,7 @@ class Backend(BaseBackend):
     def _queue(self, run: Run, request: Request, models: Models) -> None:
         """Check what only the models can tell, then wait for a row."""
         method = request.configured().method
-        reason = models.why_not(request.configured().needs)
+        reason = lacking(request.configured(), models)
         if reason:
             raise MethodUnavailableError(f"{method.title} cannot run: {reason}", "See the list of methods.")
         if request.pictures:

@@ -105,7 +105,7 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
     The law p of a place is the target's own. So the first draft of a place counts, and a later sibling, which is
     judged against what its elders left, does not. A chosen draft is drawn from a point mass (q = 1, which leaves p),
     and greedy decoding makes p a point mass (which leaves 0 or 1). A comparison with a threshold has no such
-    probability.
+    probability, and what one leaves to another rule is no fair sample of all drafts.
     """
     tested = [
         (accept, rules.get(name or ""))
@@ -114,14 +114,16 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
         if accept is not None
     ]
     chances = [accept for accept, rule in tested if rule is not None and rule.leviathan]
-    later = sum(rule is not None and not rule.leviathan and rule.leaves != ALL for _, rule in tested)
-    unlike = sorted({rule.title.lower() for _, rule in tested if rule and not rule.leviathan and rule.leaves == ALL})
+    others = [rule for _, rule in tested if rule is not None and not rule.leviathan]
+    is_later = [rule.leaves != ALL and "residual" in rule.reads for rule in others]
+    later = sum(is_later)
+    unlike = sorted({rule.title.lower() for rule, left in zip(others, is_later, strict=True) if not left})
     unsaid = sum(rule is None for _, rule in tested)
     notes = ["min(1, p/q) of the first draft for each place; p where it was chosen, 0 or 1 when greedy."]
     if later:
         notes.append(f"{later} later siblings are left out: they were judged against what their elders left of p.")
     if unlike:
-        notes.append(f"Undefined under {' and '.join(unlike)}, which compares instead of drawing.")
+        notes.append(f"Undefined under {' and '.join(unlike)}: not min(1, p/q) alone decides.")
     if unsaid:
         notes.append(f"{unsaid} tested drafts are left out: the trace does not say by which rule they were judged.")
     value = sum(chances) / len(chances) if chances else None

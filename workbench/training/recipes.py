@@ -1,8 +1,8 @@
 """The registry of training recipes: names, typed options, and how to run one.
 
 >>> sorted(RECIPES)
-['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'medusa', \
-'readings', 'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
+['acceptance', 'answers', 'chat-drafter', 'chat-evaluate', 'chat-heads', 'corpus', 'drafter', 'evaluate', 'judge', \
+'medusa', 'readings', 'target', 'tokenizer', 'vision-drafter', 'vision-evaluate', 'vision-gallery', 'vision-heads', \
 'vision-target', 'vision-text-drafter', 'vision-tower']
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from workbench.training.acceptance import AcceptanceOptions, finish_card, train_acceptance
+from workbench.training import acceptance, judge
+from workbench.training.acceptance import AcceptanceOptions, train_acceptance
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
@@ -27,6 +28,7 @@ from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_fam
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.readings import ReadOptions, make_readings
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
+from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
 from workbench.training.medusa import MedusaOptions, train_medusa
 from workbench.training.pretrain import PretrainOptions, pretrain
@@ -129,7 +131,14 @@ def _chat_heads(options: ChatHeadOptions, report: Report) -> dict[str, Any]:
 def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
     result, facts = train_acceptance(options, report)
     figures = finish(result, options.folder, {"options": chosen(options), **facts})
-    finish_card(options.folder)
+    acceptance.finish_card(options.folder)
+    return figures
+
+
+def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
+    result, facts = train_judge(options, report)
+    figures = finish(result, options.folder, {"options": chosen(options), **facts})
+    judge.finish_card(options.folder)
     return figures
 
 
@@ -156,6 +165,12 @@ RECIPES: dict[str, Recipe] = {
             "SpecDec++'s acceptance head for a draft model, on its target's answers",
             AcceptanceOptions,
             _acceptance,
+        ),
+        Recipe(
+            "judge",
+            "Judge Decoding's linear judge for a target, on answers that are right and answers made wrong",
+            JudgeOptions,
+            _judge,
         ),
         Recipe(
             "readings",

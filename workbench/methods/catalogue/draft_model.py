@@ -16,6 +16,7 @@ from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
 from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
+from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
@@ -45,6 +46,8 @@ METHOD = Method(
         "With policy=confidence a draft stops by the drafter's law before a token is drawn from it, where Hugging "
         "Face's rule looks at the drawn token, because a stop that looks at the token would bias sampled text; "
         "unlikely tokens stay in the draft, and it may be shorter or longer than there.",
+        "verifier=judge learns from answers that a program made wrong, where the paper annotated some 500 questions by "
+        "hand; it keeps drafts in sampled text too. It lets pass mistakes that the paper's judge might see.",
         "policy=planned counts with the seconds that this very run's rounds took instead of the paper's one ratio of "
         "costs, and with acceptance by level; it may draft nothing, and its length differ from the formula's.",
     ),
@@ -52,7 +55,8 @@ METHOD = Method(
     drafter=DraftModel(),
     verifier=Lossless(),
     other_verifiers=(
-        *for_growers(offered(Chain())), TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(),
+        *for_growers(offered(Chain())),
+        *(TypicalAcceptance(), Lenient(), Nearest(), EntropyAdaptive(), Reflective(), Judge()),
     ),
     policies=(
         *(Fixed(), Heuristic(), Confidence(), Planned(), Entropy(), Bandit(), SpecDecPlusPlus()),

@@ -11,6 +11,7 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
@@ -38,7 +39,9 @@ METHOD = Method(
     place=30,
     drafter=SampledTree(),
     verifier=Lossless(),
-    other_verifiers=(*for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective()),
+    other_verifiers=(
+        *for_growers(offered(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective(), Judge(),
+    ),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
     growers=offered(StochasticBeam(), SampledTree),
     claims=(

@@ -9,6 +9,7 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
@@ -39,7 +40,7 @@ METHOD = Method(
     place=40,
     drafter=NGram(),
     verifier=Lossless(),
-    other_verifiers=(Lenient(),),
+    other_verifiers=(Lenient(), Judge()),
     policies=(Fixed(depth=10), Planned(depth=10), Bandit(depth=10), OptimalOracle(depth=10)),
     claims=(
         Claim(

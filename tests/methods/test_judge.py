@@ -1,0 +1,218 @@
+"""Judge Decoding: what a linear judge keeps, what that costs, and that its exact end is exact."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.core.errors import MethodUnavailableError, WorkbenchError
+from workbench.core.rejection import Ruling, greedy_match, recursive_rejection, walk
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine import Engine, Models, Promise, Request
+from workbench.engine.models import HeadInfo
+from workbench.engine.recording import PAID
+from workbench.engine.told import Verification
+from workbench.methods import registry
+from workbench.methods.verifiers.judge import Judge, JudgeHead
+from workbench.trace.acceptance import definitions
+from workbench.trace.events import Trace
+
+from .test_rules import check_formulas
+
+P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+"""The golden p and q of the cards."""
+WARM, GREEDY = SamplingParams(temperature=1.0), SamplingParams()
+LIKES = {1: 0.9, 3: 0.6}
+"""What the judge of these tests says of tokens; 0.2 of the others."""
+
+
+def judge_of(size: int, likes: dict[int, float]) -> JudgeHead:
+    """A judge that reads one-hot tokens."""
+    net = JudgeHead(size).double()
+    with torch.no_grad():
+        net.weight.fill_(0.2)
+        for token, chance in likes.items():
+            net.weight[token] = chance
+        net.weight.copy_(net.weight.logit())
+    return net.settle()
+
+
+def ruled(tree: DraftTree, p: Tensor, sampling: SamplingParams = WARM, threshold: float = 0.5, **more: Any) -> Ruling:
+    """The judge's ruling on a tree whose states are its tokens. `p`: [N+1, V]."""
+    size = p.shape[1]
+    hidden = torch.nn.functional.one_hot(torch.cat([torch.tensor([0]), tree.tokens]), size).double()
+    u = None if sampling.greedy else torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
+    v = Verification(tree, p.log(), p, sampling, u, hidden, state=judge_of(size, LIKES))
+    return Judge(threshold).rule(replace(v, **more))
+
+
+def drawn(token: int) -> DraftTree:
+    tree = DraftTree.chain([token])
+    return replace(tree, sampling=Sampling.CHAIN, q=Q[None], q_of=torch.tensor([0, -1]), logq=Q[token].log()[None])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "out", "kept"),
+    [
+        (1.0, [0.5, 0.3, 0.15, 0.05], 0.6),
+        (0.7, [0.4, 0.4, 0.15, 0.05], 0.7),
+        (0.5, [0.25, 0.4, 0.15, 0.2], 0.85),
+        (0.1, [0.1, 0.4, 0.3, 0.2], 1.0),
+    ],
+)
+def test_golden_law_and_price(threshold: float, out: list[float], kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """q(x) where the judge likes x, min(p, q) elsewhere, the rest to (p − q)₊; the mean price is the TV."""
+    seen: list[Tensor] = []
+    monkeypatch.setattr("workbench.core.rejection.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
+    found, accepted, paid = torch.zeros(4, dtype=torch.float64), 0.0, 0.0
+    for x in range(4):
+        ruling = ruled(drawn(x), P.expand(2, 4), threshold=threshold)
+        assert ruling.paid is not None
+        accept, rest = float(ruling.accept[0]), seen.pop()[0]
+        found[x] += Q[x] * accept
+        found += Q[x] * (1 - accept) * rest / rest.sum()
+        accepted += float(Q[x]) * accept
+        paid += float(Q[x] * ruling.paid[0])
+    assert found.tolist() == pytest.approx(out, abs=1e-9)
+    assert accepted == pytest.approx(kept, abs=1e-9)
+    assert paid == pytest.approx(float((found - P).abs().sum() / 2), abs=1e-9)
+    assert paid == pytest.approx(kept - 0.6, abs=1e-9), "it buys as much acceptance"
+
+
+@pytest.mark.parametrize("tree", [DraftTree.chain([1, 3]), DraftTree.of([1, 3, 0], [-1, -1, 0])], ids=["chain", "tree"])
+@pytest.mark.parametrize("sampling", [WARM, GREEDY], ids=["sampled", "greedy"])
+def test_at_one_it_is_the_exact_rule(tree: DraftTree, sampling: SamplingParams) -> None:
+    p = torch.rand(len(tree) + 1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(1)
+    u = torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
+    wanted = greedy_match(tree, p.argmax(1)) if sampling.greedy else recursive_rejection(tree, p, u)
+    found = ruled(tree, p, sampling, 1.0)
+    assert found.accept.tolist() == wanted.accept.tolist()
+    assert found.stop.tolist() == wanted.stop.tolist()
+    assert found.paid is not None
+    assert float(found.paid.sum()) == 0
+
+
+def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exact_rule() -> None:
+    """On the same drafts and uniforms: chains sampled and greedy, trees greedy."""
+    generator = torch.Generator().manual_seed(5)
+    trees = [DraftTree.chain([1, 0, 3, 2]), DraftTree.of([1, 3, 2, 0, 1, 3], [-1, -1, -1, 1, 1, 2])]
+    for number in range(60):
+        tree = trees[number % 2]
+        p = torch.rand(len(tree) + 1, 4, dtype=torch.float64, generator=generator) ** 3
+        p /= p.sum(1, keepdim=True)
+        uniform = torch.rand(len(tree), dtype=torch.float64, generator=generator).tolist()
+        for sampling in (GREEDY, WARM) if tree.fanout == 1 else (GREEDY,):
+            parents, u = tree.parents.tolist(), None if sampling.greedy else uniform
+            rulings = [ruled(tree, p, sampling, threshold) for threshold in (1.0, 0.7, 0.5, 0.1)]
+            paths = [walk(parents, r.accept.tolist(), r.stop.tolist(), u).path for r in rulings]
+            for less, more in itertools.pairwise(paths):
+                assert len(less) <= len(more)
+            assert paths[0] == paths[1][: len(paths[0])], "what the exact rule keeps is kept"
+
+
+def test_a_greedy_siblings_favour_gives_way_to_the_targets_own_token() -> None:
+    p = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64).expand(4, 4)
+    ruling = ruled(DraftTree.of([1, 0, 3], [-1, -1, -1]), p, GREEDY)
+    assert ruling.accept.tolist() == [0, 1, 0]
+    alone = ruled(DraftTree.of([1, 2, 3], [-1, -1, -1]), p, GREEDY)
+    assert alone.accept.tolist() == [1, 0, 1]
+    assert alone.paid is not None
+    assert alone.paid.tolist() == [1, 0, 1]
+
+
+def test_what_a_processor_forbids_is_not_kept() -> None:
+    logits = P.log().expand(2, 4).clone()
+    logits[0, 1] = -torch.inf
+    p = logits.softmax(1)
+    assert ruled(drawn(1), p, logits=P.log().expand(2, 4)).accept.tolist() == [1]
+    assert ruled(drawn(1), p, logits=logits).accept.tolist() == [0]
+
+
+# -- through the engine ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Six tokens, and a judge of random weights."""
+    from workbench.training.heads.artefact import save_net
+
+    found = worlds.small_world(6)
+    folder: Path = tmp_path_factory.mktemp("judge")
+    net = JudgeHead(found.target.hidden_size)
+    with torch.no_grad():
+        net.weight.copy_(torch.randn(net.width, generator=torch.Generator().manual_seed(1)))
+    config = save_net(net, folder, found.target_name, torch.float32)
+    found.heads["judge"] = HeadInfo("judge", folder, config)
+    return found
+
+
+def run(models: Models, name: str = "draft-model", heat: float = 0.0, seed: int = 0, **params: Any) -> Trace:
+    method = registry.get(name).with_params(**({"verifier": "judge"} | params))
+    return Engine(models).generate(
+        Request([3, 1, 4, 1, 5, 3, 1, 4, 1], method, SamplingParams(heat), 40, seed=seed, stop_at_eos=False)
+    )
+
+
+@pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "prompt-lookup"])
+@pytest.mark.parametrize("heat", [0.0, 0.9])
+def test_it_judges_by_the_targets_state_behind_each_draft(name: str, heat: float, models: Models) -> None:
+    """j is σ(w·e + b) of the text up to and including the draft, read without a cache."""
+    trace = run(models, name, heat)
+    net, text, kept = models.shared["judge", "judge"], [3, 1, 4, 1, 5, 3, 1, 4, 1], 0
+    for r in trace.rounds:
+        paths: list[list[int]] = []
+        for node, (token, parent) in enumerate(zip(r.nodes.tokens, r.nodes.parents, strict=True)):
+            paths.append([*(paths[parent] if parent >= 0 else []), token])
+            if (said := r.nodes.inputs["judged"][node]) is not None:
+                slot = models.target.open()
+                models.target.prefill(slot, [*text, *paths[node]])
+                assert slot.last_hidden is not None
+                assert said == pytest.approx(float(net(slot.last_hidden).sigmoid()), abs=1e-6)
+                models.target.close(slot)
+                kept += r.nodes.rule[node] == "judged-good"
+        text += [token.token for token in r.emitted]
+    assert kept > 0
+    assert check_formulas(trace) > 0
+    assert sum(r.signals.get(PAID, 0.0) for r in trace.rounds) > 0
+
+
+def test_it_says_that_nothing_is_promised_and_at_one_text_is_the_exact_rules(models: Models) -> None:
+    method = registry.get("draft-model").with_params(verifier="judge")
+    assert method.promise is Promise.APPROXIMATE
+    assert not method.verifier.keeps_greedy
+    for heat in (0.0, 0.9):
+        exact = run(models, heat=heat, verifier="lossless")
+        assert run(models, heat=heat, judge_threshold=1.0).token_ids == exact.token_ids
+        lax = run(models, heat=heat, judge_threshold=0.0)
+        assert lax.token_ids != exact.token_ids
+        assert all(r.path == list(range(len(r.nodes))) for r in lax.rounds), "σ is above 0: all is kept"
+
+
+def test_alpha_is_not_told_of_the_drafts_that_the_judge_leaves_over(models: Models) -> None:
+    trace = run(models, heat=0.9)
+    alpha = next(d for d in definitions(trace.rounds, trace.header.rules) if d.name == "α")
+    assert alpha.value is None
+    assert "the judge finds it good" in alpha.note
+
+
+def test_a_target_without_a_judge_is_told_how_to_get_one(models: Models) -> None:
+    bare = replace(models, heads={}, target_name="nobody")
+    with pytest.raises(MethodUnavailableError, match="no judge heads trained for nobody") as caught:
+        run(bare)
+    assert "workbench train judge --set target=nobody" in str(caught.value)
+
+
+def test_a_judge_that_cannot_be_read_says_so(models: Models, tmp_path: Path) -> None:
+    info = models.heads["judge"]
+    twin = replace(models, heads={"judge": HeadInfo("judge-of-nothing", tmp_path, info.config)}, shared={})
+    with pytest.raises(WorkbenchError, match="workbench train judge"):
+        run(twin)
