@@ -89,8 +89,8 @@ class Client(Protocol):
         """How the backend is doing, without names.
 
         Returns:
-            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, and
-            memory in bytes.
+            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
+            load is ("dequantising 40 %", or empty), and memory in bytes.
         """
         ...
 

@@ -271,8 +271,8 @@ class Backend(BaseBackend):
         """How the backend is doing, without names.
 
         Returns:
-            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, and
-            memory in bytes: models and caches, their limit, traces, and what the device has free.
+            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
+            load is ("dequantising 40 %", or empty), and memory in bytes: of models, their limit, traces, what is free.
         """
         active, desks = self._book.active(), self._shelf.desks()
         states = Counter(run.state for run in active)
@@ -284,6 +284,7 @@ class Backend(BaseBackend):
             "queue": sum(len(desk.queue) for desk in desks),
             "rows": sum(len(desk.runs) for desk in desks),
             "models": sum(len(list(desk.runners())) for desk in desks),
+            "loading": self._loading.stage,
             "memory": self._shelf.memory() | {"traces": self._book.trace_bytes},
         }
 

@@ -267,6 +267,7 @@ class ZeroClient(BaseBackend):
             "queue": states[QUEUED],
             "rows": states[RUNNING],
             "models": len(self._lent.loaded),
+            "loading": "",
             "memory": {"traces": self._book.trace_bytes},
         }
 
