@@ -57,6 +57,7 @@ def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> 
         (("smollm2", None), "smollm2 · SmolLM2 135M: loading", "dequantising 40 %", True),
     ]
     assert (told(made, "smollm2")["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M: ready", False)
+    assert (told(made, "smollm2")["ready"], told(made)["ready"]) == (True, False)
 
 
 def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_is_there() -> None:

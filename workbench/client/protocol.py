@@ -49,8 +49,8 @@ class Client(Protocol):
         """What every figure divides by what, by name: {"title", "formula"}."""
         ...
 
-    def device_label(self) -> str:
-        """Device and dtype, for people."""
+    def device_label(self, target: str | None = None) -> str:
+        """Device and dtype of a target, for people."""
         ...
 
     def barred(self) -> dict[str, str]:

@@ -111,7 +111,7 @@ class Backend(BaseBackend):
         return models.why_not if models is not None else super()._reason(pair)
 
     def device_label(self, target: str | None = None) -> str:
-        """Device and dtype, as in "CPU · float32"."""
+        """Device and dtype of a target, as in "CPU · float32"."""
         device = resolve_device(self._options["device"])
         dtype = resolve_dtype(self._options["dtype"], device, self._names.pair(target, "none")[0])
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
