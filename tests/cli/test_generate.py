@@ -13,6 +13,7 @@ import pytest
 from workbench.cli import say
 from workbench.cli.loading import Waiting
 from workbench.cli.stream import Marks, TokenPrinter
+from workbench.client import Workbench
 from workbench.trace.events import Emitted, Nodes, Round, Trace
 
 from .conftest import Command
@@ -156,6 +157,16 @@ def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: py
         else:
             assert said == ""
     say.reset()
+
+
+def test_a_chat_says_how_far_its_models_are(monkeypatch: pytest.MonkeyPatch, workbench: Command) -> None:
+    """Its format is the target's: the first thing it does is to wait for the models, of which one may be made first."""
+    pipe, asked = io.StringIO(), threading.Event()
+    monkeypatch.setattr("sys.stderr", pipe)
+    monkeypatch.setattr(Workbench, "health", lambda self: {"loading": "" if asked.set() else "dequantising 40 %"})
+    monkeypatch.setattr(Workbench, "chat_prompt", lambda self, messages, target: [1, 2] if asked.wait(120) else [])
+    workbench("-v", "generate", "--chat", "Hello", "--method", "autoregressive", *SHORT)
+    assert re.search(r"loading text-target.*: dequantising 40 % …", pipe.getvalue())
 
 
 def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,7 @@ def test_what_there_is_is_told_in_one_form(client: Client) -> None:
     assert all(set(said) == {"title", "formula"} for said in client.definitions().values())
     assert isinstance(client.limits, Limits)
     assert isinstance(client.device_label(), str)
+    assert client.device_label(targets[0]["name"]) == client.device_label()
     assert client.health()["status"] == "ok"
     assert {"models", "rows"} <= set(client.health())
     assert "# HELP" in client.metrics_text()

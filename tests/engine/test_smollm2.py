@@ -179,6 +179,12 @@ def test_what_the_presets_ask_for_is_answered_rightly_and_a_copy_is_drafted(smol
     assert said == {"Mia": {"age": 34, "city": "Paris"}, "Tom": {"age": 29, "city": "Oslo"}}
 
 
+def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single: Models) -> None:
+    """Else the tests of all methods that run would leave them out and say nothing."""
+    family = {"draft-model", "draft-tree", "eagle-2", "medusa", "kangaroo"}
+    assert {name: smollm2_single.why_not(registry.get(name).needs) for name in family} == dict.fromkeys(family, "")
+
+
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 

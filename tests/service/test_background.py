@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workbench.core.errors import ModelError, UnknownNameError
+from workbench.core.errors import ModelError, PromptError, UnknownNameError
 from workbench.engine import published
 from workbench.engine.published import SMOLLM2
-from workbench.service import background, choices
+from workbench.service import Backend, background, choices, hub
 from workbench.service.background import HEADROOM, Background, behind, named
 from workbench.service.names import Pair
 from workbench.service.progress import CONVERTING, Progress
@@ -56,6 +57,7 @@ def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> 
         (("smollm2", None), "smollm2 · SmolLM2 135M: loading", "dequantising 40 %", True),
     ]
     assert (told(made, "smollm2")["title"], told(made)["loading"]) == ("smollm2 · SmolLM2 135M: ready", False)
+    assert (told(made, "smollm2")["ready"], told(made)["ready"]) == (True, False)
 
 
 def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_is_there() -> None:
@@ -90,3 +92,22 @@ def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pyte
     monkeypatch.setattr(background, "state", lambda model: "to fetch")
     assert behind(fetches=False) == []
     assert behind(fetches=True) == ["smollm2"]
+
+
+def test_a_chat_that_waits_for_its_models_can_ask_how_far_they_are(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, heard = hub.fetch, list[str]()
+
+    def fetch(name: str, progress: Progress, most_bytes: int) -> str:
+        progress.stage(CONVERTING, 200)
+        progress.reach(80)
+        heard.append(bench.health()["loading"])
+        return theirs(name, progress, most_bytes)
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    bench = backend()
+    with pytest.raises(PromptError, match="no chat format"):  # which is known once the model is there
+        bench.chat_prompt([{"role": "user", "content": "Hello"}])
+    assert heard[0] == "dequantising 40 %"
+    assert bench.health()["loading"] == ""

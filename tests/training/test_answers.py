@@ -16,7 +16,16 @@ from workbench.engine.bundle import bundled
 from workbench.engine.models import load_models
 from workbench.engine.pretrained import load_tokenizer
 from workbench.methods import registry
-from workbench.training.answers import TEMPERATURES, AnswersOptions, first_turns, is_held, read, write_answers
+from workbench.training.answers import (
+    RATE,
+    TEMPERATURES,
+    AnswersOptions,
+    first_turns,
+    is_held,
+    rate_of,
+    read,
+    write_answers,
+)
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
@@ -32,7 +41,12 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
     path = tmp_path / "answers.jsonl"
     first = list(read(path))
     path.write_bytes(path.read_bytes()[:-7])  # killed while it wrote its last line
+    before = json.loads((tmp_path / RATE).read_text())
     figures = write_answers(replace(options, tokens=160), lambda line: None)
+    rate = json.loads((tmp_path / RATE).read_text())
+    assert rate["tokens"] == before["tokens"] + figures["new_tokens"]
+    assert rate["seconds"] > before["seconds"] > 0
+    assert rate_of(tmp_path) == rate["tokens"] / rate["seconds"]
     found = list(read(path))
     assert found[: len(first) - 1] == first[:-1], "what was written stays"
     numbers = [line["n"] for line in found]

@@ -23,7 +23,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.trace.events import Trace
 from workbench.training import recipes
-from workbench.training.answers import AnswersOptions, read, write_answers
+from workbench.training.answers import AnswersOptions, rate_of, read, write_answers
 from workbench.training.cards import Trained
 from workbench.training.family import heads
 from workbench.training.family.cards import card
@@ -216,6 +216,7 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert (depth, chain["tau"] >= 1) == (1, True)
     assert 0 <= kept <= tried
     text = (out / "README.md").read_text()
+    assert f"written by `workbench train answers`, {rate_of(answers):,.0f} tokens a second, to prompts" in text
     assert f"| 1 | {tried:,} | {kept / tried:.1%} |" in text
     assert f"τ = {chain['tau']:.2f}" in text
 

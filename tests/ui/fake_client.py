@@ -410,5 +410,5 @@ class FakeWorkbench:
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "models": 1, "rows": 0}
 
-    def device_label(self) -> str:
+    def device_label(self, target: str | None = None) -> str:
         return "synthetic device"

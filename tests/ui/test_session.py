@@ -68,6 +68,12 @@ def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -
     json.dumps(made)
 
 
+def test_the_device_is_told_of_the_chosen_target(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another target may be in another number format."""
+    monkeypatch.setattr(session.client, "device_label", lambda target: f"device of {target}")
+    assert session.catalogue({"target": "synthetic-target"})["device"] == "device of synthetic-target"
+
+
 def test_a_run_arrives_whole_and_in_order(session: Session) -> None:
     messages = run_all(session, request())
     assert [r["index"] for m in messages for r in m["rounds"]] == list(range(messages[-1]["seq"]))

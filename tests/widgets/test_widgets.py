@@ -99,7 +99,7 @@ class FakeClient:
     def presets(self) -> list[dict[str, Any]]:
         return []
 
-    def device_label(self) -> str:
+    def device_label(self, target: str | None = None) -> str:
         return "CPU"
 
 

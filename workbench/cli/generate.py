@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli import checks, say
-from workbench.cli.loading import Waiting, open_workbench, sizes, wait_for_models
+from workbench.cli.loading import open_workbench, sizes, wait_for_models, waiting_for
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -106,7 +106,7 @@ def generate(
     with open_workbench(connect, target, drafter, device, dtype, api_key) as bench:
         begin: Any = text
         if chat:
-            with Waiting(sizes(target, drafter)) if connect is None else nullcontext():
+            with waiting_for(bench, target, drafter) if connect is None else nullcontext():
                 begin = bench.chat_prompt([{"role": "user", "content": asked}], target)
         run = bench.start(
             begin,

@@ -114,6 +114,11 @@ def connected(url: str, api_key: str | None = None) -> Any:
                 print(f"warning: {warning.message}", file=sys.stderr)
 
 
+def waiting_for(bench: Any, target: str, drafter: str) -> Waiting:
+    """A line while a backend of our own loads a pair for a call that comes back only when the pair is there."""
+    return Waiting(sizes(target, drafter), lambda: bench.health()["loading"])
+
+
 def wait_for_models(run: Any, what: str) -> None:
     """Until the models of a run are there; what is wrong with them, the run says itself."""
 

@@ -69,7 +69,7 @@ def serve(
     https = certificate(ssl_certfile, ssl_keyfile)
     opened = door(host, allowed_host or (), allowed_origin or (), api_key, trusted_proxy or ())
     check_port(host, port)
-    from workbench.cli.loading import Waiting, quiet, sizes
+    from workbench.cli.loading import quiet, waiting_for
     from workbench.client import Workbench
     from workbench.server.app import serve as run
     from workbench.service.limits import Limits
@@ -92,7 +92,7 @@ def serve(
     for warning in opened.warnings(host):
         print(f"warning: {warning}", file=sys.stderr)
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:
-        with Waiting(sizes(target, drafter)):
+        with waiting_for(bench, target, drafter):
             bench.load()
         if not say.is_quiet():
             usual = choose_method(pair)[0]

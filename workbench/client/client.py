@@ -132,8 +132,8 @@ class Workbench(Client):
     def definitions(self) -> dict[str, dict[str, str]]:
         return self._backend.definitions()
 
-    def device_label(self) -> str:
-        return self._backend.device_label()
+    def device_label(self, target: str | None = None) -> str:
+        return self._backend.device_label(target)
 
     def barred(self) -> dict[str, str]:
         return self._backend.barred()

@@ -49,8 +49,8 @@ class Client(Protocol):
         """What every figure divides by what, by name: {"title", "formula"}."""
         ...
 
-    def device_label(self) -> str:
-        """Device and dtype, for people."""
+    def device_label(self, target: str | None = None) -> str:
+        """Device and dtype of a target, for people."""
         ...
 
     def barred(self) -> dict[str, str]:
@@ -89,8 +89,8 @@ class Client(Protocol):
         """How the backend is doing, without names.
 
         Returns:
-            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, and
-            memory in bytes.
+            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
+            load is ("dequantising 40 %", or empty), and memory in bytes.
         """
         ...
 

@@ -65,8 +65,8 @@ class Remote(Connection):
     def definitions(self) -> dict[str, dict[str, str]]:
         return self._call("definitions")["definitions"]
 
-    def device_label(self) -> str:
-        return self._call("device_label")["device_label"]
+    def device_label(self, target: str | None = None) -> str:
+        return self._call("device_label", target)["device_label"]
 
     def barred(self) -> dict[str, str]:
         """What an app of ZeroGPU cannot do with a run, it says when it is asked to."""

@@ -112,7 +112,7 @@ class Backend(BaseBackend):
         return models.why_not if models is not None else super()._reason(pair)
 
     def device_label(self, target: str | None = None) -> str:
-        """Device and dtype, as in "CPU · float32"."""
+        """Device and dtype of a target, as in "CPU · float32"."""
         device = resolve_device(self._options["device"])
         dtype = resolve_dtype(self._options["dtype"], device, self._names.pair(target, "none")[0])
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
@@ -272,8 +272,8 @@ class Backend(BaseBackend):
         """How the backend is doing, without names.
 
         Returns:
-            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, and
-            memory in bytes: models and caches, their limit, traces, and what the device has free.
+            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
+            load is ("dequantising 40 %", or empty), and memory in bytes: of models, their limit, traces, what is free.
         """
         active, desks = self._book.active(), self._shelf.desks()
         states = Counter(run.state for run in active)
@@ -285,6 +285,7 @@ class Backend(BaseBackend):
             "queue": sum(len(desk.queue) for desk in desks),
             "rows": sum(len(desk.runs) for desk in desks),
             "models": sum(len(list(desk.runners())) for desk in desks),
+            "loading": self._loading.stage,
             "memory": self._shelf.memory() | {"traces": self._book.trace_bytes},
         }
 

@@ -100,8 +100,8 @@ class Background:
     def tell(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
         """Targets as `Backend.targets` lists them, where a published one says beside its name how far it is.
 
-        `loading` is true of those on their way: whoever shows the list may ask again. One that would have to be
-        fetched and could not be is not `available`, for a `reason`.
+        `loading` is true of those on their way: whoever shows the list may ask again; `ready` of those in memory. One
+        that would have to be fetched and could not be is not `available`, for a `reason`.
         """
         return [self._told(t, t["name"] in loaded) if t["kind"] == "published" else t for t in targets]
 
@@ -111,7 +111,7 @@ class Background:
         problem = self._problems.get(name, "")
         now = "ready" if is_loaded else "loading" if progress else "not loaded" if problem else ""
         title = f"{target['title']}: {now}" if now else target["title"]
-        more: dict[str, Any] = {"title": title, "loading": progress is not None}
+        more: dict[str, Any] = {"title": title, "loading": progress is not None, "ready": is_loaded}
         if now == "not loaded" and state(PUBLISHED[name]) == TO_FETCH:
             more |= {"available": False, "reason": problem}
         detail = target["detail"] if is_loaded else progress.short if progress else problem or target["detail"]

@@ -45,11 +45,18 @@ class Loading:
         self.threads = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._waiting: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
         self._closing = threading.Event()
+        self._now: list[Progress] = []
         self._lock, self._clearing = threading.Lock(), threading.Lock()
 
     def progress(self, name: str) -> Progress:
         """What tells how far the load of a model is; it breaks the load off once this is closed."""
         return Progress(name, is_over=self._closing.is_set)
+
+    @property
+    def stage(self) -> str:
+        """How far the load is that began last, "dequantising 40 %"; empty where none is under way."""
+        now = self._now[:]
+        return now[-1].short if now else ""
 
     def wait(self, pair: Pair) -> Models:
         """Load models now and wait for them.
@@ -65,6 +72,7 @@ class Loading:
         Raises:
             WorkbenchError: they cannot be loaded.
         """
+        self._now.append(progress)
         try:
             return self._shelf.load(pair, progress)
         except WorkbenchError as error:
@@ -76,6 +84,8 @@ class Loading:
             raise ModelError(
                 f"{pair[0]} cannot be loaded ({type(error).__name__}).", "The backend's log says more."
             ) from error
+        finally:
+            self._now.remove(progress)
 
     def make_room(self, n_bytes: int) -> None:
         """Give up idle models in a loader's thread, unless that is going on."""

@@ -88,8 +88,8 @@ class ZeroClient(BaseBackend):
         """Draft models: name, title, available, reason, detail, pictures; the one that belongs to the target first."""
         return self._lent.drafters(self._pair(target, "none")[0])
 
-    def device_label(self) -> str:
-        """Device and dtype, for people."""
+    def device_label(self, target: str | None = None) -> str:
+        """Device and dtype, for people: the same for all targets."""
         return f"ZeroGPU · {self._lent.kind}"
 
     def barred(self) -> dict[str, str]:
@@ -267,6 +267,7 @@ class ZeroClient(BaseBackend):
             "queue": states[QUEUED],
             "rows": states[RUNNING],
             "models": len(self._lent.loaded),
+            "loading": "",
             "memory": {"traces": self._book.trace_bytes},
         }
 

@@ -28,6 +28,7 @@ from workbench.engine.models import load_models
 from workbench.engine.placed import named
 from workbench.engine.request import ENDED, Row
 from workbench.methods import registry
+from workbench.trace.files import write_whole
 from workbench.training.clock import RunClock
 from workbench.training.corpus import DEFAULT_DATA, row_held_out
 from workbench.training.generators import TASKS
@@ -42,6 +43,8 @@ ALIKE = 192
 HELD_EVERY = 50
 """One prompt in so many is kept for measuring: its answer is written, but to the held-out file. See `is_held`."""
 REPORT_S = 60.0
+RATE = "rate.json"
+"""Beside the answers: {"tokens", "seconds"} of all runs that wrote them, for the cards of what is trained on them."""
 
 
 @dataclass
@@ -150,7 +153,26 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
             if clock.seconds - told > REPORT_S:
                 told = clock.seconds
                 report(f"answers: {written + new:,} tokens · {new / clock.seconds:,.0f}/s")
+    _add_to_rate(options.out / RATE, new, clock.seconds)
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | pack(options.out, tokenizer.eos_token_id)
+
+
+def rate_of(folder: Path) -> float | None:
+    """Answer tokens a second at which the answers of a folder were written; None where nobody noted it."""
+    try:
+        said = json.loads((folder / RATE).read_text(encoding="utf-8"))
+        return said["tokens"] / said["seconds"]
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+def _add_to_rate(path: Path, tokens: int, seconds: float) -> None:
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = {"tokens": 0, "seconds": 0.0}
+    said = {"tokens": before["tokens"] + tokens, "seconds": round(before["seconds"] + seconds, 3)}
+    write_whole(path, (json.dumps(said) + "\n").encode())
 
 
 def _askable(

@@ -117,10 +117,10 @@ class Endpoints(Host):
         """Say what every figure divides by what, in words and as a definition."""
         return self._client.definitions()
 
-    @answers(Request)
-    def device_label(self) -> Any:
-        """Name the device and the number format."""
-        return self._client.device_label()
+    @answers(Target)
+    def device_label(self, target: str | None) -> Any:
+        """Name the device and the number format of a target."""
+        return self._client.device_label(target)
 
     @answers(Request)
     def limits(self) -> Any:

@@ -86,7 +86,7 @@ class Session:
             "methods": methods,
             "sampling": self.client.sampling_params(),
             "presets": self.client.presets(),
-            "device": self.client.device_label(),
+            "device": self.client.device_label(target),
             "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},
             "baseline": BASELINE,
             "schema": SCHEMA_VERSION,

@@ -28,8 +28,9 @@ def card(model: Trained) -> str:
         "",
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
-        " 0.7 or 1), written by `workbench train answers` to prompts from public sets and from the project's own"
-        " generators, read once by `workbench train readings`. No text of those sets is in this repository.",
+        f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from public sets and from"
+        " the project's own generators, read once by `workbench train readings`. No text of those sets is in this"
+        " repository.",
         f"- **Training**: `workbench train {recipe}{options}`: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}.",
         "- **Licence**: that of the target's weights, of which it is made (Apache-2.0 for SmolLM2).",
@@ -50,6 +51,11 @@ def card(model: Trained) -> str:
         if isinstance(found, dict):
             lines += ["", *_measured(name, found)]
     return "\n".join(lines)
+
+
+def _rate(figures: Figures) -> str:
+    """At which pace the answers were written, where that was noted."""
+    return f", {figures['answer_rate']:,} tokens a second," if "answer_rate" in figures else ""
 
 
 def _but(kind: str) -> str:

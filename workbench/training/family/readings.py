@@ -24,7 +24,7 @@ from workbench.engine.fingerprint import WEIGHTS, differ, fingerprint
 from workbench.engine.models import load_models
 from workbench.engine.segment import Segment
 from workbench.trace.files import write_whole
-from workbench.training.answers import check_whose, is_held, read
+from workbench.training.answers import RATE, check_whose, is_held, read
 from workbench.training.clock import RunClock
 from workbench.training.heads.features import Dialogue
 from workbench.training.loop import Report
@@ -171,6 +171,8 @@ def make_readings(options: ReadOptions, report: Report) -> dict[str, Any]:
             break
     for file in files.values():
         file.close()
+    if (rate := options.answers / RATE).exists():
+        write_whole(options.out / RATE, rate.read_bytes())
     return {"tokens": n_tokens, "answers": len(Readings(options.out).rows), "seconds": round(clock.seconds, 1)}
 
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from workbench.training.answers import rate_of
 from workbench.training.family.readings import Readings
 
 LEFT_OUT = -100
@@ -59,7 +60,9 @@ def chosen_tokens(
     counts = counts_of(readings, readings.part(held=False))
     kept = kept_tokens(counts, size, always)
     covered = round(coverage(counts_of(readings, held), kept), 4)
-    return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())}
+    rate = rate_of(readings.folder)
+    said = {} if rate is None else {"answer_rate": round(rate)}
+    return kept, {"kept": len(kept), "covered": covered, "answer_tokens": int(counts.sum())} | said
 
 
 def places_among(kept: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:

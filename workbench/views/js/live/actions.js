@@ -139,7 +139,11 @@ export function choose(page, what, value) {
     page.note = picked.note;
   } else choice[what] = value;
   if (what === "pace") pace.remember(value);
-  if (what === "prompt") choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
+  if (what === "target") Object.assign(choice, { fixed: true, lent: false });
+  if (what === "prompt") {
+    choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
+    if (!active) ({ target: choice.target, lent: choice.lent, note: page.note } = choices.own(choice, page.catalogue));
+  }
   if (["prompt", "preset", "prompt_tokens", "target"].includes(what))
     Object.assign(choice, { prompt_tokens: null, origin: null });
   if (active && page.catalogue.barred?.change) page.note = page.catalogue.barred.change;
@@ -183,7 +187,7 @@ export function branch(page, pick) {
   const { run } = page, rounds = store.visible(run);
   const made = branches.continuation(run.header, rounds, pick);
   const origin = { run, round: pick.round, text: pick.text, instead: branches.instead(rounds[pick.round], pick.place) };
-  Object.assign(page.choice, made, { origin, preset: null, target: run.header.target });
+  Object.assign(page.choice, made, { origin, preset: null, target: run.header.target, fixed: true });
   const go = () => backend.start(page, false);
   if (store.isActive(run)) {
     page.next = go;

@@ -42,6 +42,12 @@ export async function look(page, target, drafter) {
   clearTimeout(page.asksAgain);
   if (catalogue.targets.some((t) => t.loading))
     page.asksAgain = setTimeout(() => look(page, page.choice.target, page.choice.drafter), LOADING_MS);
+  if (!store.isActive(page.run)) {
+    const { target, lent, note } = choices.own(page.choice, catalogue), moves = target !== page.choice.target;
+    if (note) page.note = note; // words may have been written while their target was on its way
+    if (moves) Object.assign(page.choice, { target, lent });
+    if (moves) return look(page, target, page.choice.drafter);
+  }
   page.draw();
 }
 

@@ -1,5 +1,7 @@
 /** What the side panel holds, and the requests made from it. Plain data, no DOM. */
 
+import * as roles from "../shared/roles.js";
+
 /** The first choice a visitor sees. */
 export function first(catalogue) {
   const usable = (entries, wanted) =>
@@ -18,6 +20,8 @@ export function first(catalogue) {
     prompt_tokens: null,
     origin: null,
     pace: null,
+    fixed: false,
+    lent: false,
   };
 }
 
@@ -48,6 +52,19 @@ export function pick(choice, catalogue, name) {
   return { choice: { ...made, target: wanted.name }, note: "" };
 }
 
+/** The target for words of a visitor's own: while nobody chose one, a question goes from the bundled pair, which knows
+ *  stories alone, to the model that presets ask, once that is there. `note` says so while the words are written. */
+export function own(choice, catalogue) {
+  const { words, chat } = roles.split(choice.prompt), { target } = choice;
+  const asks = chat && words.trim() !== "" && choice.preset === null && !choice.fixed;
+  const now = catalogue.targets.find((t) => t.name === target),
+    able = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name));
+  const lent = choice.lent || Boolean(able?.ready && now?.kind === "bundled");
+  if (!asks || !able || (!lent && !(able.loading && now?.kind === "bundled"))) return { target, lent: false, note: "" };
+  if (!lent) return { target, lent, note: `${able.name} is still loading: until then this goes to ${target}.` };
+  return { target: able.name, lent, note: `Words of your own go to ${able.name}; choose any target above.` };
+}
+
 /** All parameters in one flat object: those of `method` and of sampling, held values inside their ranges. */
 export function parameters(choice, catalogue, method, clamp) {
   const own = catalogue.methods.find((m) => m.name === method)?.params ?? [];
@@ -68,6 +85,7 @@ export function adopt(choice, header, catalogue) {
     params: { ...header.params },
     prompt_tokens: null,
     origin: null,
+    fixed: true,
     preset: catalogue.presets.find((p) => p.prompt === header.prompt)?.name ?? null,
     ...(has(catalogue.methods, header.method) && { method: header.method }),
     ...(has(catalogue.targets, header.target) && { target: header.target }),

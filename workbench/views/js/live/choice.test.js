@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { first, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
+import { first, own, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
 import { clamp } from "../shared/form.js";
 
 const int = (name, value, ge, le) => ({ name, kind: "int", default: value, ge, le, choices: null, doc: "" });
@@ -43,6 +43,32 @@ test("a preset brings the target that it was made for, once that is loaded", () 
     ["big", ""],
     "others are for any target",
   );
+});
+
+test("a question of one's own goes to the model that answers questions, once it is ready and none was chosen", () => {
+  const listed = (more) => ({
+    ...catalogue,
+    targets: [{ name: "t", kind: "bundled" }, { name: "big", kind: "published", ...more }],
+    presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }],
+  });
+  const asked = { ...first(catalogue), preset: null, prompt: "<|user|>Who?<|assistant|>" };
+  const made = own(asked, listed({ ready: true }));
+  assert.deepEqual([made.target, made.lent], ["big", true]);
+  assert.match(made.note, /go to big/);
+  assert.match(own({ ...asked, ...made }, listed({ ready: true })).note, /go to big/, "as long as words are written");
+  assert.equal(own(asked, listed({ loading: true })).target, "t");
+  assert.match(own(asked, listed({ loading: true })).note, /big is still loading/);
+  const stays = (more, there = { ready: true }) => own({ ...asked, ...more }, listed(there));
+  for (const kept of [
+    stays({ fixed: true }),
+    stays({ preset: "story" }),
+    stays({ prompt: "Once upon" }),
+    stays({ prompt: "<|user|> <|assistant|>" }),
+    stays({}, {}),
+  ])
+    assert.deepEqual(kept, { target: "t", lent: false, note: "" });
+  const elsewhere = { ...listed({ ready: true }), targets: [{ name: "t", kind: "hub" }, { name: "big", ready: true }] };
+  assert.equal(own(asked, elsewhere).target, "t", "whoever started the app with a model of theirs chose it");
 });
 
 test("held values follow a new method as far as its range goes", () => {

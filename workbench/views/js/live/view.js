@@ -46,7 +46,7 @@ export function of(page, now) {
     pairsBarred,
     pairs: repeats.line(page.pairs, run, pairsBarred),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
-    badge: lost ? "RECONNECTING" : words.badge(run, catalogue?.device ?? ""),
+    badge: lost ? "RECONNECTING" : words.badge(run, on(catalogue, run)),
     state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
     simulation: Boolean(run?.header?.simulation || promised?.simulation),
     alerts: [...words.alerts(page.errors, run, rounds), ...page.notices],
@@ -139,6 +139,11 @@ function barredBranch({ run, catalogue, plain, host }) {
     return `the target ${run.header.target} is not available here`;
   if (store.isActive(plain)) return "the baseline is being measured";
   return "";
+}
+
+/** Device and number format of a live run: the catalogue tells those of the chosen target, a header its own. */
+function on(catalogue, run) {
+  return !run?.header || run.header.target === catalogue?.chosen?.target ? (catalogue?.device ?? "") : "";
 }
 
 /** What the side panel shows. */

@@ -83,6 +83,13 @@ test("the badge's state says what is shown: nothing, a run, a recording, or that
   assert.deepEqual([lost.state, lost.status], ["lost", "reconnecting: no answer for 3 s"]);
 });
 
+test("the badge of a live run tells the device of its own target, not that of one chosen since", () => {
+  const told = (chosen) => of(page({ run: live("chain"), catalogue: { ...page().catalogue, device: "D", chosen } }), 0);
+  const { target } = live("chain").header;
+  assert.equal(told({ target }).badge, `LIVE · ${target} · D`);
+  assert.match(told({ target: "another" }).badge, /^LIVE · .*float/);
+});
+
 test("a brush narrows what the histograms count", () => {
   const shown = of(page({ run: live("chain"), brush: [2, 5] }), 0);
   assert.deepEqual(shown.counted.map((r) => r.index), [2, 3, 4, 5]);

@@ -7,6 +7,7 @@ import { h } from "./kit.js";
 
 /** The backend gives a sign of life twice a second while it measures. */
 const SILENCE_MS = 5000;
+const LOADING_MS = 3000;
 const LOST = {
   error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." },
 };
@@ -39,6 +40,7 @@ export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) 
   page.draw();
   el.dataset.ready = "true";
   page.timer = setInterval(() => watch(page), 1000);
+  page.comes = setInterval(() => host.isOpen?.() !== false && coming(page), LOADING_MS);
   return page;
 }
 
@@ -68,6 +70,15 @@ function watch(page) {
     silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
   if (silent === page.silent) return;
   page.silent = silent;
+  page.draw();
+}
+
+/** While a target is on its way, ask how far it is; the rest of the panel stays. */
+export async function coming(page) {
+  if (!page.catalogue?.targets.some((t) => t.loading)) return;
+  const found = await page.host.call("catalogue", { target: page.choice.target }).catch(() => null);
+  if (!found?.targets) return;
+  page.catalogue = { ...page.catalogue, targets: found.targets };
   page.draw();
 }
 

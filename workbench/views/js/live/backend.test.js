@@ -1,0 +1,41 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { look } from "./backend.js";
+import { first } from "./choice.js";
+
+const listed = (more) => ({
+  targets: [{ name: "t", kind: "bundled" }, { name: "big", kind: "published", ...more }],
+  drafters: [{ name: "d" }],
+  methods: [{ name: "plain", params: [] }],
+  sampling: [],
+  presets: [{ name: "story", prompt: "Once" }, { name: "ask", prompt: "Why?", target: "big" }],
+  chosen: { target: "t", drafter: "d", method: "plain", max_new_tokens: 9 },
+});
+
+/** A page on which a question was written before the list of targets that `answers` give in turn. */
+function asking(answers, run = null) {
+  const asked = [];
+  const call = async (name, request) => {
+    asked.push(request.target);
+    return answers[Math.min(asked.length, answers.length) - 1];
+  };
+  const choice = { ...first(answers[0]), preset: null, prompt: "<|user|>Who?<|assistant|>" };
+  return { asked, choice, run, host: { call }, errors: [], note: "", draw() {} };
+}
+
+test("a question that was written while its target was loading goes there once it is ready", async () => {
+  const page = asking([listed({ loading: true }), listed({ ready: true })]);
+  await look(page, "t", "d");
+  clearTimeout(page.asksAgain);
+  assert.equal(page.choice.target, "t");
+  assert.match(page.note, /still loading/);
+  await look(page, "t", "d");
+  assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
+  assert.match(page.note, /go to big/);
+});
+
+test("what is chosen stays while a run goes on", async () => {
+  const page = asking([listed({ ready: true })], { from: "live", state: "running" });
+  await look(page, "t", "d");
+  assert.deepEqual([page.choice.target, page.asked], ["t", ["t"]]);
+});
