@@ -90,7 +90,10 @@ def _tested(tree: DraftTree, fans: Fans, lift: Lift) -> tuple[list[Float[Tensor,
         found.append((ratio, *(law.gather(1, x) for law in (left, whole, q, asked))))
         kept = torch.minimum(q, asked)
         chance = torch.where(has.unsqueeze(1), kept.sum(1, keepdim=True), 0.0)
-        out = out.addcmul_(kept, reach * has.unsqueeze(1)) if k else kept.mul_(has.unsqueeze(1))
+        if k:
+            out.addcmul_(kept, reach * has.unsqueeze(1))
+        else:
+            out = by_row(has, kept, torch.zeros_like(kept[:1]).expand_as(kept))
         reach = reach * (1 - chance).clamp_min(0)
         left = by_row(has, normalised((asked - q).clamp_(min=0), left), left)
         if free is not None:
