@@ -37,7 +37,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.verifiers.exact import Exact
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.seconds(1), pytest.mark.usefixtures("own_cache")]
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
 FEW, DRAFTS = 10, 300
