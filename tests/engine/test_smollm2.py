@@ -41,7 +41,7 @@ def can_be_had() -> bool:
         return False
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.seconds(20), pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install)]
+pytestmark = [pytest.mark.slow, pytest.mark.seconds(25), pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install)]
 N_NEW = 12
 SHORT: dict[str, dict[str, Any]] = {
     "prompt-lookup": {"depth": 4},

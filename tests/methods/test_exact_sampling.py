@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,12 @@ from workbench.bench.goodness import Fit, chi_square, count_firsts, joint_law, p
 from workbench.core.rejection import Ruling, recursive_rejection
 from workbench.core.sampling import SamplingParams, law, pick
 from workbench.core.tree import DraftTree
-from workbench.engine import Configured, Engine, Method, Models, Promise, Request
+from workbench.engine import Configured, Engine, Method, Models, Promise, Request, Row
 from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.seconds(1.5)]
 ALPHA = 1e-5
 VOCABULARY = 6
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
@@ -74,21 +74,29 @@ def draw(
 
     Their seeds are `begin` to `runs`.
     """
-    engine, found = Engine(models, max_rows=100, record=False), []
-    for first in range(begin, runs, 100):
-        rows = [
-            engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False, paused=True))
-            for seed in range(first, min(first + 100, runs))
-        ]
-        while not all(row.primed for row in rows):  # all are ready before one starts: batches are full
-            engine.step()
-        for row in rows:
-            row.resume()
+    found = list[list[int]]()
+    for engine, rows in primed(models, method, sampling, n_tokens, range(begin, runs), prompt):
         while not engine.idle:
             engine.step()
         assert not any(row.error for row in rows), [row.error for row in rows if row.error][:1]
         found += [row.trace.token_ids for row in rows if row.trace]
     return found
+
+
+def primed(
+    models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, seeds: range, prompt: Sequence[int]
+) -> Iterator[tuple[Engine, list[Row]]]:
+    """Hundreds of rows for `draw`, ready to start together: batches are full."""
+    engine = Engine(models, max_rows=100, record=False)
+    for first in seeds[::100]:
+        rows = [
+            engine.submit(Request(prompt, method, sampling, n_tokens + 1, seed, stop_at_eos=False))
+            for seed in range(first, min(first + 100, seeds.stop))
+        ]
+        while engine._admit():  # the step's beginning: a whole step would look through all rows for each of them
+            pass
+        assert all(row.primed for row in rows)
+        yield engine, rows
 
 
 def fit_of(models: Models, method: Configured, sampling: SamplingParams, n_tokens: int, runs: int) -> Fit:

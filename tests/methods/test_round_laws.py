@@ -14,7 +14,18 @@ import pytest
 import torch
 import worlds
 from methods.test_enumerated import World, laws_drawn_from, texts_of, written_behind
-from methods.test_exact_sampling import FILTERED, PLAIN, PROMPT, SETTINGS, START, VOCABULARY, Wrong, draw, setting
+from methods.test_exact_sampling import (
+    FILTERED,
+    PLAIN,
+    PROMPT,
+    SETTINGS,
+    START,
+    VOCABULARY,
+    Wrong,
+    draw,
+    primed,
+    setting,
+)
 
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams, law, with_history
@@ -27,7 +38,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.verifiers.exact import Exact
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.seconds(1), pytest.mark.usefixtures("own_cache")]
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
 FEW, DRAFTS = 10, 300
@@ -58,27 +69,38 @@ def prompt_of(method: Configured) -> list[int]:
     return START if "drafter" in method.needs else PROMPT
 
 
+class EnoughError(Exception):
+    """Ends a row whose draft has been seen."""
+
+
 def first_drafts(
     models: Models, method: Configured, sampling: SamplingParams, patch: pytest.MonkeyPatch
 ) -> list[tuple[Verification, int]]:
     """The different first drafts of `DRAFTS` runs, as the verifier sees them, and how often each was made.
 
-    Of a drafter that chooses, where others draw, a few runs say as much.
+    Of a drafter that chooses, where others draw, a few runs say as much. These go on to their end; of the many, which
+    are there for their drafts, a row ends where its draft is seen.
     """
-    prompt, rule = prompt_of(method), type(method.verifier).rule
+    prompt, rule, enough = prompt_of(method), type(method.verifier).rule, False
     found: dict[tuple[tuple[int, ...], ...], list[Verification]] = {}
 
     def see(verifier: Verifier, v: Verification) -> Ruling:
         if len(v.committed) == len(prompt):
             key = tuple(v.tree.tokens.tolist()), tuple(v.tree.parents.tolist())
             found.setdefault(key, []).append(dataclasses.replace(v, committed=tuple(prompt)))
+        if enough:
+            raise EnoughError
         return rule(verifier, v)
 
     with patch.context() as seeing:
         seeing.setattr(type(method.verifier), "rule", see)
         draw(models, method, sampling, DEPTH, FEW, prompt=prompt)
         if len(found) > 1 or any(v.tree.sampling is not Sampling.DETERMINISTIC for (v, *_) in found.values()):
-            draw(models, method, sampling, DEPTH, DRAFTS, FEW, prompt)
+            enough = True
+            for engine, rows in primed(models, method, sampling, DEPTH, range(FEW, DRAFTS), prompt):
+                while not engine.idle:
+                    engine.step()
+                assert {type(row.error) for row in rows} == {EnoughError}, next(row.error for row in rows)
     return [(same[0], len(same)) for same in found.values()]
 
 

@@ -161,18 +161,20 @@ class Method:
                 mistake in the registry).
         """
         found: dict[str, ParamSpec] = {}
+        kinds = {kind for kind, _, _ in self._parts}
         for kind, parts, doc in self._parts:
             names = tuple(part.name for part in parts)
             if len(parts) > 1:
                 if not all(names) or len(set(names)) < len(names):
                     raise ValueError(f"{self.name}: its alternatives for {kind} need names of their own, not {names}.")
                 found[kind] = ParamSpec(kind, "choice", names[0], choices=names, doc=doc)
-            for part in parts:
-                for name, spec in params_of(part).items():
-                    users = [p.name for p in parts if name in params_of(p)]
+            declared = [params_of(part) for part in parts]
+            for specs in declared:
+                for name, spec in specs.items():
+                    users = [part for part, theirs in zip(names, declared, strict=True) if name in theirs]
                     if len(users) < len(parts):
                         spec = dataclasses.replace(spec, when=f"{kind} = {' or '.join(users)}")
-                    if name in {kind for kind, _, _ in self._parts} or (name in found and found[name] != spec):
+                    if name in kinds or (name in found and found[name] != spec):
                         raise ValueError(f"{self.name}: two parts declare parameter {name!r} differently.")
                     found[name] = spec
         return found

@@ -157,9 +157,11 @@ def get(name: str) -> Known:
     Raises:
         UnknownNameError: with the nearest known names.
     """
-    found = {} if _has_registry() or has_others() or is_stale() else _written()[0]
-    if name not in found:
-        found = {method.name: method for method in methods()}
+    if _has_registry() or has_others() or is_stale():
+        from workbench.methods import registry
+
+        return Known.of(registry.get(name))
+    found = _written()[0]
     if name not in found:
         raise UnknownNameError.of("method", name, found)
     return found[name]
@@ -261,7 +263,13 @@ def _has_registry() -> bool:
 
 def has_others() -> bool:
     """Whether there may be methods besides those of the catalogue."""
-    return bool(os.environ.get(OWN_METHODS, "").strip()) or bool(entry_points(group=GROUP))
+    return bool(os.environ.get(OWN_METHODS, "").strip()) or _are_installed()
+
+
+@cache
+def _are_installed() -> bool:
+    """Whether a package brings methods. To know it, the metadata of all packages is read."""
+    return bool(entry_points(group=GROUP))
 
 
 def _of_registry() -> Iterator[Known]:
