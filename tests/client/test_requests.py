@@ -15,7 +15,7 @@ from workbench.core.errors import ModelError, ParameterError, PromptError, Workb
     ("asked", "kind", "message"),
     [
         ({"prompt": 3}, PromptError, "neither text nor token ids"),
-        ({"max_new_tokens": 2.7}, ParameterError, "max_new_tokens is not a whole number from 0"),
+        ({"max_new_tokens": 2.7}, ParameterError, "max_new_tokens is not a whole number from 1 to 1000000"),
         ({"seed": "3"}, ParameterError, "seed is not a whole number from 0"),
         ({"params": [1]}, ParameterError, "params is not an object"),
         ({"stop": {"a": 1}}, ParameterError, "stop is not a list of names"),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from workbench.bench.bounds import LANES, PROMPTS, REPEATS, RUNS
 from workbench.bench.comparison import Comparison
 from workbench.bench.hosted import WARM_UP_TOKENS, Host, Hosted, StopError
 from workbench.bench.lanes import BASELINE, Lane
@@ -24,11 +25,6 @@ from workbench.bench.turns import turns
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.engine.machine import machine_facts
 from workbench.methods import known
-
-LANES, PROMPTS, REPEATS = 4, 32, 21
-"""The most of each in one comparison."""
-RUNS = 400
-"""The most runs in one comparison, warm-up included."""
 
 
 def prepare(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.compare import REPEATS
+from workbench.bench.bounds import CELLS, REPEATS, TOKENS
 from workbench.bench.lanes import Lane
 from workbench.bench.measured import Plan
 from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
@@ -20,10 +20,8 @@ from workbench.core.errors import CapacityError, ParameterError, PromptError, Un
 from workbench.core.params import ParamSpec
 from workbench.methods import known
 
-CELLS = 400
-"""The most cells of one sweep."""
 OPTIONS = {
-    "max_new_tokens": ParamSpec("max_new_tokens", "int", 64, 1, 4096, doc="length limit of every run, in tokens"),
+    "max_new_tokens": ParamSpec("max_new_tokens", "int", 64, 1, TOKENS, doc="length limit of every run, in tokens"),
     "seed": ParamSpec("seed", "int", 0, 0, 2**31, doc="seed of every run"),
 }
 """Numbers that every method has besides its own and those of sampling."""

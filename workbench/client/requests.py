@@ -7,81 +7,43 @@ order of the fields is that of an endpoint's arguments.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from workbench.client import wire
+from workbench.client.values import (
+    DRAFTER,
+    IMAGES,
+    PAGES,
+    TARGET,
+    Anything,
+    From0,
+    Limits,
+    Model,
+    Name,
+    Pictures,
+    Repeats,
+    Seed,
+    Stops,
+    Tokens,
+    Values,
+    Whole,
+    action_of,
+    by,
+    lanes_of,
+    model_of,
+    named,
+    pace_of,
+    prompts_of,
+)
 from workbench.core.errors import ParameterError, PromptError
+from workbench.core.params import ParamSpec
+from workbench.engine.pace import FASTEST
 from workbench.methods.choice import choose
 
 if TYPE_CHECKING:
     from workbench.client.protocol import Client
-
-ACTIONS = ("pause", "resume", "step", "cancel")
-"""What can be done with a run besides changing it: methods of `RunHandle`."""
-
-
-def _by(check: Callable[..., Any], *more: Any) -> PlainValidator:
-    return PlainValidator(lambda value: check(value, *more))
-
-
-def named(check: Callable[..., Any], *more: Any) -> PlainValidator:
-    """A check that is told the field's name."""
-
-    def checked(value: Any, info: ValidationInfo) -> Any:
-        return check(info.field_name, value, *more)
-
-    return PlainValidator(checked)
-
-
-def _model(value: Any, info: ValidationInfo) -> str | None:
-    if value is None or value == "":
-        return None
-    assert info.context is not None, "models are asked for by `Request.options`"
-    return wire.model_name(str(info.field_name), value, *info.context())
-
-
-def _prompts(value: Any) -> list[Any]:
-    given = value if isinstance(value, list) else [value]
-    if not 0 < len(given) <= wire.ITEMS:
-        raise PromptError("prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS}.")
-    return given
-
-
-def _lanes(value: Any) -> list[Any]:
-    if not isinstance(value, list) or not 0 < len(value) <= wire.ITEMS:
-        raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
-    return value
-
-
-def _pace(value: Any) -> float:
-    """Whether a number is a pace the backend says; what is none is refused here."""
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ParameterError("pace is not a number.", "Give tokens a second; 0 holds nothing back.")
-    return value
-
-
-def _action(value: Any) -> str:
-    if value not in ACTIONS:
-        raise ParameterError("There is no such action.", f"Use one of {', '.join(ACTIONS)}.")
-    return value
-
-
-TARGET = "name of a target; empty: the default one"
-DRAFTER = 'name of a draft model; empty: the one that belongs to the target; "none": none'
-IMAGES = "pictures as data-URLs, for a target that reads them"
-Anything = Annotated[Any, _by(lambda value: value)]
-Model = Annotated[str | None, PlainValidator(_model)]
-Name = Annotated[str, named(wire.text)]
-Values = Annotated[dict[str, Any] | None, _by(wire.params)]
-Stops = Annotated[list[str] | None, _by(wire.stops)]
-Pictures = Annotated[list[str] | None, _by(wire.images)]
-From0 = Annotated[int, named(wire.whole)]
-From1 = Annotated[int, named(wire.whole, 1)]
 
 
 class Request(BaseModel):
@@ -126,6 +88,17 @@ class Request(BaseModel):
         values = [given.get(name, field.default) for name, field in cls.model_fields.items()]
         return [list(value) if isinstance(value, tuple) else value for value in values]
 
+    @classmethod
+    def numbers(cls) -> dict[str, dict[str, Any]]:
+        """The fields that are numbers in a form, by name: their limits there, and what stands in it at first."""
+        found = {
+            name: ParamSpec(name, "int", field.default, limit.ge, min(limit.le, PAGES), doc=field.description or "")
+            for name, field in cls.model_fields.items()
+            for limit in field.metadata
+            if isinstance(limit, Limits)
+        }
+        return {name: spec.to_wire() for name, spec in found.items()}
+
     def understood(self, client: Client) -> dict[str, Any]:
         """The fields, in the form in which the call takes them."""
         return dict(self)
@@ -146,7 +119,7 @@ class Models(Target):
 class Loaded(Request):
     """A target that is in memory."""
 
-    target: Annotated[str, PlainValidator(_model)] = Field(description="name of a loaded target")
+    target: Annotated[str, PlainValidator(model_of)] = Field(description="name of a loaded target")
 
 
 class Conditions(Request):
@@ -165,7 +138,7 @@ class Conditions(Request):
 class Conversation(Request):
     """A conversation."""
 
-    messages: Annotated[list[dict[str, Any]], _by(wire.messages)] = Field(
+    messages: Annotated[list[dict[str, Any]], by(wire.messages)] = Field(
         description='each with role ("system", "user" or "assistant") and content'
     )
     target: Model = Field(None, description=TARGET)
@@ -186,7 +159,7 @@ class News(OfRun):
 class Control(OfRun):
     """What is done with a run."""
 
-    action: Annotated[str, _by(_action)] = Field(description="pause, resume, step or cancel")
+    action: Annotated[str, by(action_of)] = Field(description="pause, resume, step or cancel")
 
 
 class Changing(OfRun):
@@ -201,7 +174,7 @@ class Changing(OfRun):
         None, description="other pictures as data-URLs, as many as the prompt has; empty: as they are"
     )
     sees: Name = Field("both", description='who sees them, "both" or "drafter"')
-    pace: Annotated[float | None, _by(lambda value: value)] = Field(
+    pace: Annotated[float | None, by(lambda value: value)] = Field(
         None, description="tokens a second at which rounds are held back from now on; empty: as it is"
     )
 
@@ -214,7 +187,7 @@ class Generation(Request):
     """A generation."""
 
     first = ("prompt",)
-    prompt: Annotated[str | list[int], _by(wire.prompt)] = Field(
+    prompt: Annotated[str | list[int], by(wire.prompt)] = Field(
         "", description="text to continue, or a list of token ids"
     )
     method: Name = Field("draft-model", description="a name that `methods` lists")
@@ -223,14 +196,14 @@ class Generation(Request):
     )
     target: Model = Field(None, description=TARGET)
     drafter: Model = Field(None, description=DRAFTER)
-    max_new_tokens: From0 = Field(128, description="end after so many tokens")
-    seed: From0 = Field(0, description="decides every random number of the run")
+    max_new_tokens: Annotated[int, Whole(1, 10**6)] = Field(128, description="end after so many tokens")
+    seed: Seed = Field(0, description="decides every random number of the run")
     stop: Stops = Field(None, description="strings that end the text")
-    paused: Annotated[bool, _by(lambda value: value is True)] = Field(
+    paused: Annotated[bool, by(lambda value: value is True)] = Field(
         False, description="wait for `control` before the first round"
     )
     images: Pictures = Field(None, description=IMAGES)
-    pace: Annotated[float, _by(_pace)] = Field(
+    pace: Annotated[float, by(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="tokens a second at which rounds are held back so that people can follow; 0: they are not"
     )
 
@@ -247,17 +220,17 @@ class Comparing(Request):
     """A comparison."""
 
     first = ("prompts", "lanes")
-    prompts: Annotated[list[str], _by(_prompts)] = Field([""], description="texts to continue")
-    lanes: Annotated[list[Any], _by(_lanes)] = Field(
+    prompts: Annotated[list[str], by(prompts_of)] = Field([""], description="texts to continue")
+    lanes: Annotated[list[Any], by(lanes_of)] = Field(
         [],
         description='one to four, each a line like "draft-model:depth=3", or an object with method, params and drafter',
     )
     target: Model = Field(None, description=TARGET)
-    max_new_tokens: From1 = Field(64, description="end each run after so many tokens")
-    seed: From0 = Field(0, description="decides every random number of the runs")
+    max_new_tokens: Tokens = Field(64, description="end each run after so many tokens")
+    seed: Seed = Field(0, description="decides every random number of the runs")
     sampling: Values = Field(None, description="temperature and filters by name, the same for all")
     stop: Stops = Field(None, description="strings that end a text")
-    repeats: From1 = Field(3, description="repetitions of each lane and prompt")
+    repeats: Repeats = Field(3, description="repetitions of each lane and prompt")
     images: Pictures = Field(None, description=f"{IMAGES}; the prompts are then questions about them")
 
     def understood(self, client: Client) -> dict[str, Any]:
@@ -268,6 +241,15 @@ class Comparing(Request):
         }
         pictures = found.pop("images")
         return found | ({"images": tuple(pictures)} if pictures else {})
+
+
+class Sweeping(Request):
+    """The numbers of a sweep: what every cell has that no axis varies."""
+
+    limit: Annotated[int, Whole(1, 12)] = Field(2, description="prompts of each kind")
+    max_new_tokens: Tokens = Field(48, description="end each run after so many tokens")
+    seed: Seed = Field(0, description="decides every random number of the runs")
+    repeats: Repeats = Field(2, description="repetitions of each cell and prompt")
 
 
 def lane(client: Client, value: Any) -> dict[str, Any]:

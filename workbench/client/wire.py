@@ -53,15 +53,16 @@ def text(name: str, value: Any, longest: int | None = NAME_CHARS) -> str:
     return value
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def whole(name: str, value: Any, least: int = 0, most: int = INTEGERS - 1) -> int:
     """A whole number that fits 64 bits.
 
     Raises:
-        ParameterError: not one, or below `least`.
+        ParameterError: not one, below `least` or above `most`.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value < INTEGERS or value != int(value):
-        raise ParameterError(f"{name} is not a whole number from {least}.", "Give one.")
+    if not is_number or not least <= value <= most or value != int(value):
+        to = f" to {most}" if most < INTEGERS - 1 else ""
+        raise ParameterError(f"{name} is not a whole number from {least}{to}.", "Give one.")
     return int(value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
@@ -19,7 +19,7 @@ def is_panic(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def no_panic() -> Iterator[None]:
+def no_panic() -> Generator[None, None, None]:
     """A panic that leaves the block does so as an ordinary error; everything else as it is.
 
     Without it a panic ends the thread it comes to, past every `except Exception`, and whoever waits for that thread

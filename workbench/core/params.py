@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from workbench.core.errors import ParameterError, UnknownNameError
 
@@ -115,7 +115,7 @@ def param(
 
 def params_of(part: Any) -> dict[str, ParamSpec]:
     """The parameters a part declares, by name; `default` is the value in this instance."""
-    found = {}
+    found: dict[str, ParamSpec] = {}
     for field in dataclasses.fields(part):
         spec = field.metadata.get(_KEY)
         if spec is not None:
@@ -138,10 +138,11 @@ def split_values(
         UnknownNameError: a name that neither has.
         ParameterError: not a dict, or a value of the wrong type or out of range.
     """
-    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+    given = cast("Mapping[Any, Any]", values)
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in given):
         raise ParameterError("The parameters are not given by name.", 'Give a dict such as {"depth": 4}.')
-    for name in values:
+    for name in given:
         if name not in own and name not in shared:
             raise UnknownNameError.of(kind, name, [*own, *shared])
-    mine = {name: own[name].parse(value) for name, value in values.items() if name not in shared}
-    return mine, {name: shared[name].parse(value) for name, value in values.items() if name in shared}
+    mine = {name: own[name].parse(value) for name, value in given.items() if name not in shared}
+    return mine, {name: shared[name].parse(value) for name, value in given.items() if name in shared}

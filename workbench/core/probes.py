@@ -81,7 +81,7 @@ def joined(tree: DraftTree, several: list[Probes]) -> Probes:
         return several[0]
     n, total = len(tree), sum(map(len, several))
     sees = several[0].sees.new_zeros(total, n + total)
-    parents, at = [], 0
+    parents, at = list[Tensor](), 0
     for probes in several:
         sees[at : at + len(probes), :n] = probes.sees[:, :n]
         sees[at : at + len(probes), n + at : n + at + len(probes)] = probes.sees[:, n:]

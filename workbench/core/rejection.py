@@ -37,7 +37,7 @@ class Reason:
     """
 
     rules: tuple[Rule, ...]
-    inputs: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict)
+    inputs: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict[str, Tensor])
     of: Int[Tensor, " N"] | None = None
 
 
@@ -223,7 +223,8 @@ def walk(
         uniform: N uniforms; None when every acceptance probability is 0 or 1.
     """
     children = children_of(parents)
-    at, path, tested, drawn, corrected = 0, [], [], {}, False
+    path, tested, drawn = list[int](), list[tuple[int, bool]](), dict[int, float]()
+    at, corrected = 0, False
     while True:
         kept = None
         for node in children[at]:

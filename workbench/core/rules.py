@@ -42,7 +42,7 @@ class Rule:
     formula: str
     places: Mapping[str, str]
     says: str
-    because: Mapping[str, str] = field(default_factory=dict)
+    because: Mapping[str, str] = field(default_factory=dict[str, str])
     leaves: str = ALL
     share: str = ""
     leviathan: bool = False

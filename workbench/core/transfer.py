@@ -26,11 +26,16 @@ def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dt
 def to_host(tensors: Sequence[Tensor]) -> list[Any]:
     """Copy tensors to lists with one synchronisation, whatever their number."""
     if not tensors or on_host(tensors[0].device):
-        return [t.tolist() for t in tensors]
+        return [_list(t) for t in tensors]
     flat = torch.cat([t.reshape(-1).double() for t in tensors]).cpu()
-    lists, at = [], 0
+    lists, at = list[Any](), 0
     for tensor in tensors:
         part = flat[at : at + tensor.numel()].reshape(tensor.shape)
-        lists.append(part.tolist() if tensor.is_floating_point() else part.long().tolist())
+        lists.append(_list(part if tensor.is_floating_point() else part.long()))
         at += tensor.numel()
     return lists
+
+
+def _list(tensor: Any) -> Any:
+    """Of numbers, nested as the tensor is: PyTorch does not say of what."""
+    return tensor.tolist()

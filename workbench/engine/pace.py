@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+FASTEST = 1000
+"""Tokens a second; what is faster than that nobody can follow."""
+
 
 class Pace:
     """When a run's next round may start. Not thread-safe but for `rate`; the engine's thread asks and tells.

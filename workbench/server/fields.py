@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from workbench.client import wire
-from workbench.client.requests import named
+from workbench.client.values import named
 from workbench.core.errors import ParameterError
 from workbench.methods import known
 

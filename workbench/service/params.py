@@ -11,11 +11,9 @@ from workbench.core.params import params_of, split_values
 from workbench.core.sampling import SamplingParams
 from workbench.engine.chosen import Choice
 from workbench.engine.method import Configured
+from workbench.engine.pace import FASTEST
 from workbench.methods import registry
 from workbench.service.limits import Limits
-
-FASTEST_PACE = 1000
-"""Tokens a second; what is faster than that nobody can follow."""
 
 
 def check_pace(pace: Any) -> float:
@@ -24,8 +22,8 @@ def check_pace(pace: Any) -> float:
     Raises:
         ParameterError: not such a number.
     """
-    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= FASTEST_PACE:
-        raise ParameterError(f"pace={pace!r} is not a number of tokens a second.", f"Use 0 to {FASTEST_PACE}; 0: off.")
+    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= FASTEST:
+        raise ParameterError(f"pace={pace!r} is not a number of tokens a second.", f"Use 0 to {FASTEST}; 0: off.")
     return float(pace)
 
 

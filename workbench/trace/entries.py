@@ -16,6 +16,7 @@ from workbench.core.panics import no_panic
 from workbench.trace import export
 from workbench.trace.events import Trace
 from workbench.trace.frames import Schema
+from workbench.trace.kinds import is_object
 from workbench.trace.metrics import summary
 
 VERSION = 1
@@ -100,12 +101,12 @@ def entry_of(file: Path) -> dict[str, Any] | None:
         return None
     try:
         with no_panic():
-            entry = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
+            entry: Any = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
     except FileNotFoundError:
         raise
     except Exception as error:  # polars raises several kinds, and panics on some files
         raise WorkbenchError(f"This is no Parquet file that can be read: {type(error).__name__}.") from None
-    version = entry.get("version", 0) if isinstance(entry, dict) else None
+    version = entry.get("version", 0) if is_object(entry) else None
     if type(version) is not int:
         raise WorkbenchError("Its entry is damaged.")
     if version > VERSION:

@@ -67,19 +67,19 @@ class Nodes:
             id). None where the node's rule does not read it.
     """
 
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    depth: list[int] = field(default_factory=list)
-    position: list[int] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    p: list[float] = field(default_factory=list)
-    q: list[float | None] = field(default_factory=list)
-    accept: list[float | None] = field(default_factory=list)
-    u: list[float | None] = field(default_factory=list)
-    status: list[str] = field(default_factory=list)
-    source: list[str] = field(default_factory=list)
-    rule: list[str | None] = field(default_factory=list)
-    inputs: dict[str, list[float | None]] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list[int])
+    parents: list[int] = field(default_factory=list[int])
+    depth: list[int] = field(default_factory=list[int])
+    position: list[int] = field(default_factory=list[int])
+    text: list[str] = field(default_factory=list[str])
+    p: list[float] = field(default_factory=list[float])
+    q: list[float | None] = field(default_factory=list[float | None])
+    accept: list[float | None] = field(default_factory=list[float | None])
+    u: list[float | None] = field(default_factory=list[float | None])
+    status: list[str] = field(default_factory=list[str])
+    source: list[str] = field(default_factory=list[str])
+    rule: list[str | None] = field(default_factory=list[str | None])
+    inputs: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
 
     def __post_init__(self) -> None:
         """Traces before schema 3 do not name the rules."""
@@ -294,10 +294,10 @@ class Round:
     bonus: int | None
     bonus_kind: str | None
     emitted: list[Emitted]
-    top_p: list[Top] = field(default_factory=list)
-    top_q: list[Top | None] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
+    top_p: list[Top] = field(default_factory=list[Top])
+    top_q: list[Top | None] = field(default_factory=list[Top | None])
+    entropy: list[float] = field(default_factory=list[float])
+    phases: list[Phase] = field(default_factory=list[Phase])
     started_s: float = 0.0
     seconds: float = 0.0
     draft_s: float = 0.0
@@ -305,15 +305,15 @@ class Round:
     overhead_s: float = 0.0
     draft_forwards: int = 0
     target_forwards: int = 1
-    changes: list[Change] = field(default_factory=list)
-    signals: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    vision: dict[str, Any] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list[Change])
+    signals: dict[str, float] = field(default_factory=dict[str, float])
+    notes: list[str] = field(default_factory=list[str])
+    vision: dict[str, Any] = field(default_factory=dict[str, Any])
     waited_s: float = 0.0
-    shared: dict[str, float] = field(default_factory=dict)
-    revoked: list[int] = field(default_factory=list)
-    placed: list[Placed] = field(default_factory=list)
-    probes: list[Probe] = field(default_factory=list)
+    shared: dict[str, float] = field(default_factory=dict[str, float])
+    revoked: list[int] = field(default_factory=list[int])
+    placed: list[Placed] = field(default_factory=list[Placed])
+    probes: list[Probe] = field(default_factory=list[Probe])
     grown: GrownNodes | None = None
 
     def __post_init__(self) -> None:
@@ -395,8 +395,8 @@ class Header:
     schema: int = SCHEMA_VERSION
     workbench: str = ""
     simulation: bool = False
-    pictures: list[Picture] = field(default_factory=list)
-    rules: dict[str, Rule] = field(default_factory=dict)
+    pictures: list[Picture] = field(default_factory=list[Picture])
+    rules: dict[str, Rule] = field(default_factory=dict[str, Rule])
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -406,7 +406,8 @@ class Header:
     def from_wire(cls, data: dict[str, Any]) -> Header:
         """The inverse of `to_wire`."""
         pictures = [Picture(**p) for p in data.get("pictures", ())]
-        return cls(**{**data, "pictures": pictures, "rules": rules_of(data.get("rules", {}))})
+        read: dict[str, Any] = {"pictures": pictures, "rules": rules_of(data.get("rules", {}))}
+        return cls(**(data | read))
 
 
 @dataclass(slots=True)
@@ -423,7 +424,7 @@ class Footer:
     text: str = ""
     seconds: float = 0.0
     error: str = ""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list[str])
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -442,7 +443,7 @@ class Trace:
     """
 
     header: Header
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list[Round])
     footer: Footer = field(default_factory=Footer)
     attribution: dict[str, Any] | None = None
 

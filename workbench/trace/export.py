@@ -33,7 +33,7 @@ from workbench.trace.events import (
     Trace,
     pictures_of,
 )
-from workbench.trace.kinds import misfit
+from workbench.trace.kinds import is_list, is_object, misfit
 
 MAX_BYTES = 64 * 2**20
 """Largest trace file that is read."""
@@ -208,19 +208,19 @@ def _is_attribution(found: Any) -> bool:
     """Whether it is what `Trace.attribution` says."""
     if found is None:
         return True
-    if not isinstance(found, dict):
+    if not is_object(found):
         return False
     blind, parts = found.get("p_blind"), [found.get(name) for name in ("target", "drafter")]
-    rows = [row for part in parts if isinstance(part, dict) for maps in part.values() for row in _items(maps)]
+    rows = [row for part in parts if is_object(part) for maps in part.values() for row in _items(maps)]
     return (
-        all(part is None or isinstance(part, dict) for part in parts)
-        and all(isinstance(row, list) and _are_numbers(row) for row in rows)
-        and (blind is None or (isinstance(blind, list) and _are_numbers(blind)))
+        all(part is None or is_object(part) for part in parts)
+        and all(is_list(row) and _are_numbers(row) for row in rows)
+        and (blind is None or (is_list(blind) and _are_numbers(blind)))
     )
 
 
 def _items(maps: Any) -> list[Any]:
-    return maps if isinstance(maps, list) else [maps]  # which then is no row
+    return maps if is_list(maps) else [maps]  # which then is no row
 
 
 def _are_numbers(values: list[Any]) -> bool:
@@ -229,7 +229,7 @@ def _are_numbers(values: list[Any]) -> bool:
 
 def _is_picture(picture: Any) -> bool:
     """Whether it can be drawn, and drawing it fetches nothing from anywhere: its address is its own PNG."""
-    if not isinstance(picture, dict) or not str(picture.get("url")).startswith(PNG_URL):
+    if not is_object(picture) or not str(picture.get("url")).startswith(PNG_URL):
         return False
     numbers = [picture.get(name) for name in ("width", "height", "rows", "cols", "start", "end")]
     return all(type(n) is int and n >= 0 for n in numbers)

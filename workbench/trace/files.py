@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 PART = ".part"
@@ -33,7 +33,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Generator[Path, None, None]:
     """The name of a part to write, for libraries that write files by name; it takes the file's place when all is well.
 
     The file keeps its permissions, and a link keeps leading to it.

@@ -9,10 +9,10 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 WHOLE = 2**63
 """Whole numbers lie in −2⁶³ … 2⁶³ − 1: what a Parquet column holds."""
@@ -23,6 +23,16 @@ LOOSE = {"signals"}
 Fits = Callable[[Any], bool]
 
 
+def is_object(value: Any) -> TypeGuard[dict[Any, Any]]:
+    """Whether it is one of JSON's objects."""
+    return isinstance(value, dict)
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:
+    """Whether it is one of JSON's lists."""
+    return isinstance(value, list)
+
+
 def misfit(event: Any) -> str:
     """The first field of a dataclass that is not of its kind; empty where all are. Fields of fields are named by dots.
 
@@ -31,9 +41,9 @@ def misfit(event: Any) -> str:
         >>> misfit(Footer()), misfit(Footer(seconds=float("inf"))), misfit(Footer(warnings=[1]))
         ('', 'seconds', 'warnings')
     """
-    for name, fits in _fields(type(event)).items():
+    for name, fits in _fields(event.__class__).items():
         value = getattr(event, name)
-        if dataclasses.is_dataclass(value) and (inner := misfit(value)):
+        if dataclasses.is_dataclass(value) and (inner := misfit(getattr(event, name))):
             return f"{name}.{inner}"
         if not fits(value):
             return name
@@ -60,7 +70,7 @@ def _fits(kind: Any) -> Fits:
     if origin in (dict, Mapping):
         of_value = _fits(inside[1])
         return lambda value: (
-            isinstance(value, dict) and all(_is_text(key) for key in value) and all(map(of_value, value.values()))
+            is_object(value) and all(_is_text(key) for key in value) and all(map(of_value, value.values()))
         )
     if dataclasses.is_dataclass(kind):
         return lambda value: isinstance(value, kind) and not misfit(value)  # type: ignore[arg-type]
@@ -93,7 +103,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _numbers_or_none(value: Any) -> bool:
-    return isinstance(value, dict) and all(
+    return is_object(value) and all(
         _is_text(key) and (one is None or type(one) is float or _is_whole(one)) for key, one in value.items()
     )
 
@@ -110,8 +120,12 @@ def _is_plain(value: Any) -> bool:
         if isinstance(one, (list, tuple, dict)):
             if depth > _DEEPEST:
                 return False
-            within += [(item, depth + 1) for item in (chain(one, one.values()) if isinstance(one, dict) else one)]
+            within += [(item, depth + 1) for item in _inside(one)]
     return True
+
+
+def _inside(one: Any) -> Iterable[Any]:
+    return chain(one, one.values()) if is_object(one) else one
 
 
 _DEEPEST = 40

@@ -99,7 +99,8 @@ class RunIndex:
 
     def _read_row(self, run: str, ns: int, size: int) -> dict[str, Any] | None:
         try:
-            row = read_entry(self.runs / f"{run}.parquet") | {"id": run, "file_ns": ns, "file_bytes": size}
+            own: dict[str, Any] = {"id": run, "file_ns": ns, "file_bytes": size}
+            row = read_entry(self.runs / f"{run}.parquet") | own
             row |= {name: datetime.datetime.fromisoformat(row[name]) for name in ("created", "kept")}
             return {name: row[name] for name in INDEX}
         except WorkbenchError as error:

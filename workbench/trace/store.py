@@ -61,10 +61,10 @@ def _without_home() -> Path:
 class Imported:
     """What an import did: ids added, ids that were there already, files left out and why, and notes on files read."""
 
-    added: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list[str])
+    known: list[str] = field(default_factory=list[str])
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class RunStore:

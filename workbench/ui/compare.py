@@ -6,6 +6,7 @@ import base64
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any
 
+from workbench.bench import bounds
 from workbench.client import Client, wire
 from workbench.client.requests import Comparing
 from workbench.core.errors import UnknownNameError, WorkbenchError
@@ -39,6 +40,7 @@ class CompareView:
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the side panel is made from, with the bundled pictures, and where the plotting library is."""
         found: dict[str, Any] = self._session.catalogue(request) | {"plotly": PLOTLY}
+        found |= {"numbers": Comparing.numbers(), "lanes": bounds.LANES}
         reads = any(target.get("pictures") for target in found["targets"])
         return found | {"scenes": scenes.gallery() if reads else [], "questions": scenes.questions()}
 

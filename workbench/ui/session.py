@@ -85,6 +85,7 @@ class Session:
             "drafters": drafters,
             "methods": methods,
             "sampling": self.client.sampling_params(),
+            "numbers": Generation.numbers(),
             "presets": self.client.presets(),
             "device": self.client.device_label(target),
             "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},

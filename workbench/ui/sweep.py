@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.client import Client, wire
-from workbench.client.requests import Models, lane
+from workbench.client.requests import Models, Sweeping, lane
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.server.door import is_user
 from workbench.ui import space
@@ -93,7 +93,7 @@ class SweepView:
             "groups": groups_of(load_prompts()),
             "options": [spec.to_wire() for spec in OPTIONS.values()],
         }
-        more |= {"metrics": METRICS, "theory": THEORY, "plotly": PLOTLY, "most": CELLS}
+        more |= {"metrics": METRICS, "theory": THEORY, "plotly": PLOTLY, "most": CELLS, "numbers": Sweeping.numbers()}
         return self._session.catalogue(request) | more
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -184,8 +184,8 @@ class SweepView:
         given = {wire.text("An axis", axis.get("name")): self._values(axis) for axis in axes}
         models = Models.options(self.client, request)
         group = wire.names("group", request["group"]) if request.get("group") else ()
-        least = {"limit": 1, "max_new_tokens": 1, "seed": 0, "repeats": 1}
-        numbers = {name: wire.whole(name, request[name], low) for name, low in least.items() if name in request}
+        checked = Sweeping.options(self.client, request)
+        numbers = {name: value for name, value in checked.items() if name in request}
         made = Sweep.of(
             given,
             method=wire.text("method", request.get("method", "draft-model")),

@@ -77,7 +77,7 @@ def combine(first: Trace, second: Trace) -> Combination:
 
 def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
     """Start of every round in the common text, and where its tokens end."""
-    starts, ends, at = [], [], 0
+    starts, ends, at = list[int](), list[int](), 0
     for r in trace.rounds:
         if at >= common:
             break

@@ -118,7 +118,7 @@ def draft_lengths(trace: Trace, plain: Trace | None = None) -> Lengths:
     def made(name: str, depth: int | None, n_rounds: int, seconds: float) -> Alternative:
         return Alternative(name, depth, tokens / n_rounds, tokens / seconds, tokens / seconds / base)
 
-    fixed = []
+    fixed = list[Alternative]()
     for k in range(max(levels, default=0) + 1):
         counts = [_rounds_when_cut(r, k) for r in rounds]
         seconds = sum(

@@ -82,7 +82,7 @@ def rescues(rounds: Sequence[Round]) -> list[Rescue]:
 
 def tests_of(r: Round) -> list[tuple[int, int, int]]:
     """(depth, place, token the target took there) of each place whose children were tested; place −1 is the root."""
-    tested = []
+    tested = list[tuple[int, int, int]]()
     for depth, place in enumerate((-1, *r.path), 1):
         children = [i for i, parent in enumerate(r.nodes.parents) if parent == place]
         if not any(r.nodes.status[i] != DISCARDED for i in children):

@@ -1,15 +1,14 @@
 /** What the Compare panel holds: lanes, prompts, numbers; the request made from it, and its address. No DOM. */
 
-export const MOST_LANES = 4;
+import * as form from "../shared/form.js";
+
 const FIRST = ["draft-model", "draft-tree", "prompt-lookup"],
   FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
 export const OWN = "vision";
-const NUMBERS = { repeats: [1, 21, 3], max_new_tokens: [1, 4096, 64], seed: [0, 2147483647, 0] };
 
 /** The first choice a visitor sees. */
 export function first(catalogue) {
   const pictures = reads(catalogue, catalogue.chosen.target);
-  const numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
   return {
     target: catalogue.chosen.target,
     lanes: lanesOf(catalogue, pictures),
@@ -18,7 +17,7 @@ export function first(catalogue) {
     sampling: {},
     pictures,
     ...picturesOf(catalogue, pictures),
-    ...numbers,
+    ...form.usual(catalogue.numbers),
   };
 }
 
@@ -105,12 +104,6 @@ export function revise(choice, catalogue) {
       text: "",
     };
   return { ...choice, lanes: lanes.length ? lanes : usual.lanes };
-}
-
-/** A whole number inside the range of a setting. Pure. */
-export function whole(name, value) {
-  const [low, high, usual] = NUMBERS[name], n = Math.round(Number(value));
-  return Number.isFinite(n) ? Math.min(high, Math.max(low, n)) : usual;
 }
 
 /** What cannot be measured, and what to do; null when it can. Pure. */
@@ -222,7 +215,8 @@ export function toQuery(choice, catalogue) {
     for (const question of choice.questions) put("question", question);
   }
   put("text", choice.text);
-  for (const [name, [, , usual]] of Object.entries(NUMBERS)) if (choice[name] !== usual) put(name, choice[name]);
+  for (const [name, usual] of Object.entries(form.usual(catalogue.numbers)))
+    if (choice[name] !== usual) put(name, choice[name]);
   for (const [name, value] of Object.entries(choice.sampling)) put(name, value);
   return query.toString();
 }
@@ -247,8 +241,8 @@ export function fromQuery(search, catalogue, clamp) {
       if (lane.why) bad(name, text, lane.why);
       else if (lane.method === catalogue.baseline)
         continue; // is measured beside any lanes, and the panel's select leaves it out
-      else if (lanes.length < MOST_LANES) lanes.push(lane);
-      else bad(name, text, `at most ${MOST_LANES} lanes`);
+      else if (lanes.length < catalogue.lanes) lanes.push(lane);
+      else bad(name, text, `at most ${catalogue.lanes} lanes`);
     } else if (name === "prompts") {
       const asked = text.split(",").filter(Boolean),
         known = (n) => catalogue.presets.some((p) => p.name === n),
@@ -262,8 +256,9 @@ export function fromQuery(search, catalogue, clamp) {
       else bad(name, text, "no such picture in the gallery");
     } else if (name === "question") questions.push(text);
     else if (name === "target") choice.target = text;
-    else if (name in NUMBERS) {
-      if (/^\d{1,10}$/.test(text) && whole(name, text) === Number(text)) choice[name] = Number(text);
+    else if (name in catalogue.numbers) {
+      if (/^\d{1,16}$/.test(text) && form.whole(catalogue.numbers[name], text) === Number(text))
+        choice[name] = Number(text);
       else bad(name, text, "not a whole number in range");
     } else if (sampling.has(name)) {
       const spec = sampling.get(name), value = text.trim() === "" ? NaN : Number(text);

@@ -35,6 +35,12 @@ const catalogue = {
   sampling: [{ name: "temperature", kind: "float", default: 0, ge: 0, le: 2 }],
   chosen: { target: "text-target" },
   baseline: "autoregressive",
+  lanes: 4,
+  numbers: {
+    repeats: { name: "repeats", kind: "int", default: 3, ge: 1, le: 21 },
+    max_new_tokens: { name: "max_new_tokens", kind: "int", default: 64, ge: 1, le: 4096 },
+    seed: { name: "seed", kind: "int", default: 0, ge: 0, le: 2147483647 },
+  },
 };
 
 test("an address restores the lanes, prompts and numbers it was made from", () => {

@@ -5,6 +5,7 @@
 import * as comparechoice from "./choice.js";
 import * as comparepicture from "./picture.js";
 import * as controls from "../shared/controls.js";
+import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 import * as roles from "../shared/roles.js";
@@ -19,8 +20,8 @@ export function render(el, data) {
   while (ui.lanes.childElementCount > choice.lanes.length) ui.lanes.lastChild.remove();
   while (ui.lanes.childElementCount < choice.lanes.length) ui.lanes.append(lane(ui));
   choice.lanes.forEach((held, i) => showLane(ui.lanes.children[i], held, i, data));
-  ui.add.disabled = choice.lanes.length >= comparechoice.MOST_LANES;
-  ui.add.title = ui.add.disabled ? `at most ${comparechoice.MOST_LANES} lanes` : "";
+  ui.add.disabled = choice.lanes.length >= catalogue.lanes;
+  ui.add.title = ui.add.disabled ? `at most ${catalogue.lanes} lanes` : "";
   ui.pictured.hidden = !choice.pictures;
   ui.presets.hidden = ui.presets.previousSibling.hidden = choice.pictures;
   if (choice.pictures)
@@ -35,7 +36,8 @@ export function render(el, data) {
     chip.setAttribute("aria-pressed", String(choice.presets.includes(preset.name)));
   });
   if (document.activeElement !== ui.text && ui.text.value !== choice.text) ui.text.value = choice.text;
-  for (const name of ["repeats", "max_new_tokens", "seed"])
+  form.limit(ui, (ui.numbers = catalogue.numbers));
+  for (const name of Object.keys(catalogue.numbers))
     if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
   const [first, ...more] = catalogue.sampling,
     inForce = {
@@ -147,13 +149,11 @@ function build(el) {
     return [h("label", { htmlFor: control.id }, words), (ui[name] = control)];
   };
   const choose = (name) => (event) => tell(el, "wb:choose", { [name]: event.target.value });
-  const number = (name, min, max) =>
+  const number = (name) =>
     h("input", {
       type: "number",
-      min,
-      max,
       step: 1,
-      onchange: (event) => tell(el, "wb:choose", { [name]: comparechoice.whole(name, event.target.value) }),
+      onchange: (event) => tell(el, "wb:choose", { [name]: form.whole(ui.numbers[name], event.target.value) }),
     });
   const press = (button, className, words) =>
     (ui[button] = Object.assign(
@@ -187,10 +187,10 @@ function build(el) {
   ui.textLabel = text[0];
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));
   const pair = [
-    ["repeats", "Repeats", 1, 21],
-    ["max_new_tokens", "Max tokens", 1, 4096],
-    ["seed", "Seed", 0, 2147483647],
-  ].map(([name, words, min, max]) => h("div", {}, ...labelled(name, words, number(name, min, max))));
+    ["repeats", "Repeats"],
+    ["max_new_tokens", "Max tokens"],
+    ["seed", "Seed"],
+  ].map(([name, words]) => h("div", {}, ...labelled(name, words, number(name))));
   ui.sampling = h("div", { className: "wb-form" });
   ui.more = h("div", { className: "wb-form" });
   ui.note = h("p", { className: "wb-note" });

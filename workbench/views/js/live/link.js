@@ -1,6 +1,5 @@
 /** The state of the Live view as the query of an address, and back. Pure: no DOM, no history. */
 
-const NUMBERS = { seed: [0, Number.MAX_SAFE_INTEGER], max_new_tokens: [1, 1e6], pace: [0, 1000] };
 const VIEWS = ["tokens", "tree", "clock", "curves"];
 const PARTS = ["round", "token", "node"];
 const MAX_IDS = 4000;
@@ -52,10 +51,10 @@ export function fromQuery(search, catalogue, clamp) {
       else if (entry) bad(name, entry.reason || "cannot be used");
       // of a target, the backend has said so
       else if (!(name === "target" && catalogue.problem)) bad(name, `there is no such ${name} here`);
-    } else if (name in NUMBERS) {
+    } else if (name in catalogue.numbers) {
       const value = Number(text),
-        [low, high] = NUMBERS[name];
-      if (/^\d+$/.test(text) && value >= low && value <= high) choice[name] = value;
+        { ge, le } = catalogue.numbers[name];
+      if (/^\d+$/.test(text) && value >= ge && value <= le) choice[name] = value;
       else bad(name, "not a whole number in range");
     } else if (name === "prompt") choice.prompt = text;
     else if (name === "ids") {

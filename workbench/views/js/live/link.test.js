@@ -5,6 +5,11 @@ import { fromQuery, toQuery } from "./link.js";
 
 const number = (name, kind, value, ge, le) => ({ name, kind, default: value, ge, le, choices: [], doc: "" });
 const catalogue = {
+  numbers: {
+    max_new_tokens: { name: "max_new_tokens", kind: "int", default: 128, ge: 1, le: 1000000 },
+    seed: { name: "seed", kind: "int", default: 0, ge: 0, le: 9007199254740991 },
+    pace: { name: "pace", kind: "int", default: 0, ge: 0, le: 1000 },
+  },
   targets: [{ name: "t" }],
   drafters: [{ name: "d" }, { name: "bad", available: false, reason: "another vocabulary" }],
   methods: [

@@ -3,6 +3,8 @@
  *  Events: `wb:choose` {what, value} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}.
  */
 
+import * as limits from "./form.js";
+
 /** Options of a select, the unusable ones last with their reason. Pure.
  *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
 export function options(entries) {
@@ -115,6 +117,7 @@ export function render(el, data) {
   form(ui.sampling, first ? [first] : []);
   form(ui.sampling2, more);
   write(ui.moreNote, changed(more, choice.params));
+  limits.limit({ max_new_tokens: ui.max, seed: ui.seed }, (ui.numbers = catalogue.numbers));
   field(ui.max, choice.max_new_tokens);
   field(ui.seed, choice.seed);
   const asked = data.roles?.split(choice.prompt) ?? { words: choice.prompt, chat: false };
@@ -161,24 +164,19 @@ function build(el) {
   const [methodLabel, method] = picker("method", "Method");
   const [drafterLabel, drafter] = picker("drafter", "Drafter");
   const note = () => h("small", { className: "wb-detail" });
-  const number = (what, min, maximum) =>
+  const number = (what) =>
     h("input", {
       type: "number",
       id: `${uid}-${what}`,
-      min,
-      max: maximum,
       step: 1,
       oninput: (event) =>
         event.inputType?.startsWith("history") &&
         event.target.value !== "" &&
         event.target.dispatchEvent(new Event("change")), // undone is given at once
       onchange: (event) =>
-        tell("wb:choose", {
-          what,
-          value: Math.min(maximum, Math.max(min, Math.round(Number(event.target.value) || 0))),
-        }),
+        tell("wb:choose", { what, value: limits.whole(ui.numbers[what], event.target.value) }),
     });
-  const max = number("max_new_tokens", 1, 1e6), seed = number("seed", 0, Number.MAX_SAFE_INTEGER);
+  const max = number("max_new_tokens"), seed = number("seed");
   const prompt = h("textarea", {
     id: `${uid}-prompt`,
     rows: 4,

@@ -45,6 +45,22 @@ export function clamp(param, value) {
   };
 }
 
+/** What a field for a whole number holds: inside the limits, and the usual one where nothing stands there. Pure. */
+export function whole(spec, text) {
+  return clamp(spec, String(text).trim() === "" ? NaN : Number(text)).value;
+}
+
+/** The usual values of numbers by name. Pure. @param {Record<string, {default: number}>} numbers */
+export function usual(numbers) {
+  return Object.fromEntries(Object.entries(numbers).map(([name, spec]) => [name, spec.default]));
+}
+
+/** Give fields for numbers the limits that the catalogue has for them. @param {Record<string, any>} inputs  by name */
+export function limit(inputs, numbers) {
+  for (const [name, spec] of Object.entries(numbers))
+    if (inputs[name]) Object.assign(inputs[name], { min: String(spec.ge), max: String(spec.le) });
+}
+
 /** Why a parameter does nothing under these values; empty when it does something. Pure.
  *  @param {string} when  as "policy = confidence or planned" or "temperature > 0"; empty: always
  *  @param {Record<string, any>} values  all parameters in force */

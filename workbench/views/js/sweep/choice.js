@@ -1,12 +1,12 @@
 /** What the Sweep panel holds: axes with their values, settings; the request made from it, and its address. No DOM. */
 
-const NUMBERS = { repeats: [1, 21, 2], limit: [1, 12, 2], max_new_tokens: [1, 4096, 48], seed: [0, 2147483647, 0] };
+import * as form from "../shared/form.js";
+
 const LISTS = ["method", "drafter", "prompts", "target"];
 
 /** The first choice a visitor sees. */
 export function first(catalogue) {
-  const method = catalogue.chosen.method,
-    numbers = Object.fromEntries(Object.entries(NUMBERS).map(([name, [, , usual]]) => [name, usual]));
+  const method = catalogue.chosen.method;
   const axes = [
     { name: "depth", text: "1, 2, 4, 6" },
     { name: "temperature", text: "0, 0.7" },
@@ -18,7 +18,7 @@ export function first(catalogue) {
     target: catalogue.chosen.target,
     drafter: null,
     groups: catalogue.groups.slice(0, 1),
-    ...numbers,
+    ...form.usual(catalogue.numbers),
   };
 }
 
@@ -153,14 +153,8 @@ export function request(choice, catalogue, clamp) {
     target: choice.target,
     drafter: choice.drafter,
     group: varied.includes("prompts") ? [] : choice.groups,
-    ...Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, choice[name]])),
+    ...Object.fromEntries(Object.keys(catalogue.numbers).map((name) => [name, choice[name]])),
   };
-}
-
-/** A whole number inside the range of a setting. Pure. */
-export function whole(name, value) {
-  const [low, high, usual] = NUMBERS[name], n = Math.round(Number(value));
-  return Number.isFinite(n) ? Math.min(high, Math.max(low, n)) : usual;
 }
 
 /** The query that restores the choice. Pure. */
@@ -170,7 +164,7 @@ export function toQuery(choice, catalogue) {
   for (const name of ["method", "target", "drafter"])
     if (choice[name] && choice[name] !== usual[name]) query.set(name, choice[name]);
   query.set("group", choice.groups.join(","));
-  for (const [name, [, , value]] of Object.entries(NUMBERS)) if (choice[name] !== value) query.set(name, choice[name]);
+  for (const name of Object.keys(catalogue.numbers)) if (choice[name] !== usual[name]) query.set(name, choice[name]);
   for (const [name, value] of Object.entries(choice.params)) query.set(name, value);
   return query.toString();
 }
@@ -201,8 +195,9 @@ export function fromQuery(search, catalogue, clamp) {
       else if (found.length < 2) found.push(axis);
     } else if (name === "group") choice.groups = text.split(",").filter((g) => catalogue.groups.includes(g));
     else if (name === "target" || name === "drafter") choice[name] = text;
-    else if (name in NUMBERS) {
-      if (/^\d{1,10}$/.test(text) && whole(name, text) === Number(text)) choice[name] = Number(text);
+    else if (name in catalogue.numbers) {
+      if (/^\d{1,16}$/.test(text) && form.whole(catalogue.numbers[name], text) === Number(text))
+        choice[name] = Number(text);
       else bad(name, text, "not a whole number in range");
     } else if (known.has(name)) {
       const p = known.get(name), value = p.choices?.length ? text : p.kind === "bool" ? text === "true" : Number(text);

@@ -7,6 +7,12 @@ import { interval, label, scale, shade, words } from "./grid.js";
 const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12, doc: "drafted tokens" },
   policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
 const catalogue = {
+  numbers: {
+    repeats: { name: "repeats", kind: "int", default: 2, ge: 1, le: 21 },
+    limit: { name: "limit", kind: "int", default: 2, ge: 1, le: 12 },
+    max_new_tokens: { name: "max_new_tokens", kind: "int", default: 48, ge: 1, le: 4096 },
+    seed: { name: "seed", kind: "int", default: 0, ge: 0, le: 2147483647 },
+  },
   targets: [{ name: "text-target" }],
   drafters: [{ name: "small" }, { name: "other", available: false }],
   groups: ["stories", "code"],

@@ -3,6 +3,7 @@
  *  Events: `wb:choose` {…what changed} · `wb:param` {name, value, note} (from the forms) · `wb:press` {button}. */
 
 import * as controls from "../shared/controls.js";
+import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
 import { h, tell } from "../shared/kit.js";
 import * as sweepchoice from "./choice.js";
@@ -65,7 +66,8 @@ export function render(el, data) {
     kit.write(chip, name);
     chip.setAttribute("aria-pressed", String(choice.groups.includes(name)));
   });
-  for (const name of ["repeats", "limit", "max_new_tokens", "seed"]) {
+  form.limit(ui, (ui.numbers = catalogue.numbers));
+  for (const name of Object.keys(catalogue.numbers)) {
     ui[name].parentElement.hidden = varied.includes(name);
     if (document.activeElement !== ui[name] && ui[name].value !== `${choice[name]}`) ui[name].value = choice[name];
   }
@@ -93,7 +95,7 @@ function build(el) {
       { className: "wb-pick" },
       ...labelled(name, words, h("select", { onchange: choose(name, null) })),
     ));
-  const number = (name, words, min, max) =>
+  const number = (name, words) =>
     h(
       "div",
       {},
@@ -102,10 +104,8 @@ function build(el) {
         words,
         h("input", {
           type: "number",
-          min,
-          max,
           step: 1,
-          onchange: (event) => tell(el, "wb:choose", { [name]: sweepchoice.whole(name, event.target.value) }),
+          onchange: (event) => tell(el, "wb:choose", { [name]: form.whole(ui.numbers[name], event.target.value) }),
         }),
       ),
     );
@@ -152,13 +152,8 @@ function build(el) {
       row("target", "Target"),
       row("drafter", "Drafter"),
       ui.groupsRow,
-      h("div", { className: "wb-pair" }, number("limit", "Prompts a kind", 1, 12), number("repeats", "Repeats", 1, 21)),
-      h(
-        "div",
-        { className: "wb-pair" },
-        number("max_new_tokens", "Max tokens", 1, 4096),
-        number("seed", "Seed", 0, 2147483647),
-      ),
+      h("div", { className: "wb-pair" }, number("limit", "Prompts a kind"), number("repeats", "Repeats")),
+      h("div", { className: "wb-pair" }, number("max_new_tokens", "Max tokens"), number("seed", "Seed")),
       ui.paramsRow,
       h("details", { className: "wb-moresampling" }, h("summary", {}, "Sampling in every cell"), ui.sampling),
     ),
