@@ -69,7 +69,7 @@ def matrix(methods: Iterable[Method], standings: Mapping[str, str]) -> dict[str,
         cells = []
         for name, verifier in verifiers.items():
             found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""))]
-            reason = "" if found else its[0].unsound(verifier)
+            reason = "" if found else deviation.taught(its[0], verifier)
             cells.append({"offers": [offer.to_wire() for offer in found], "reason": reason})
         rows.append({"drafter": drafter, "cells": cells})
     return {"verifiers": list(verifiers), "rows": rows}

@@ -235,6 +235,7 @@ def _declarations(path: Path) -> Iterator[str]:
                     yield "\n".join(lines[node.lineno - 1 : node.end_lineno])
 
 
+@cache
 def deviations() -> Mapping[str, Mapping[str, float]]:
     """By verifier and way of choosing siblings, what an unsound pair costs: see `methods/deviation.py`."""
     return json.loads(FILE.read_text(encoding="utf-8")).get("deviations", {}) if FILE.is_file() else {}

@@ -69,7 +69,9 @@ export function facts(round, node, rules) {
           ? "nothing: it passed, and another path that passed was taken"
           : `nothing → ${status}`) + (passed ? "" : sequel(round, node)),
   ]);
-  out.push(...why);
+  const grown = growth.statement(round, node, formula),
+    there = grown.at(-1)?.[0] === "why there" ? [grown.pop()] : [];
+  out.push(...grown, ...why);
   const entropy = round.entropy[nodes.parents[node] + 1];
   if (entropy !== undefined) out.push(["entropy", `${entropy.toFixed(2)} nats, of p`]);
   const siblings = nodes.parents.flatMap((parent, i) => (parent === nodes.parents[node] ? [i] : []));
@@ -80,7 +82,7 @@ export function facts(round, node, rules) {
     ["time", timeText(round)],
   );
   if (nodes.source[node]) out.push(["drafted by", nodes.source[node]]);
-  out.push(...growth.statement(round, node, formula));
+  out.push(...there);
   return out;
 }
 
