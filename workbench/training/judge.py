@@ -43,7 +43,7 @@ class JudgeOptions(RunOptions):
 
     Attributes:
         target: Name or folder of the target.
-        drafter: Name or folder of a draft model whose mistakes are learnt as well; "auto": the target's own, if any.
+        drafter: Draft model whose mistakes are learnt as well; "auto": the target's own, if any; empty: none.
         groups: Generators' tasks and groups of the public training text that answers come from; empty: all tasks.
         data: Folder with the public training text; not read where only tasks are asked for.
         out: Folder above that of the finished judge, which is named after the target.
