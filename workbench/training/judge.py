@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.engine.fingerprint import WEIGHTS, fingerprint
@@ -43,7 +44,7 @@ class JudgeOptions(RunOptions):
 
     Attributes:
         target: Name or folder of the target.
-        drafter: Name or folder of a draft model whose mistakes are learnt as well; "auto": the target's own, if any.
+        drafter: Draft model whose mistakes are learnt as well; "auto": the target's own, if any; empty: none.
         groups: Generators' tasks and groups of the public training text that answers come from; empty: all tasks.
         data: Folder with the public training text; not read where only tasks are asked for.
         out: Folder above that of the finished judge, which is named after the target.
@@ -96,7 +97,8 @@ def train_judge(options: JudgeOptions, report: Report) -> tuple[RunResult, dict[
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
         some = [x[torch.randint(len(x), (options.rows,), generator=generator)] for x in (learnt.right, learnt.wrong)]
-        loss = balanced_loss(*(net((x - mean) / spread) for x in some), options.wrong_weight)
+        right, wrong = (net((x - mean) / spread) for x in some)
+        loss = balanced_loss(right, wrong, options.wrong_weight)
         loss.backward()
         return 2 * options.rows, {"loss": float(loss.detach())}
 
