@@ -19,6 +19,9 @@ from workbench.engine.bundle import bundled
 from workbench.engine.published import PUBLISHED, SMOLLM2, Published, vocabulary_of
 from workbench.ui import space
 
+PATIENCE_S = 300.0
+"""Passes are compiled anew in an empty cache, which takes a minute where other work goes on."""
+
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
@@ -60,7 +63,7 @@ def told(client: Any) -> dict[str, Any]:
 def test_the_model_comes_from_the_hub_behind_the_bundled_pair_and_answers_strangers(hub: FakeHub) -> None:
     with closing(started()) as client:
         assert told(client), "it is listed while it is on its way"
-        until(lambda: "ready" in told(client)["title"])
+        until(lambda: "ready" in told(client)["title"], PATIENCE_S)
         trace = client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
         assert (trace.header.target, len(trace.token_ids)) == ("tiny", 6)
         assert "text-target" in {entry["name"] for entry in client.loaded()}
@@ -71,7 +74,7 @@ def test_the_model_comes_from_the_hub_behind_the_bundled_pair_and_answers_strang
 def test_without_the_hub_the_app_goes_on_with_the_bundled_pair_and_says_so(hub: FakeHub) -> None:
     hub.close()
     with closing(started()) as client:
-        until(lambda: "not loaded" in told(client)["title"])
+        until(lambda: "not loaded" in told(client)["title"], PATIENCE_S)
         assert told(client)["available"] is False
         asked = len(hub.asked)
         with pytest.raises(ModelError, match="tiny is not here"):

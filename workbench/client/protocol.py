@@ -90,7 +90,7 @@ class Client(Protocol):
 
         Returns:
             status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
-            load is ("dequantising 40 %", or empty), and memory in bytes.
+            load is ("dequantising 40 %", or empty), and memory in bytes: of models, their limit, traces, what is free.
         """
         ...
 

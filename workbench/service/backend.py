@@ -269,12 +269,7 @@ class Backend(BaseBackend):
     # -- how it is doing -----------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """How the backend is doing, without names.
-
-        Returns:
-            status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, how far a
-            load is ("dequantising 40 %", or empty), and memory in bytes: of models, their limit, traces, what is free.
-        """
+        """How the backend is doing, without names: see `workbench.client.protocol.Client.health`."""
         active, desks = self._book.active(), self._shelf.desks()
         states = Counter(run.state for run in active)
         return {
