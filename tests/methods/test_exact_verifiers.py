@@ -195,7 +195,9 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     """The two may leave the search at different steps, where acceptance is flat: what they let through is the same."""
     p, q = 2.5 * torch.randn(2, 5, 300, generator=torch.Generator().manual_seed(5))
     p, q = p.softmax(1), q.softmax(1)
-    q[4] = q[4].where(q[4] >= q[4].topk(40).values[-1], 0.0)  # nothing but free tokens: the others have no weight
+    among = q[4] >= q[4].topk(40).values[-1]  # nothing but free tokens: the others have no weight
+    p[4], q[4] = p[4].where(among, 0.0), q[4].where(among, 0.0)
+    p = p / p.sum(1, keepdim=True)
     q = q / q.sum(1, keepdim=True)
     asked: list[str] = []
     really = fused.compiled
@@ -205,8 +207,8 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     again, plain_w, plainly = weights(p, q, without, 64, 40)
     assert at.tolist() == again.tolist()
-    torch.testing.assert_close(torch.minimum(p, r).sum(1), torch.minimum(p, plainly).sum(1), atol=1e-5, rtol=0)
-    torch.testing.assert_close(log_w[4, -1], plain_w[4, -1])
+    torch.testing.assert_close(torch.minimum(p, r).sum(1), torch.minimum(p, plainly).sum(1), atol=1e-4, rtol=0)
+    assert float(log_w[4, -1]) == float(plain_w[4, -1]) == 0
     for law in (r, plainly):
         torch.testing.assert_close(law.sum(1), torch.ones(5), atol=1e-5, rtol=0)
     monkeypatch.delenv("WORKBENCH_COMPILED")

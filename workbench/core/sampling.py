@@ -112,7 +112,7 @@ def law(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor,
     if logits.numel() <= PIECE or logits.requires_grad:
         return _scores(logits.to(wide), sampling).softmax(1)
     out = torch.empty_like(logits, dtype=wide)
-    for rows in pieces(*logits.shape, logits.device):
+    for rows in pieces(len(logits), logits.shape[1], logits.device):
         torch.softmax(_scores(logits[rows].to(wide), sampling), 1, out=out[rows])
     return out
 
@@ -185,7 +185,7 @@ def entropy_of(
         sampling: that made the law.
     """
     heat = 1.0 if sampling.greedy else sampling.temperature
-    means = [torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30)) for at in pieces(*p.shape, p.device)]
+    means = [torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30)) for at in pieces(len(p), p.shape[1], p.device)]
     score = logits.gather(1, some).squeeze(1)
     return ((score - torch.cat(means)) / heat - p_some.log()).clamp_min_(0)
 
