@@ -114,7 +114,7 @@ def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
 
 
 def given(
-    embedding: nn.Module, layers: Sequence[nn.Module], first: int, states: Float[Tensor, "B n D"] | None
+    embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
     """While it lasts the first layer that is run reads these states, if any; the model's first one as embeddings."""
     if states is None:
