@@ -6,13 +6,12 @@ No view knows a grower by heart: the words are the grower's own. Nothing of this
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from workbench.core.tree import children_of, depths_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +88,10 @@ def products(chances: Chances, parents: Sequence[int]) -> list[float]:
         >>> products([[0.5, 0.25], [0.4]], [-1, -1, 0, 0])
         [0.5, 0.25, 0.2, 0.0]
     """
-    depths, rank = depths_of(parents), [0] * len(parents)
-    for siblings in children_of(parents):
-        for place, node in enumerate(siblings):
-            rank[node] = place
-    found: list[float] = []
-    for node, parent in enumerate(parents):
-        level = chances[min(depths[node], len(chances)) - 1]
-        own = level[rank[node]] if rank[node] < len(level) else 0.0
-        found.append(own * (found[parent] if parent >= 0 else 1.0))
+    depths, found, elder = list[int](), list[float](), Counter[int]()
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+        level, rank = chances[min(depths[-1], len(chances)) - 1], elder[parent]
+        found.append((level[rank] if rank < len(level) else 0.0) * (found[parent] if parent >= 0 else 1.0))
+        elder[parent] += 1
     return found

@@ -113,6 +113,15 @@ def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
     return top
 
 
+def given(
+    embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
+) -> contextlib.AbstractContextManager[None]:
+    """While it lasts the first layer that is run reads these states, if any; the model's first one as embeddings."""
+    if states is None:
+        return contextlib.nullcontext()
+    return entered(layers[first], states) if first else embedded(embedding, states)
+
+
 @contextlib.contextmanager
 def embedded(embedding: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
     """While it lasts an input embedding gives these, whatever it is asked for."""

@@ -6,7 +6,6 @@ targets and draft models alike.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -21,15 +20,7 @@ from workbench.core.transfer import to_device
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
-from workbench.engine.layers import (
-    decoder_layers,
-    embedded,
-    entered,
-    longest_context,
-    refuse_unverifiable,
-    subset,
-    text_config,
-)
+from workbench.engine.layers import decoder_layers, given, longest_context, refuse_unverifiable, subset, text_config
 from workbench.engine.leancheck import lean_of
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.quantised import refuse_int8, stored
@@ -275,7 +266,7 @@ class Runner:
             )
         else:
             model = self.model if layers is None else self._view(tuple(layers))
-            with contextlib.nullcontext() if states is None else self._instead((layers or [0])[0], states):
+            with given(self.embed, self.layers, (layers or [0])[0], states):
                 logits = model(
                     input_ids=ids,
                     attention_mask=mask,
@@ -293,9 +284,6 @@ class Runner:
             return Output(logits, self._hidden, self._taps)
         asked = [s.slot.index - lo for s in batch]
         return Output(logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
-
-    def _instead(self, first: int, states: Float[Tensor, "B n D"]) -> contextlib.AbstractContextManager[None]:
-        return entered(self.layers[first], states) if first else embedded(self.embed, states)
 
     def _view(self, layers: tuple[int, ...]) -> PreTrainedModel:
         if layers not in self._views:

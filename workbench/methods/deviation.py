@@ -8,8 +8,10 @@ tree grows that weighs its places by what elder siblings leave (`DySpec`).
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from jaxtyping import Float64
@@ -20,7 +22,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.method import Method
 from workbench.engine.parts import Grower, Verifier, siblings_of
 from workbench.engine.told import Verification
-from workbench.methods import known
+from workbench.methods import CATALOGUE
 
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
@@ -48,12 +50,18 @@ def taught(
         table: what unsound pairs cost; by default as the catalogue has it.
     """
     reason = method.unsound(verifier, grower=grower)
-    costs = (known.deviations() if table is None else table).get(verifier.name, {})
+    costs = (written() if table is None else table).get(verifier.name, {})
     paid = max((costs.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, grower)), default=0.0)
     if not reason or paid < LEAST:
         return reason
     p, q = (", ".join(f"{x:g}"[1:] for x in law) for law in (P, Q))
     return f"{reason} With two such drafts, p = ({p}) and q = ({q}), its output differs from p by TV {paid:.2f}."
+
+
+@cache
+def written() -> Mapping[str, Mapping[str, float]]:
+    """The table as the catalogue has it."""
+    return json.loads(CATALOGUE.read_text(encoding="utf-8")).get("deviations", {}) if CATALOGUE.is_file() else {}
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:

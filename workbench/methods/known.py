@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.errors import UnknownNameError
 from workbench.core.params import ParamSpec, params_of, split_values
 from workbench.engine.declared import NEEDS
-from workbench.methods import GROUP, OWN_METHODS
+from workbench.methods import CATALOGUE, GROUP, OWN_METHODS
 
 if TYPE_CHECKING:
     from workbench.engine.method import Method
 
-FILE = Path(__file__).with_name("catalogue.json")
+FILE = CATALOGUE
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated knob; "
     "*simulation*: uses knowledge that no real drafter has."
@@ -233,12 +233,6 @@ def _declarations(path: Path) -> Iterator[str]:
             for node in top.body:
                 if isinstance(node, ast.AnnAssign | ast.Assign):
                     yield "\n".join(lines[node.lineno - 1 : node.end_lineno])
-
-
-@cache
-def deviations() -> Mapping[str, Mapping[str, float]]:
-    """By verifier and way of choosing siblings, what an unsound pair costs: see `methods/deviation.py`."""
-    return json.loads(FILE.read_text(encoding="utf-8")).get("deviations", {}) if FILE.is_file() else {}
 
 
 def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) -> dict[str, dict[str, str]]:
