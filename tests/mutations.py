@@ -344,8 +344,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "lone-draw-takes-an-impossible-token",
         "core/sampling.py",
-        'cumulative.searchsorted(at, "right")',
-        'cumulative.searchsorted(at, "left")',
+        'np.searchsorted(cumulative, at, "right")',
+        'np.searchsorted(cumulative, at, "left")',
         "tests/core/test_sampling.py::test_inversion_is_the_naive_scan",
         why="once in a long while a token that the filters exclude is written",
     ),

@@ -110,9 +110,9 @@ def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
 def _rows(laws: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
     """Some rows; on the host neighbours in their order are not copied."""
     if on_host(laws.device):
-        rows = at.tolist()
-        if rows == list(range(rows[0], rows[0] + len(rows))):
-            return laws[rows[0] : rows[0] + len(rows)]
+        first, n = int(at[0]), len(at)
+        if torch.equal(at, torch.arange(first, first + n)):
+            return laws[first : first + n]
     return laws[at]
 
 

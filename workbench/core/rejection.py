@@ -143,7 +143,9 @@ def _tested(tree: DraftTree, fans: Fans) -> tuple[list[Float[Tensor, "R F"]], Fl
     """Sibling after sibling at some places: acceptance, r and q′ (0 for the eldest); and what is left at the end."""
     left, q = fans.p, fans.q  # [R, V]
     free = torch.ones_like(left) if tree.law_of is not None else None  # [R, V] 0 where an elder sibling has the token
-    accept, r, q_left = [], [], []
+    accept: list[Tensor] = []
+    r: list[Tensor] = []
+    q_left: list[Tensor] = []
     for k in range(tree.fanout):
         has, x = fans.there[:, k], fans.token[:, k : k + 1]
         if free is not None:

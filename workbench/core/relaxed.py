@@ -98,7 +98,7 @@ def _tested(tree: DraftTree, fans: Fans, lift: Lift) -> tuple[list[Float[Tensor,
         left = by_row(has, normalised((asked - q).clamp_(min=0), left), left)
         if free is not None:
             free.scatter_(1, x, torch.where(has.unsqueeze(1), 0.0, free.gather(1, x)))
-    tv = torch.linalg.vector_norm(out.addcmul_(left, reach).sub_(fans.p), 1, 1, keepdim=True) / 2
+    tv = out.addcmul_(left, reach).sub_(fans.p).abs_().sum(1, keepdim=True) / 2
     apart = torch.nn.functional.pad(tv, (0, tree.fanout - 1))
     return [*(torch.cat(column, 1) for column in zip(*found, strict=True)), apart], left
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from workbench.core.params import param
@@ -185,7 +185,10 @@ def entropy_of(
         sampling: that made the law.
     """
     heat = 1.0 if sampling.greedy else sampling.temperature
-    means = [torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30)) for at in pieces(len(p), p.shape[1], p.device)]
+    means: list[Tensor] = [
+        torch.linalg.vecdot(p[at], logits[at].clamp_min(-1e30))  # pyright: ignore[reportUnknownMemberType]
+        for at in pieces(len(p), p.shape[1], p.device)
+    ]
     score = logits.gather(1, some).squeeze(1)
     return ((score - torch.cat(means)) / heat - p_some.log()).clamp_min_(0)
 
@@ -229,11 +232,11 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
     return block * BLOCK + inside
 
 
-def _invert_one(weights: np.ndarray, u: float) -> tuple[int, float]:
+def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
     """As `_invert`, of weights [m] that are not yet added up."""
     cumulative = weights.cumsum()
-    at = u * cumulative[-1]
-    found = min(int(cumulative.searchsorted(at, "right")), int(cumulative.argmax()))
+    at = u * float(cumulative[-1])
+    found = min(int(np.searchsorted(cumulative, at, "right")), int(cumulative.argmax()))
     return found, max(0.0, at - (cumulative[found - 1] if found else 0.0))
 
 

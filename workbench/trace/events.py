@@ -172,9 +172,9 @@ class GrownNodes:
     """
 
     rules: list[dict[str, str]]
-    of: list[int] = field(default_factory=list)
-    before: list[float | None] = field(default_factory=list)
-    after: list[float | None] = field(default_factory=list)
+    of: list[int] = field(default_factory=list[int])
+    before: list[float | None] = field(default_factory=list["float | None"])
+    after: list[float | None] = field(default_factory=list["float | None"])
 
 
 @dataclass(slots=True)

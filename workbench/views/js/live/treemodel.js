@@ -1,11 +1,12 @@
 /** The draft tree of a round as data: what hangs on what, in which order, what was tested, what is folded. Pure.
  *
- *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string, children:
- *    (number|string)[], q: number|null, p: number|null, u: number|null, accept: number|null, rule: string|null, inputs:
- *    object, grown: string, tested: boolean, onPath: boolean, likely: number, under: number, emitted?: object}} TreeNode
- *  `grown`: what put it there, and what it was worth, in a few words; `kind`: "root", a status, or the kind of the target's own token; `likely`: product of q
- *  along its way; `under`: number of nodes below it. Children: the accepted one, then the tested in the order of their
- *  test, then the others, likeliest first. */
+ *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string,
+ *    children: (number|string)[], q: number|null, p: number|null, u: number|null, accept: number|null,
+ *    rule: string|null, inputs: object, grown: string, tested: boolean, onPath: boolean, likely: number,
+ *    under: number, emitted?: object}} TreeNode
+ *  `grown`: what put it there, and what it was worth, in a few words; `kind`: "root", a status, or the kind of the
+ *  target's own token; `likely`: product of q along its way; `under`: number of nodes below it. Children: the accepted
+ *  one, then the tested in the order of their test, then the others, likeliest first. */
 
 import { ownToken } from "../shared/own.js";
 import * as formula from "./formula.js";

@@ -81,7 +81,8 @@ export function values(params, held) {
  *  Emits `wb:param` {name, value, note}.
  *  A parameter that does nothing under the present values is disabled, and says why.
  *  @param {{params: object[], values: object, inForce: object, barred?: Record<string, Record<string, string>>}} data
- *    `inForce`: all values, of other forms too; `barred`: by parameter, choices that are greyed out, with their reasons */
+ *    `inForce`: all values, of other forms too; `barred`: by parameter, choices that are greyed out, with their
+ *    reasons */
 export function render(el, data) {
   const rows = (el._rows ??= new Map());
   const wanted = new Set(data.params.map((p) => p.name));
