@@ -302,7 +302,7 @@ function tree(parts, view, round) {
   for (const button of parts.modes.children)
     kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
   write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
-  const root = roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null)));
+  const root = roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null), round));
   const node = coming ? null : (shown?.node ?? null),
     reveal = coming?.judged ?? null,
     made = {
@@ -487,9 +487,10 @@ function judging({ round, judged }) {
   return `${n} drafted · ${judged ? `verdict on ${judged} of ${tests}` : "being verified"}`;
 }
 
-function rootText(run, rounds, at) {
+/** What the draft of `round` hangs on, which stands behind the first `at` rounds. */
+function rootText(run, rounds, at, round) {
   if (at === null) return "";
-  const held = canvas.isOfPlaces(rounds[at]) ? null : canvas.standing(rounds.slice(0, at)).at(-1)?.token;
+  const held = !round || canvas.isOfPlaces(round) ? null : canvas.standing(rounds.slice(0, at)).at(-1)?.token;
   const last = held ?? rounds.slice(0, at).findLast((r) => r.emitted.length)?.emitted.at(-1);
   if (last) return last.text;
   return run?.header?.prompt_text.at(-1) ?? "";
