@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from capped import EmitsResidual, FirstFew
 
 from workbench.bench import check, laws
 from workbench.bench.check import check_families, check_greedy, check_method, leaping
@@ -85,6 +86,25 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     finding = check_law(approximate, models, LAWS[0], runs=20)
     assert finding.verdict == MEASURED
     assert "total variation" in finding.detail
+
+
+def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
+    """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
+    near = LAWS[2].world(models.tokenizer)
+    for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
+        method = only("draft-model", verifier=rule)
+        assert method.promise is Promise.EXACT
+        assert [c.values["most"] for c in laws.choices(method)[0]].count(1) == 1
+        finding = check_law(method, near, LAWS[2], runs=160)
+        assert (finding.verdict == PASS) is right, finding.detail
+        assert right or finding.figures["settings"]["defaults"]["adjusted"] < laws.ALPHA
+
+
+def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
+    """What promises no law would be called broken, or measured at a setting that nobody runs."""
+    method = only("draft-tree", verifier=FirstFew(), other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
+    assert list(laws.low_ends(method)) == [{"verifier": "first-few", "most": 1}]
+    assert all(c.values["most"] == 2 for c in laws.choices(only("draft-tree-sampled", verifier=FirstFew()))[0])
 
 
 def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:

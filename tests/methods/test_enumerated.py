@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from capped import EmitsResidual, FirstFew
 from torch import Tensor
 
 from workbench.core.probes import Probed
@@ -286,19 +287,51 @@ def ends(
             waiting.append((uniform | {node: a}, chance * (1 - a)))
 
 
+MARK = 1 << 40
+"""Beyond every token."""
+
+
+class Drawn:
+    """What a rule's calls of `pick` draw from, however many and whichever rows it gives them.
+
+    While it is asked, `pick` gives every row a mark in place of a token; where a mark stands in `Ruling.stop`, that
+    row's law is what is emitted there. So a rule may do with a drawn token nothing but emit it: that it does no more
+    is seen by ruling once more with real tokens.
+    """
+
+    def __init__(self, really: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.really, self.asked, self.laws = really, False, list[Tensor]()
+
+    def seen(self, weights: Tensor, u: Tensor) -> Tensor:
+        """In place of `pick`."""
+        if not self.asked:
+            return self.really(weights, u)
+        first = MARK + sum(map(len, self.laws))
+        self.laws.append(weights / weights.sum(1, keepdim=True))
+        return torch.arange(first, first + len(weights), device=weights.device)
+
+    def rule(self, verifier: Verifier, v: Verification) -> tuple[Ruling, Tensor]:
+        """A verifier's ruling, and the law of the token that it emits at each place: float64 [N+1, V]."""
+        self.asked, self.laws = True, []
+        try:
+            ruling = verifier.rule(v)
+        finally:
+            self.asked = False
+        size = v.logits.shape[1]
+        sure = torch.nn.functional.one_hot(torch.where(ruling.stop < MARK, ruling.stop, 0), size).double()
+        laws = torch.cat([sure[:1], *self.laws])[torch.where(ruling.stop < MARK, 0, ruling.stop - MARK + 1)]
+        said = f"{type(verifier).__name__} accepts by what `pick` drew: accept by chances, and emit what was drawn."
+        assert torch.equal(ruling.accept, verifier.rule(v).accept), said
+        return ruling, torch.where((ruling.stop < MARK)[:, None], sure, laws)
+
+
 @contextmanager
-def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
-    """What the last call of `pick` drew from, whichever rule called it: probabilities [N+1, V]."""
-    drawn: list[Tensor] = []
-    really = pick
-
-    def seen(weights: Tensor, u: Tensor) -> Tensor:
-        drawn[:] = [weights / weights.sum(1, keepdim=True)]
-        return really(weights, u)
-
+def laws_drawn_from(patch: pytest.MonkeyPatch) -> Iterator[Drawn]:
+    """Tells what a verifier's rule draws from: see `Drawn.rule`."""
+    drawn, really = Drawn(pick), pick
     with patch.context() as seeing:
         for module in [m for m in sys.modules.values() if vars(m).get("pick") is really]:
-            seeing.setattr(module, "pick", seen)
+            seeing.setattr(module, "pick", drawn.seen)
         yield drawn
 
 
@@ -353,7 +386,7 @@ def written(
 
 
 def written_behind(
-    v: Verification, verifier: Verifier, joint: Mapping[Text, Tensor], depth: int, drawn: Sequence[Tensor]
+    v: Verification, verifier: Verifier, joint: Mapping[Text, Tensor], depth: int, drawn: Drawn
 ) -> Tensor:
     """The same where this is the draft: summed over all ways through it, with plain decoding behind each.
 
@@ -364,9 +397,9 @@ def written_behind(
         depth: at most, of the draft.
         drawn: see `laws_drawn_from`.
     """
-    ruling, texts, tokens = verifier.rule(v), texts_of(v.tree), v.tree.tokens.tolist()
+    ruling, last = drawn.rule(verifier, v)
+    texts, tokens = texts_of(v.tree), v.tree.tokens.tolist()
     size, out = len(joint[()]), torch.zeros_like(joint[()])
-    last = torch.nn.functional.one_hot(ruling.stop, size).double() if v.sampling.greedy else drawn[0]
     for verdict, by in ends(verifier, v.tree, ruling, v.sampling):
         text = texts[verdict.bonus]
         assert tuple(tokens[node] for node in verdict.path) == text
@@ -431,6 +464,34 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
 
     apart = distance(written(w, told(), Lossless(), monkeypatch), w.joint()[()])
     assert apart < EXACTLY if said is Sampling.DETERMINISTIC else apart > 1e-3
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "equal"])
+def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that calls `pick` twice is read rightly; one that emits the residual there is caught."""
+    w = world(kind, 3, 3)
+    wanted = w.joint()[()]
+    assert distance(written(w, chains(w), FirstFew(most), monkeypatch), wanted) < EXACTLY
+    apart = distance(written(w, chains(w), EmitsResidual(most), monkeypatch), wanted)
+    assert apart < EXACTLY if kind == "disjoint" else apart > 1e-3, "of disjoint laws nothing is kept"
+
+
+@dataclass(frozen=True)
+class FollowsDraw(Lossless):
+    """Draws first, and keeps a draft that was drawn: its verdict says no chance."""
+
+    def rule(self, v: Verification) -> Ruling:
+        assert v.u_stop is not None
+        token = pick(v.p, v.u_stop)
+        return Ruling((token[v.tree.parents + 1] == v.tree.tokens).to(v.p), token)
+
+
+def test_a_rule_that_accepts_by_what_it_drew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its accepted drafts are outcomes, not chances, so that no sum over them is a law."""
+    w = world("any", 3, 2)
+    with pytest.raises(AssertionError, match="accept by chances, and emit what was drawn"):
+        written(w, chains(w), FollowsDraw(), monkeypatch)
 
 
 GREEDY_EXACT = {verifier for verifier in VERIFIERS if verifier.keeps_greedy}

@@ -82,16 +82,16 @@ def emitted(
     """(law of the first token, chance that it is one of the n siblings)."""
     out, kept = torch.zeros_like(p), 0.0
     laws = p.expand(n + 1, -1)
-    with laws_drawn_from(patch) as last:
+    with laws_drawn_from(patch) as said:
         for tokens, chance in drawn(q, n, how):
             u = torch.full((n + 1,), 0.5, dtype=torch.float64)
-            ruling = verifier.rule(Verification(place(tokens, q, how), laws.log(), laws, WARM, u))
+            ruling, last = said.rule(verifier, Verification(place(tokens, q, how), laws.log(), laws, WARM, u))
             for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
                 assert 0 <= accept <= 1 + 1e-12
                 out[token] += chance * accept
                 kept += chance * accept
                 chance *= 1 - accept
-            out += chance * last[0][0]
+            out += chance * last[0]
     return out, kept
 
 

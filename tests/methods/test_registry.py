@@ -193,3 +193,9 @@ def test_of_several_threads_that_ask_first_one_loads_the_catalogue(monkeypatch: 
     registry._catalogue.cache_clear()
     with ThreadPoolExecutor(3) as pool:
         assert all(sorted(asked.result()) == sorted(known) for asked in [pool.submit(names) for _ in range(3)])
+
+
+def test_a_method_without_a_policy_is_refused_by_name(file: Path) -> None:
+    file.write_text(file.read_text(encoding="utf-8").replace("policies=(Fixed(),)", "policies=()"), encoding="utf-8")
+    with pytest.raises(WorkbenchError, match=r"'my-stutter' names no policy.*policies=\(Fixed\(\),\)"):
+        registry.load(file)

@@ -13,6 +13,7 @@ import itertools
 import pytest
 import torch
 import worlds
+from capped import EmitsResidual, FirstFew
 from methods.test_enumerated import World, laws_drawn_from, texts_of, written_behind
 from methods.test_exact_sampling import (
     FILTERED,
@@ -27,6 +28,7 @@ from methods.test_exact_sampling import (
     setting,
 )
 
+from workbench.bench.laws import low_ends
 from workbench.core.rejection import Ruling
 from workbench.core.sampling import SamplingParams, law, with_history
 from workbench.core.tree import DraftTree, Sampling
@@ -36,6 +38,7 @@ from workbench.engine.plan import Plan
 from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.drafters.draft_tree import SampledTree
+from workbench.methods.growers.chain import Chain
 from workbench.methods.verifiers.exact import Exact
 
 pytestmark = [pytest.mark.slow, pytest.mark.seconds(1), pytest.mark.usefixtures("own_cache")]
@@ -134,7 +137,8 @@ FAR_ENOUGH: dict[str, dict[str, float]] = {"reflective": {"reflection": 1.0}, "e
 def choices(method: Method) -> list[Configured]:
     """Short drafts, with each choice of a policy and a verifier; of a grower over one drafter (see test_shapes.py).
 
-    A verifier that is made for other drafts than the default grower's is tried with the first one that it suits, too.
+    Numbers of exact verifiers are at their low ends too: a cap of two drafts is not reached in two levels. A verifier
+    that is made for other drafts than the default grower's is tried with the first one that it suits, too.
     """
     chosen = SETTINGS.get(method.name, {})
     told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
@@ -144,6 +148,7 @@ def choices(method: Method) -> list[Configured]:
         suited = [grower.name for grower in method.growers if grower.siblings in verifier.made_for]
         if method.growers and method.growers[0].name not in suited:
             named += [{"verifier": verifier.name, "grower": grower} for grower in suited[:1]]
+    named += low_ends(method)
     return [method.with_params(**chosen | values) for values in [{}, *named]]
 
 
@@ -179,6 +184,15 @@ def test_a_round_writes_by_the_targets_law_or_promises_nothing(
 def test_a_wrong_rule_is_caught(name: str, mistake: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = dataclasses.replace(setting(name), verifier=Wrong(mistake))
     assert error(models, broken, PLAIN, monkeypatch) > TOO_FAR, f"{mistake} went unnoticed"
+
+
+def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the low end of the cap, which `choices` tries."""
+    for right, rule in ((True, FirstFew()), (False, EmitsResidual())):
+        method = dataclasses.replace(registry.get("draft-model"), verifier=rule, other_verifiers=(), growers=(Chain(),))
+        far = {c.values["most"]: error(models, c, PLAIN, monkeypatch) for c in choices(method)}
+        assert far[2] < TOO_FAR
+        assert (far[1] < TOO_FAR) is right, far
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from methods.test_enumerated import EXACTLY, chains, distance, world, written
 
 from workbench.cli.train import train
+from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.bundle import bundled_folder
@@ -57,7 +59,7 @@ def pair() -> Models:
 def test_the_page_stands_in_the_reference_and_its_blocks_are_short() -> None:
     assert reference.pages()["reference/adding.md"] == PAGE
     assert {"Adding a part": "reference/adding.md"} in reference.navigation()
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
     assert all(len([line for line in block.splitlines() if line.strip()]) <= 40 for block in BLOCKS)
 
 
@@ -70,8 +72,27 @@ def test_the_drafter_drafts_and_its_state_shows(pair: Models, tmp_path: Path) ->
     assert known[-1] > known[0] > 0
 
 
-def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: Path) -> None:
+def test_the_exact_verifier_keeps_the_law_and_tests_no_more_than_it_says(
+    pair: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     added(tmp_path, BLOCKS[1])
+    method = registry.get("draft-model")
+    assert method.promises["first-few"].value == "exact"
+    w = world("any", 3, 3)
+    for most in (1, 2, 3):
+        verifier = method.with_params(verifier="first-few", most=most).verifier
+        assert distance(written(w, chains(w), verifier, monkeypatch), w.joint()[()]) < EXACTLY
+    values = {"verifier": "first-few", "most": 2, "policy": "fixed", "depth": 5}
+    trace = wrote(pair, "draft-model", values)
+    assert trace.token_ids == wrote(pair, "autoregressive").token_ids
+    assert max(len(round.path) for round in trace.rounds) == 2
+    capped = [round for round in trace.rounds if len(round.path) == 2 and len(round.nodes.tokens) > 2]
+    assert capped
+    assert {(round.bonus_kind, round.nodes.status[2]) for round in capped} == {("bonus", "discarded")}
+
+
+def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: Path) -> None:
+    added(tmp_path, BLOCKS[2])
     assert registry.get("draft-model").promises["among-top"].value == "approximate"
     rates = []
     for rank in (1, 20):
@@ -81,7 +102,7 @@ def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("block", "values"), [(2, {"grower": "comb", "teeth": 3}), (3, {"policy": "as-last", "most": 6})]
+    ("block", "values"), [(3, {"grower": "comb", "teeth": 3}), (4, {"policy": "as-last", "most": 6})]
 )
 def test_the_grower_and_the_policy_draft_what_leaves_the_text_alone(
     pair: Models, tmp_path: Path, block: int, values: dict[str, Any]
@@ -90,7 +111,7 @@ def test_the_grower_and_the_policy_draft_what_leaves_the_text_alone(
     trace = wrote(pair, "draft-model", values)
     assert trace.token_ids == wrote(pair, "autoregressive").token_ids
     drafted = [len(round.nodes.tokens) for round in trace.rounds[:-1]]
-    assert all(n % 3 == 0 for n in drafted) if block == 2 else len(set(drafted)) > 1
+    assert all(n % 3 == 0 for n in drafted) if block == 3 else len(set(drafted)) > 1
 
 
 def test_the_head_is_trained_by_its_own_recipe_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +119,14 @@ def test_the_head_is_trained_by_its_own_recipe_and_drafts(tmp_path: Path, monkey
     shutil.copytree(bundled_folder() / "text-target", models / "text-target")
     monkeypatch.setenv("WORKBENCH_MODELS", str(models))
     monkeypatch.setenv("WORKBENCH_METHODS", str(tmp_path / "mine.py"))
-    added(tmp_path, *BLOCKS[4:])
-    train("bigram", ["steps=3", "tokens=8"])
-    card = (models / "text-bigram" / "README.md").read_text(encoding="utf-8")
-    assert "Rank 64." in card
-    assert "`workbench train bigram`" in card
+    added(tmp_path, *BLOCKS[5:])
+    with pytest.raises(MethodUnavailableError, match="Train one: workbench train second-next"):
+        wrote(load_models("text-target", None, "cpu", "float32"), "second-next")
+    train("second-next", ["steps=3", "prompts=1", "tokens=8"])
+    card = (models / "text-second-next" / "README.md").read_text(encoding="utf-8")
+    assert "One layer of width 288." in card
+    assert "`workbench train second-next`" in card
     loaded = load_models("text-target", None, "cpu", "float32")
-    trace = wrote(loaded, "bigram")
+    trace = wrote(loaded, "second-next")
     assert trace.token_ids == wrote(loaded, "autoregressive").token_ids
     assert any(round.nodes.tokens for round in trace.rounds)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from workbench.training import recipes
-from workbench.training.clock import trapezoid
+from workbench.training.clock import RunClock, trapezoid
 from workbench.training.corpus import load_tokens
 from workbench.training.distill import greedy_acceptance
 from workbench.training.heads.artefact import load_saved
@@ -193,3 +193,10 @@ def test_an_update_of_muon_is_nearly_orthogonal() -> None:
     matrix = torch.randn(12, 30, generator=torch.Generator().manual_seed(1))
     sizes = torch.linalg.svdvals(orthogonal(matrix, (3.4445, -4.775, 2.0315), 5))
     assert bool(((sizes > 0.6) & (sizes < 1.3)).all())
+
+
+def test_what_is_left_of_a_run_is_in_seconds_below_a_minute() -> None:
+    clock = RunClock(steps=10, spent=30.0)
+    assert clock.left(5) == "30 s"
+    clock.spent = 600.0
+    assert clock.left(5) == "10 min"

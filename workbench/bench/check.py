@@ -28,7 +28,6 @@ from workbench.bench.finding import (
 )
 from workbench.bench.forced import noisy_copy
 from workbench.bench.laws import LAWS, TINY_PROMPT, Law, check_law, choices, given_law, sample_many
-from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
@@ -77,9 +76,9 @@ def check_method(
         few = affordable(method, models, prompts[0], runs // 3, seconds / 2)
         yield _sampled(check_law(method, models, given_law(models, prompts[0], few), few, prompts[0]), few, runs // 3)
         return
-    tiny = tiny_models(models.tokenizer)
     with _one_thread():
         for which in LAWS:
+            tiny = which.world(models.tokenizer)
             few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(LAWS), which)
             yield _sampled(check_law(method, tiny, which, few, TINY_PROMPT), few, runs)
 

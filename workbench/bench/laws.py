@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.bench.finding import FAIL, MEASURED, NEVER_RAN, PASS, SKIPPED, Finding, Prompt, corners, setting
 from workbench.bench.goodness import (
@@ -16,7 +17,9 @@ from workbench.bench.goodness import (
     joint_law,
     total_variation,
 )
+from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
+from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams, law
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
@@ -29,16 +32,30 @@ BATCH = 48
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A sampling test: how to sample, and how many first tokens are compared with their exact joint law."""
+    """A sampling test: how to sample, and how many first tokens are compared with their exact joint law.
+
+    Attributes:
+        name: in words.
+        sampling: how.
+        n_tokens: so many first tokens are compared.
+        near: whether tiny models are near each other: drafts are kept at most places, so that the law is tested there
+            too where a round ends late, or without a rejection.
+    """
 
     name: str
     sampling: SamplingParams
     n_tokens: int
+    near: bool = False
+
+    def world(self, tokenizer: Any) -> Models:
+        """The tiny models that it is tested on, where a method needs no trained head."""
+        return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.near else tiny_models(tokenizer)
 
 
 LAWS = (
     Law("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
     Law("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
+    Law("whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, near=True),
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
@@ -114,9 +131,24 @@ def check_law(
 
 
 def choices(method: Method) -> tuple[list[Configured], list[Configured]]:
-    """The defaults and every other choice of a parameter: those that promise what the method does, and others."""
+    """The defaults and every other choice of a parameter: those that promise what the method does, and others.
+
+    Among the first is each verifier that keeps the law with each of its numbers at the low end: a rule may be wrong
+    only where such a bound is reached, which at its default happens rarely.
+    """
     found = [method.with_params(), *corners(method, kinds=("choice",))]
-    return [c for c in found if c.promise is method.promise], [c for c in found if c.promise is not method.promise]
+    same, less = ([c for c in found if (c.promise is method.promise) is wanted] for wanted in (True, False))
+    lowest = [method.with_params(**values) for values in low_ends(method)]
+    return same + [c for c in lowest if c.promise is method.promise is not Promise.APPROXIMATE], less
+
+
+def low_ends(method: Method) -> Iterator[dict[str, Any]]:
+    """Values that choose an exact verifier with one of its numbers at the low end of its range: each in turn."""
+    for verifier in (v for v in method.verifiers if v.exact_for):
+        chosen: dict[str, Any] = {"verifier": verifier.name} if method.other_verifiers else {}
+        for name, spec in params_of(verifier).items():
+            if spec.kind in ("int", "float") and spec.ge not in (None, spec.default):
+                yield chosen | {name: spec.ge}
 
 
 def _among(tests: int, worst: str, p: float) -> str:

@@ -51,7 +51,9 @@ def drawn(model: Any, seed: int, spread: float) -> Any:
     return model
 
 
-def tiny_models(tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int = 4) -> Models:
+def tiny_models(
+    tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int = 4, shares: tuple[float, float] = (0.8, 0.3)
+) -> Models:
     """A tiny target with a tiny drafter that is similar, but not equal to it.
 
     Args:
@@ -59,11 +61,12 @@ def tiny_models(tokenizer: Any, vocabulary: int = 8, seed: int = 1, layers: int 
         vocabulary: number of tokens of both models.
         seed: of the weights.
         layers: decoder layers of both.
+        shares: of the target's weights, and of another model's, in the drafter's: (0.9, 0.1) is right more often.
     """
     target, drafter, other = (tiny_model(vocabulary, s, layers=layers) for s in (seed, seed, seed + 1))
     with torch.no_grad():
         for mine, theirs in zip(drafter.parameters(), other.parameters(), strict=True):
-            mine.copy_(0.8 * mine + 0.3 * theirs if mine.dim() > 1 else mine)
+            mine.copy_(shares[0] * mine + shares[1] * theirs if mine.dim() > 1 else mine)
     models = Models(Runner(target), tokenizer, "tiny-target")
     models.drafter, models.drafter_name, models.drafter_problem = Runner(drafter), "tiny-drafter", ""
     return models

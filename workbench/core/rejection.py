@@ -47,7 +47,8 @@ class Ruling:
 
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 where nothing is drawn.
-        stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1).
+        stop: int64 [N+1], token to emit when the walk ends at the root (entry 0) or at node i (entry i+1). Drawn with
+            `pick`, in as many calls as suits; nothing else may depend on what it drew: `accept` holds chances.
         score: float [N], what a verifier's own `walk` chooses by among nodes that pass, as products along paths.
         reason: what the trace says of each node's test; None leaves it unsaid.
         paid: float [N], what testing a node costs in distribution: its part of the total variation between the law of

@@ -99,11 +99,17 @@ def why_not(row: Row, configured: Chosen, models: Models, sampling: SamplingPara
 
 
 def lacking(configured: Chosen, models: Models) -> str:
-    """What a method takes and these models have not, and what trains it where it is a part's own head; "": nothing."""
-    reason = models.why_not(configured.needs)
+    """What a method takes and these models have not, and what trains it where it is a head of its own; "": nothing.
+
+    What the recipes of the bundled models train for a drafter comes with these, and is for no other target.
+    """
+    said, own = [models.why_not(configured.needs)], configured.method.head
+    if own is not None and own.train is not None and own.kind not in models.heads:
+        said.append(f"Train one: workbench train {own.recipe}.")
     heads = [part.head for part in (configured.verifier, configured.policy) if part.head is not None]
     absent = [head.recipe for head in heads if head.kind not in models.heads]
-    return " ".join([reason, *(f"Train one: workbench train {r} --set target={models.target_name}." for r in absent)])
+    said += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]
+    return " ".join(filter(None, said))
 
 
 HELD = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from workbench.core.params import ParamSpec
 
 if TYPE_CHECKING:
+    from workbench.engine.declared import Head
     from workbench.engine.models import Models
 
 
@@ -38,6 +39,11 @@ class Choice(Protocol):
     @property
     def params(self) -> dict[str, ParamSpec]:
         """Its parameters by name."""
+        ...
+
+    @property
+    def head(self) -> Head | None:
+        """The trained net that its drafter drafts with, where that needs one."""
         ...
 
     def with_params(self, **values: Any) -> Chosen:

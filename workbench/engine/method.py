@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.errors import ParameterError, UnknownNameError
+from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.core.params import ParamSpec, params_of
 from workbench.core.soundness import why_unsound
 from workbench.engine.declared import Claim, Head, Recording, Setting
@@ -95,6 +95,9 @@ class Method:
 
     def __post_init__(self) -> None:
         """Say in what it declares whose it is; a method derived from another one takes over nothing of that."""
+        if not self.policies:
+            said = f"The method {self.name!r} names no policy, so that nothing says how much it drafts."
+            raise WorkbenchError(said, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
         whose = {declared.method for declared in (*self.claims, *(s for rows in self.suites.values() for s in rows))}
         if whose - {"", self.name}:
             claims, suites, recording = (), {}, Recording()

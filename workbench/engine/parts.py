@@ -223,7 +223,7 @@ class Verifier(Part):
         return None
 
     def rule(self, v: Verification) -> Ruling:
-        """Decide for every place of the tree at once, without a synchronisation."""
+        """Decide for every place of the tree at once, without a synchronisation. See `Ruling` for what is drawn."""
         raise NotImplementedError
 
     def walk(

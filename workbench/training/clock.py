@@ -43,6 +43,11 @@ class RunClock:
         progress = max(self.progress(step), 1e-6)
         return self.seconds / 60.0 * (1.0 - progress) / progress
 
+    def left(self, step: int) -> str:
+        """The same in words: "12 min", and below a minute "40 s"."""
+        minutes = self.minutes_left(step)
+        return f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
+
 
 def trapezoid(progress: float, warmup: float = 0.02, decay: float = 0.4, floor: float = 0.02) -> float:
     """Return the learning-rate factor: up, level, and linearly down to `floor` at the end.

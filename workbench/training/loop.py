@@ -148,10 +148,9 @@ def run_loop(
             rate = (result.tokens - seen_tokens) / max(clock.seconds - seen_at, 1e-6)
             seen_at, seen_tokens = clock.seconds, result.tokens
             shown = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
-            left = clock.minutes_left(result.steps)
             report(
                 f"{options.name}: step {result.steps} {shown} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
-                f" · {left:.0f} min left"
+                f" · {clock.left(result.steps)} left"
             )
         if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
             _save(options, trained, optimizers, result)

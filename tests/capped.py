@@ -1,0 +1,40 @@
+"""Verifiers that end a round after a few kept drafts: one that keeps the target's law there, and one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from workbench.core.params import param
+from workbench.core.rejection import Ruling, greedy_match, recursive_rejection
+from workbench.core.sampling import likeliest, pick
+from workbench.core.tree import Sampling
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
+
+
+@dataclass(frozen=True)
+class FirstFew(Verifier):
+    """Speculative sampling of the first drafts of a chain. Behind them nothing is tested: there p itself is emitted."""
+
+    name = "first-few"
+    exact_for = frozenset({Sampling.CHAIN})
+    most: int = param(2, ge=1, le=16, doc="drafts kept of a round at most")
+
+    def rule(self, v: Verification) -> Ruling:
+        if v.u_stop is None:
+            return greedy_match(v.tree, likeliest(v.logits))
+        ruling = recursive_rejection(v.tree, v.p, v.u_stop)
+        level = torch.arange(len(v.p), device=v.p.device)
+        stop = torch.where(level < self.most, ruling.stop, pick(v.p, v.u_stop))
+        return Ruling(ruling.accept.masked_fill(level[:-1] >= self.most, 0.0), stop)
+
+
+@dataclass(frozen=True)
+class EmitsResidual(FirstFew):
+    """The same with a mistake: the token behind the last kept draft is drawn from the residual, and not from p."""
+
+    def rule(self, v: Verification) -> Ruling:
+        ruling = super().rule(v)
+        return ruling if v.u_stop is None else replace(ruling, stop=recursive_rejection(v.tree, v.p, v.u_stop).stop)
