@@ -235,6 +235,8 @@ def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
 def test_without_time_a_sample_of_the_settings_is_tried_and_the_line_says_so(models: Models) -> None:
     """The defaults are always tried on every prompt."""
     lookup = registry.get("prompt-lookup")
+    here = tuple(v for v in lookup.other_verifiers if not v.needs)  # no head is trained for these models
+    lookup = dataclasses.replace(lookup, other_verifiers=here)
     finding = check_greedy(lookup, models, PROMPTS, max_new_tokens=10, seconds=0)
     others = len(corners(lookup))
     assert finding.verdict == PASS

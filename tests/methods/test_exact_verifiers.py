@@ -396,13 +396,13 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
 def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name: str) -> None:
     """By name of the grower, whatever the default one is; what is not exact says why."""
-    method, suited = registry.get(name), {"chain", "eagle-2", "template"}
+    method, suited = registry.get(name), {"chain", "eagle-2", "template", "superposed"}
     wanted = {
         **dict.fromkeys(("lossless", "block", "deterministic")),
         **dict.fromkeys(("independent", "k-seq"), suited | {"specinfer"}),
         "optimal-two": suited | {"specinfer", "rsd-c", "sequoia"},
         "greedy-draft": suited | {"rsd-c", "head-and-one", "sequoia"},
-        **{name: set() for name in ("typical", "lenient", "nearest", "reflective")},
+        **{name: set() for name in ("typical", "lenient", "nearest", "reflective", "judge")},
     }
     if name == "draft-model":
         wanted["entropy-adaptive"] = set()

@@ -130,7 +130,11 @@ def error(models: Models, method: Configured, sampling: SamplingParams, patch: p
     return float((mean.abs() / (spread + 1e-10)).max())
 
 
-FAR_ENOUGH: dict[str, dict[str, float]] = {"reflective": {"reflection": 1.0}, "entropy-adaptive": {"mean_entropy": 3.0}}
+FAR_ENOUGH: dict[str, dict[str, float]] = {
+    "reflective": {"reflection": 1.0},
+    "entropy-adaptive": {"mean_entropy": 3.0},
+    "judge": {"judge_threshold": 0.3},
+}
 """Knobs of verifiers that by default change too little of a first round in this world to be seen in its drafts."""
 
 
