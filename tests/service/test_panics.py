@@ -31,7 +31,7 @@ def panic(*_: Any, **__: Any) -> Any:
 
 
 def nobody_is_left(bench: Backend) -> bool:
-    return not bench._book.active() and bench.health()["rows"] == 0
+    return not bench._runs.active() and bench.health()["rows"] == 0
 
 
 def test_a_panic_becomes_an_ordinary_error_and_what_ends_a_thread_on_purpose_does_not() -> None:
@@ -67,7 +67,7 @@ def test_whatever_ends_a_loader_its_runs_hear_of_it(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
-    monkeypatch.setattr(bench._shelf, "load", panic)
+    monkeypatch.setattr(bench._pool, "load", panic)
     run = bench.start(PROMPT, "autoregressive")
     with pytest.raises(ModelError, match="cannot be loaded"):
         run.wait(120)
