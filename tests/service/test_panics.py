@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
 from workbench.core.panics import PanicError, is_panic, no_panic
 from workbench.engine.detokenise import Detokeniser
-from workbench.engine.loop import Engine
+from workbench.engine.scheduler import Engine
 from workbench.service import Backend
 from workbench.trace import export
 from workbench.ui.later import Later
@@ -96,7 +96,7 @@ def test_a_panic_on_a_token_ends_its_run_and_no_other(
     bench.load()
     good = bench.start(PROMPT, "autoregressive", max_new_tokens=40, paused=True)
     until(lambda: good.state == "paused")
-    monkeypatch.setattr("workbench.engine.loop.detokeniser", lambda *_: Panicking())
+    monkeypatch.setattr("workbench.engine.scheduler.detokeniser", lambda *_: Panicking())
     bad = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
     with pytest.raises(WorkbenchError, match="charsmap"):
         bad.wait(120)
