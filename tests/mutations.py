@@ -221,7 +221,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "a-decoders-end-is-everybodys",
-        "engine/loop.py",
+        "engine/scheduler.py",
         "close(self._decoder(row.configured), row)",
         "self._decoder(row.configured).close(row)",
         "tests/toys/test_broken.py::test_faults_of_a_decoder_end_its_own_rows_alone[False]",

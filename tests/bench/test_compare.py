@@ -54,7 +54,7 @@ def test_every_lane_runs_alone_in_turn_and_the_order_rotates(bench: Workbench, m
     assert len({run for run, _ in order}) == len(order), "no run was taken up again after another"
     plain, draft, lookup = "autoregressive", "draft-model", "prompt-lookup"
     assert [method for _, method in order] == [plain, draft, lookup] * 2 + [draft, lookup, plain]
-    assert len(backend._book) == 0, "nothing is kept of the runs"
+    assert len(backend._runs) == 0, "nothing is kept of the runs"
 
 
 def test_figures_are_those_of_the_runs_and_ratios_are_paired(made: Comparison) -> None:
@@ -184,7 +184,7 @@ def test_who_leaves_ends_the_run(bench: Workbench) -> None:
     steps = bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=4000)
     next(steps)
     steps.close()
-    assert len(bench._backend._book.active()) == 0
+    assert len(bench._backend._runs.active()) == 0
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
         pairs: Any = bench.pairing("Once upon a time", "draft-model", {"depth": 3}, max_new_tokens=8)
         news = next(news for news in pairs if news.ratios)
         assert news.estimate is not None
-        own = [run for run in backend._book.active() if run.background]
+        own = [run for run in backend._runs.active() if run.background]
         other = bench.start("The fox", "autoregressive", max_new_tokens=400)
         assert backend.others_run()
         waits = next(news for news in pairs if news.waiting)
@@ -169,7 +169,7 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
             "one that stands paused is no hindrance"
         )
         pairs.close()
-        assert not [run for run in backend._book.active() if run.background]
+        assert not [run for run in backend._runs.active() if run.background]
         other.cancel()
 
 

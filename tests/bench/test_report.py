@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 
 from workbench.bench.contenders import Sample
+from workbench.bench.contest import WARM_UP_RUNS, measure
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import build_groups, build_rows
-from workbench.bench.runner import WARM_UP_RUNS, measure
 from workbench.bench.sample import ContenderLostError
 from workbench.bench.saved import read_report, to_parquet
 from workbench.core.errors import WorkbenchError

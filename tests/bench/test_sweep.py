@@ -202,7 +202,7 @@ def test_stopping_leaves_finished_cells_and_the_others_waiting(bench: Workbench,
     assert last.done == 1
     assert not last.complete
     assert [result.state for result in last.results.values()] == [DONE, WAITING, WAITING]
-    assert len(bench._backend._book.active()) == 0
+    assert len(bench._backend._runs.active()) == 0
 
 
 def test_a_damaged_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> None:

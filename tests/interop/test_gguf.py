@@ -13,8 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender
+from workbench.bench.contest import measure
 from workbench.bench.prompts import load_prompts
-from workbench.bench.runner import measure
 from workbench.bench.sample import ContenderLostError
 from workbench.bench.worlds import tiny_model
 from workbench.core.errors import ModelError

@@ -45,7 +45,7 @@ class Leftovers:
         """Count now."""
         gc.collect()
         health, process = bench.health(), psutil.Process()
-        slots = sum(len(runner.slots) for desk in bench._shelf.desks() for _, runner in desk.runners())
+        slots = sum(len(runner.slots) for loaded in bench._pool.targets() for _, runner in loaded.runners())
         files = len(list(Path("/proc/self/fd").iterdir()))
         return cls(
             health["rows"], slots, health["queue"], sum(health["runs"].values()), threading.active_count(), files,
@@ -116,7 +116,7 @@ def soak(bench: Backend, n: int, users: int = 8, seed: int = 0) -> Counter[str]:
 def settle(bench: Backend) -> None:
     """Wait until every run has ended, those that nobody follows too."""
     deadline = time.monotonic() + 30
-    while bench._book.active() and time.monotonic() < deadline:
+    while bench._runs.active() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.3)
 
@@ -130,4 +130,4 @@ if __name__ == "__main__":
             how = soak(served, int(sys.argv[1]) // 10, seed=part)
             print(f"{sum(how.values())} requests, {time.monotonic() - began:.0f} s: {dict(how)}")
             print("after  ", Leftovers.of(served), flush=True)
-        print(f"traces kept: {served.health()['memory']['traces'] / 1e6:.1f} MB in {len(served._book)} runs")
+        print(f"traces kept: {served.health()['memory']['traces'] / 1e6:.1f} MB in {len(served._runs)} runs")

@@ -80,4 +80,4 @@ def test_a_forgotten_run_is_not_kept(backend: Callable[..., Backend]) -> None:
     assert bench.run(run.id) is run, "a run that goes on is not forgotten"
     run.wait(120)
     bench.forget(run)
-    assert len(bench._book) == 0
+    assert len(bench._runs) == 0

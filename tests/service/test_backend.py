@@ -153,10 +153,10 @@ def test_a_target_that_does_not_exist_ends_its_run_with_the_reason(bench: Workbe
 
 
 def test_a_refused_request_leaves_no_run_behind(bench: Workbench) -> None:
-    before = len(bench._backend._book)
+    before = len(bench._backend._runs)
     with pytest.raises(MethodUnavailableError):
         bench.start(PROMPT, "medusa")
-    assert len(bench._backend._book) == before
+    assert len(bench._backend._runs) == before
 
 
 def test_loading_a_drafter_with_another_vocabulary_raises_the_error_of_that_name(

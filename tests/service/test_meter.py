@@ -14,8 +14,8 @@ from workbench.bench.grid import Sweep
 from workbench.client.wire import error_from_wire, error_to_wire
 from workbench.core.errors import CapacityError
 from workbench.service import Backend, Limits
-from workbench.service.book import Book
 from workbench.service.meter import MANY, Meter
+from workbench.service.runregister import RunRegister
 from workbench.service.users import LOCAL, user_key
 
 from .conftest import PROMPT, until
@@ -78,14 +78,14 @@ def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
 
 
 def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
-    book = Book(Limits(requests_per_minute=1, tokens_per_minute=1000))
+    register = RunRegister(Limits(requests_per_minute=1, tokens_per_minute=1000))
     runs: list[Any] = [
         SimpleNamespace(user=user_key(ONE), alone=True, id=str(i), ended=True, charged=0) for i in range(4)
     ]
     for run in runs[:2]:
-        book.add(run, 600)  # two of one comparison
+        register.add(run, 600)  # two of one comparison
     with pytest.raises(CapacityError, match="1,000 tokens a minute"):
-        book.add(runs[2], 600)
+        register.add(runs[2], 600)
 
 
 def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +171,9 @@ def test_when_to_come_again_crosses_the_wire() -> None:
 def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(tokens_per_minute=100))
     bench.load()
-    level = lambda: bench._book.meter._bucket("a", "tokens").level  # type: ignore[union-attr]  # noqa: E731
-    bench._book.meter._clock = Clock()
-    bench._book.meter.charge("a", 0)
+    level = lambda: bench._runs.meter._bucket("a", "tokens").level  # type: ignore[union-attr]  # noqa: E731
+    bench._runs.meter._clock = Clock()
+    bench._runs.meter.charge("a", 0)
     run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=90, paused=True)
     assert level() == 100 - 90 - len(PROMPT)
     run.step()
@@ -193,7 +193,7 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend(limits=Limits(requests_per_minute=1))
-    clock = bench._book.meter._clock = Clock()
+    clock = bench._runs.meter._clock = Clock()
     monkeypatch.setattr(waiting, "time", clock)
     cells = Sweep.of(
         {"method": ["prompt-lookup", "early-exit"]}, prompts=(PROMPT,), max_new_tokens=4, repeats=1

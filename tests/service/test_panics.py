@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
 from workbench.core.panics import PanicError, is_panic, no_panic
 from workbench.engine.detokenise import Detokeniser
-from workbench.engine.loop import Engine
+from workbench.engine.scheduler import Engine
 from workbench.service import Backend
 from workbench.trace import export
 from workbench.ui.later import Later
@@ -31,7 +31,7 @@ def panic(*_: Any, **__: Any) -> Any:
 
 
 def nobody_is_left(bench: Backend) -> bool:
-    return not bench._book.active() and bench.health()["rows"] == 0
+    return not bench._runs.active() and bench.health()["rows"] == 0
 
 
 def test_a_panic_becomes_an_ordinary_error_and_what_ends_a_thread_on_purpose_does_not() -> None:
@@ -67,7 +67,7 @@ def test_whatever_ends_a_loader_its_runs_hear_of_it(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
-    monkeypatch.setattr(bench._shelf, "load", panic)
+    monkeypatch.setattr(bench._pool, "load", panic)
     run = bench.start(PROMPT, "autoregressive")
     with pytest.raises(ModelError, match="cannot be loaded"):
         run.wait(120)
@@ -96,7 +96,7 @@ def test_a_panic_on_a_token_ends_its_run_and_no_other(
     bench.load()
     good = bench.start(PROMPT, "autoregressive", max_new_tokens=40, paused=True)
     until(lambda: good.state == "paused")
-    monkeypatch.setattr("workbench.engine.loop.detokeniser", lambda *_: Panicking())
+    monkeypatch.setattr("workbench.engine.scheduler.detokeniser", lambda *_: Panicking())
     bad = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
     with pytest.raises(WorkbenchError, match="charsmap"):
         bad.wait(120)

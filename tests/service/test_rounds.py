@@ -236,8 +236,8 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
             run.wait(120)
     assert rounds(run) == 1
     assert run.since(0)["footer"]["text"] == "".join(e.text for e in run.trace.rounds[0].emitted)  # type: ignore[union-attr]
-    (desk,) = bench._shelf.desks()
-    assert [len(runner.slots) for _, runner in desk.runners()] == [0, 0]
+    (loaded,) = bench._pool.targets()
+    assert [len(runner.slots) for _, runner in loaded.runners()] == [0, 0]
     assert alone(bench, 20) == whole
     assert bench.health()["status"] == "ok"
 
@@ -252,9 +252,9 @@ def test_nothing_stays_behind(backend: Callable[..., Backend]) -> None:
         else:
             run.wait(120)
     until(lambda: row_is_free(bench))
-    (desk,) = bench._shelf.desks()
-    assert [len(runner.slots) for _, runner in desk.runners()] == [0, 0]
-    assert len(desk.queue) == 0
+    (loaded,) = bench._pool.targets()
+    assert [len(runner.slots) for _, runner in loaded.runners()] == [0, 0]
+    assert len(loaded.queue) == 0
     bench.close()
     until(lambda: threading.active_count() <= before, seconds=10)
 

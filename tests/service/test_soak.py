@@ -23,5 +23,5 @@ def test_mixed_requests_with_cancels_and_lost_followers_leave_nothing_behind(bac
     assert (after.rows, after.slots, after.queued, after.active) == (0, 0, 0, 0)
     assert after.threads <= before.threads + 4  # loaders start when first needed
     assert after.files <= before.files
-    assert len(bench._book) <= 5
+    assert len(bench._runs) <= 5
     assert bench.health()["status"] == "ok"

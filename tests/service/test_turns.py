@@ -71,8 +71,8 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
     bench: Backend, folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
-    shelf = bench._shelf
-    build = shelf._build_drafter
+    pool = bench._pool
+    build = pool._build_drafter
     bench.unload(folders[0])
     bench.load(drafter="none")
     timed = bench.start(PROMPT, "autoregressive", drafter="none", max_new_tokens=60, paused=True, alone=True)
@@ -82,7 +82,7 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
         seen.append(timed.ended)
         return build(*given)
 
-    monkeypatch.setattr(shelf, "_build_drafter", building)
+    monkeypatch.setattr(pool, "_build_drafter", building)
     other = bench.start(PROMPT, "draft-model", max_new_tokens=4, user="other")
     until(lambda: bench._turns._waiting == 1)
     assert not seen

@@ -128,17 +128,17 @@ def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
         client.start("aabab", "draft-model", **OPTIONS | {"target": "/etc/passwd"})
     with pytest.raises(MethodUnavailableError, match="heads"):
         client.start("aabab", "medusa", **OPTIONS)
-    assert not client._book.active()
+    assert not client._runs.active()
 
 
 def left(client: Any, user: str, what: str = "tokens") -> float:
     """What an address may still use."""
-    return client._book.meter._bucket(user, what).level
+    return client._runs.meter._bucket(user, what).level
 
 
 def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_one_request(client: Any) -> None:
     asks = user_key("203.0.113.7")
-    client._book.meter = Meter(Limits(tokens_per_minute=1000, requests_per_minute=50), clock=lambda: 0.0)
+    client._runs.meter = Meter(Limits(tokens_per_minute=1000, requests_per_minute=50), clock=lambda: 0.0)
 
     run = client.start("aabab", "autoregressive", user=asks, **OPTIONS)
     run.wait(60)
@@ -148,19 +148,19 @@ def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_on
     assert left(client, asks, "requests") == 48
     assert left(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
     client.let_in(asks)
-    client._book.meter.let_in(asks, n=47)
+    client._runs.meter.let_in(asks, n=47)
     with pytest.raises(CapacityError, match="50 requests a minute"):
         client.comparing("aabab", ["autoregressive"], user=asks)
-    client._book.meter.charge(asks, 1000)
+    client._runs.meter.charge(asks, 1000)
     with pytest.raises(CapacityError, match=r"1,000 tokens a minute"):
         client.start("aabab", "autoregressive", user=asks, alone=True, **OPTIONS)
 
 
 def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) -> None:
     asks = user_key("203.0.113.7")
-    client._book.meter = Meter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
+    client._runs.meter = Meter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
     run = zerorun.ZeroRun(client, asks, "autoregressive")
-    client._book.add(run, 24)
+    client._runs.add(run, 24)
     done = client.generate("aabab", "autoregressive", **OPTIONS)
     header, footer = done.header.to_wire(), done.footer.to_wire()
     job = {"pictures": ["a picture"], "target": "tiny", "method": "autoregressive"}

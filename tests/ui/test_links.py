@@ -10,7 +10,7 @@ from ui.fake_client import FakeWorkbench
 from ui.test_page import says, short, state
 
 from workbench.ui.compare import CompareView
-from workbench.ui.kept import KeptRuns
+from workbench.ui.keptruns import KeptRuns
 from workbench.ui.session import Session
 from workbench.ui.vision import VisionSession
 

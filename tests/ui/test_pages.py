@@ -16,7 +16,7 @@ from workbench.methods.known import Known
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page, verifiers
-from workbench.ui.kept import KeptRuns, drafted_by
+from workbench.ui.keptruns import KeptRuns, drafted_by
 from workbench.views import lessons, recorded
 
 

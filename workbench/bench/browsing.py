@@ -14,8 +14,8 @@ from pathlib import Path
 
 import polars as pl
 
+from workbench.bench.contest import Progress
 from workbench.bench.markdown import markdown
-from workbench.bench.runner import Progress
 from workbench.engine.machine import describe, machine_facts
 from workbench.trace import export, store
 from workbench.trace.events import Emitted, Footer, Header, Nodes, Round, Trace

@@ -15,11 +15,11 @@ from functools import partial
 import torch
 
 from workbench.bench.bandwidth import bytes_read, copy_bandwidth
+from workbench.bench.contest import Progress
 from workbench.bench.damped import SHAPES, Shape, damp_to, made_pair, random_ids, weights_bytes
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.report import BenchReport
 from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
-from workbench.bench.runner import Progress
 from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
 from workbench.engine import Configured, Models

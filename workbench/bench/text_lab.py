@@ -15,10 +15,10 @@ from typing import Any
 from workbench.bench import places
 from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
+from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.places import Way
 from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
-from workbench.bench.runner import measure
 from workbench.bench.statistics import geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, load_models

@@ -13,7 +13,7 @@ from functools import lru_cache
 from workbench.bench import vision_suite
 from workbench.bench.claims import Measured, of_speedup
 from workbench.bench.contenders import EngineContender
-from workbench.bench.runner import measure
+from workbench.bench.contest import measure
 from workbench.bench.statistics import mean, rates
 from workbench.bench.vision_settings import DEPTH, Asked
 from workbench.core.sampling import SamplingParams

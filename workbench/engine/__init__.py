@@ -1,4 +1,4 @@
-"""The engine: target, cache, loop, batching. Runs in other people's serving images: no gradio, plotly or polars.
+"""The engine: target, cache, scheduler, batching. Runs in other people's serving images: no gradio, plotly or polars.
 
 What is public is imported when it is asked for: the files that know models by their names alone (`bundle`, `devices`)
 are read by processes that have not imported PyTorch, and may never do so.
@@ -10,16 +10,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.engine.loop import Engine
     from workbench.engine.method import Configured, Method, Promise, Source
     from workbench.engine.models import Models, load_models
     from workbench.engine.request import Request, Row
     from workbench.engine.runner import Runner
+    from workbench.engine.scheduler import Engine
 
 __all__ = ["Configured", "Engine", "Method", "Models", "Promise", "Request", "Row", "Runner", "Source", "load_models"]
 
 _HOMES = {
-    "loop": ("Engine",),
+    "scheduler": ("Engine",),
     "method": ("Configured", "Method", "Promise", "Source"),
     "models": ("Models", "load_models"),
     "request": ("Request", "Row"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ MOST = 128
 MOST_BESIDE_TILES = 16
 """Tokens of all rows up to which it is where the processor multiplies tiles (AMX), which are faster from there on. So
 there only passes of few tokens give a token the same bits whatever is beside it."""
+Part = Literal["forward", "instructions", "laws", "pairs"]
+"""Modules of `workbench.engine.compiled` that are asked for by name: a misspelt one would pass for one not compiled."""
 _workers: ThreadPoolExecutor | None = None
 
 
@@ -42,13 +44,13 @@ def may_compile() -> bool:
     return not why_not_compiled()
 
 
-def compiled(part: str) -> ModuleType | None:
+def compiled(part: Part) -> ModuleType | None:
     """A module of `workbench.engine.compiled`; None where nothing is compiled."""
     return _imported(part) if may_compile() else None
 
 
 @cache
-def _imported(part: str) -> ModuleType | None:
+def _imported(part: Part) -> ModuleType | None:
     try:  # numba takes half a second, and most models need none
         return import_module(f"workbench.engine.compiled.{part}")
     except (ImportError, OSError, RuntimeError) as error:  # an old numpy, no folder to keep machine code in

@@ -87,7 +87,7 @@ class Drafter(Part):
     def reach(self, row: Row) -> int | None:
         """Most levels that it can draft now, where a model of its own has fewer positions than the target; else None.
 
-        Below 1 the loop asks it for nothing more, and says why.
+        Below 1 the round asks it for nothing more, and says why.
         """
         return None
 
@@ -275,7 +275,7 @@ class Policy(Part):
         return None
 
     def plan(self, row: Row, state: Any, batch: Sequence[Row] = ()) -> Plan:
-        """For the coming round. The loop cuts it to what is left of the text.
+        """For the coming round. The round cuts it to what is left of the text.
 
         Args:
             row: whose round it is.

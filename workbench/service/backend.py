@@ -1,7 +1,7 @@
 """One process, one device, one engine thread: models are loaded once, and all users' runs share them.
 
-The engine's thread is in `rounds`, models come by `loading` and are on a `shelf`, runs are in a `book` and listen to
-`steering`; here is what users can ask for.
+The engine's thread is in `rounds`, models come by `loading` and are in a `modelpool`, runs are in a `runregister` and
+listen to `steering`; here is what users can ask for.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from workbench.engine.vision.reading import read
 from workbench.service import choices
 from workbench.service.background import Background
 from workbench.service.base import Asked, BaseBackend
-from workbench.service.book import round_bytes
 from workbench.service.chat import chat_ids
 from workbench.service.limits import Limits
 from workbench.service.loading import Loading
 from workbench.service.logs import alias
+from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
 from workbench.service.pictures import picture_bytes
 from workbench.service.rounds import Rounds
 from workbench.service.run import LOADING, Run
-from workbench.service.shelf import Shelf
+from workbench.service.runregister import round_bytes
 from workbench.service.steering import Steering
 from workbench.service.turns import Turns
 from workbench.service.users import LOCAL
@@ -79,17 +79,17 @@ class Backend(BaseBackend):
         self._names = Names(target, drafter, allow_models, folders)
         self._options: dict[str, Any] = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
         self._turns = Turns(lambda: self._rounds.wake())
-        self._shelf = Shelf(self._options, max_rows, memory_bytes, self._holds, self._telemetry.shelf, self._turns)
-        self._loading = Loading(self._shelf, self._queue, self.wake, self._telemetry.error)
-        self._background = Background(self._loading.load, self._shelf.room, self._loading.progress)
-        self._rounds = Rounds(self._shelf, self._book, self.limits, self._loading.make_room, self._turns)
-        self._steering = Steering(self._names, self._shelf, lambda pair: self.load(*pair), self.let_in, self._turns)
+        self._pool = ModelPool(self._options, max_rows, memory_bytes, self._holds, self._telemetry.models, self._turns)
+        self._loading = Loading(self._pool, self._queue, self.wake, self._telemetry.error)
+        self._background = Background(self._loading.load, self._pool.room, self._loading.progress)
+        self._rounds = Rounds(self._pool, self._runs, self.limits, self._loading.make_room, self._turns)
+        self._steering = Steering(self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._turns)
 
     # -- what there is -------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         """The default target, then bundled ones, those allowed by name, and those loaded from elsewhere."""
-        loaded = [desk.name for desk in self._shelf.desks()]
+        loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
         found = self._background.tell(choices.targets(list(dict.fromkeys(names))), loaded)
         return sorted(found, key=lambda entry: entry["name"] != self._names.target)
@@ -108,7 +108,7 @@ class Backend(BaseBackend):
         return self._options
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
-        models = self._shelf.get(pair)
+        models = self._pool.get(pair)
         return models.why_not if models is not None else super()._reason(pair)
 
     def device_label(self, target: str | None = None) -> str:
@@ -147,11 +147,11 @@ class Backend(BaseBackend):
             UnknownNameError: it is not loaded.
             CapacityError: a run uses it.
         """
-        self._shelf.unload(self._names.name(target or self._names.target))
+        self._pool.unload(self._names.name(target or self._names.target))
 
     def loaded(self) -> list[dict[str, Any]]:
         """What is in memory: name, role, bytes, dtype, device, runs that use it, idle_s since its last use."""
-        return self._shelf.loaded()
+        return self._pool.loaded()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         """Token ids of a conversation in the target's chat format, ready for the answer. Loads the target.
@@ -160,11 +160,11 @@ class Backend(BaseBackend):
             PromptError: the target has no chat format, or the messages do not fit it.
         """
         pair = self._pair(target, None)
-        models = self._shelf.get(pair) or self._loading.wait(pair)
+        models = self._pool.get(pair) or self._loading.wait(pair)
         return chat_ids(models.tokenizer, messages, self.limits)
 
     def _holds(self) -> Counter[Pair]:
-        return Counter(pair for run in self._book.active() for pair in list(run.holds))
+        return Counter(pair for run in self._runs.active() for pair in list(run.holds))
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -181,15 +181,15 @@ class Backend(BaseBackend):
         )  # fmt: skip
         run.request = request
         run.trace_bytes += picture_bytes(asked.pictures)
-        self._book.add(run, asked.max_new_tokens)
-        models = self._shelf.get(pair)  # once the run is in the book, nobody gives up what it holds
+        self._runs.add(run, asked.max_new_tokens)
+        models = self._pool.get(pair)  # once the run is registered, nobody gives up what it holds
         if models is None:
             self._loading.queue_once_loaded(run, request, pair)
             return run
         try:
             self._queue(run, request, models)
         except BaseException:
-            self._book.remove(run)
+            self._runs.remove(run)
             raise
         return run
 
@@ -202,7 +202,7 @@ class Backend(BaseBackend):
 
     def others_run(self, besides: Run | None = None) -> bool:
         """Whether somebody's run goes on, those left aside that stand paused or measure in the background."""
-        return any(run is not besides and not run.background and run.state != PAUSED for run in self._book.active())
+        return any(run is not besides and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
         """Check what only the models can tell, then wait for a row."""
@@ -216,10 +216,10 @@ class Backend(BaseBackend):
         prompt = encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt
         n_prompt = len(prompt if request.images is not None else request.extras.kept(prompt))
         self.limits.check_prompt_tokens(n_prompt)
-        self._book.charge(run, n_prompt)
-        desk = self._shelf.desk(models.target_name)
-        assert desk is not None, "the run holds its models"
-        desk.check_fit(n_prompt, request.max_new_tokens)
+        self._runs.charge(run, n_prompt)
+        loaded = self._pool.target(models.target_name)
+        assert loaded is not None, "the run holds its models"
+        loaded.check_fit(n_prompt, request.max_new_tokens)
         self._rounds.put(run, request, models)
 
     def _on_round(self, run: Run, record: Round) -> None:
@@ -253,10 +253,10 @@ class Backend(BaseBackend):
     def ended(self, run: Run) -> None:
         """A run has ended."""
         self._telemetry.ended(run)
-        self._book.settle(run)
+        self._runs.settle(run)
         self._rounds.wake()
         for pair in run.holds:
-            self._shelf.get(pair)  # used until now
+            self._pool.get(pair)  # used until now
         trace = run.trace
         log.info(
             "run ended",
@@ -270,24 +270,24 @@ class Backend(BaseBackend):
 
     def health(self) -> dict[str, Any]:
         """How the backend is doing, without names: see `workbench.client.protocol.Client.health`."""
-        active, desks = self._book.active(), self._shelf.desks()
+        active, targets = self._runs.active(), self._pool.targets()
         states = Counter(run.state for run in active)
         return {
             "status": self._rounds.status,
             "uptime_s": round(time.monotonic() - self._born, 1),
             "device": self.device_label(),
             "runs": {state: states[state] for state in (LOADING, QUEUED, PREFILL, RUNNING, PAUSED)},
-            "queue": sum(len(desk.queue) for desk in desks),
-            "rows": sum(len(desk.runs) for desk in desks),
-            "models": sum(len(list(desk.runners())) for desk in desks),
+            "queue": sum(len(loaded.queue) for loaded in targets),
+            "rows": sum(len(loaded.runs) for loaded in targets),
+            "models": sum(len(list(loaded.runners())) for loaded in targets),
             "loading": self._loading.stage,
-            "memory": self._shelf.memory() | {"traces": self._book.trace_bytes},
+            "memory": self._pool.memory() | {"traces": self._runs.trace_bytes},
         }
 
     def close(self) -> None:
         """End runs, threads and loads under way, which the process would wait for, and let go of all models."""
         self._loading.end()
-        runs = self._book.active()
+        runs = self._runs.active()
         for run in runs:
             run.cancel()
         deadline = time.monotonic() + 2
@@ -295,4 +295,4 @@ class Backend(BaseBackend):
             time.sleep(0.01)
         self._loading.close()
         self._rounds.close()
-        self._shelf.close()
+        self._pool.close()

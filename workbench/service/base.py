@@ -16,13 +16,13 @@ from workbench.engine.method import Configured
 from workbench.methods import registry
 from workbench.methods.known import Known
 from workbench.service import choices
-from workbench.service.book import Book
 from workbench.service.limits import Limits
 from workbench.service.names import Pair
 from workbench.service.params import check_pace, check_request
 from workbench.service.pictures import decode_all
 from workbench.service.presets import presets
 from workbench.service.run import Run
+from workbench.service.runregister import RunRegister
 from workbench.service.telemetry import Telemetry
 from workbench.service.users import LOCAL
 from workbench.trace.events import Trace
@@ -62,7 +62,7 @@ class Asked:
 
 
 class BaseBackend(ABC):
-    """The part of `workbench.client.Client` that does not depend on where models are: lists, books, measurements.
+    """The part of `workbench.client.Client` that does not depend on where models are: lists, runs, measurements.
 
     Args:
         limits: what users may ask for.
@@ -73,7 +73,7 @@ class BaseBackend(ABC):
 
     def __init__(self, limits: Limits | None) -> None:
         self.limits = limits or Limits()
-        self._book, self._born = Book(self.limits), time.monotonic()
+        self._runs, self._born = RunRegister(self.limits), time.monotonic()
         self._telemetry = Telemetry(self.health)
 
     # -- what differs --------------------------------------------------------------------------------------------
@@ -199,12 +199,12 @@ class BaseBackend(ABC):
         Raises:
             UnknownNameError: no such run, or it ended long ago. Other runs are not named.
         """
-        return self._book.get(run_id)
+        return self._runs.get(run_id)
 
     def forget(self, run: Run) -> None:
         """Give an ended run's memory back at once, instead of keeping it for those who may ask."""
         if run.ended:
-            self._book.remove(run)
+            self._runs.remove(run)
 
     def let_in(self, user: str, counted: bool = True) -> None:
         """Count a request that is no run, or only ask whether there is room for one.
@@ -212,7 +212,7 @@ class BaseBackend(ABC):
         Raises:
             CapacityError: its address has made too many in a minute.
         """
-        self._book.meter.let_in(user, counted=counted)
+        self._runs.meter.let_in(user, counted=counted)
 
     def comparing(
         self,

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.engine import Models, Request
 from workbench.engine.request import ERROR
+from workbench.service.modelpool import ModelPool
 from workbench.service.names import Pair
 from workbench.service.progress import Progress
 from workbench.service.run import Run
-from workbench.service.shelf import Shelf
 
 log = logging.getLogger("workbench.service")
 
@@ -25,7 +25,7 @@ class Loading:
     """The threads that load, and the runs that wait for them.
 
     Args:
-        shelf: holds what was loaded.
+        pool: holds what was loaded.
         queue: takes a run whose models are there; raises what is wrong with it.
         wake: lets the engine look again.
         failed: told of every error.
@@ -36,12 +36,12 @@ class Loading:
 
     def __init__(
         self,
-        shelf: Shelf,
+        pool: ModelPool,
         queue: Callable[[Run, Request, Models], None],
         wake: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._shelf, self._queue, self._wake, self._failed = shelf, queue, wake, failed
+        self._pool, self._queue, self._wake, self._failed = pool, queue, wake, failed
         self.threads = ThreadPoolExecutor(LOADERS, thread_name_prefix="workbench-loader")
         self._waiting: dict[Pair, tuple[Progress, list[tuple[Run, Request]]]] = {}
         self._closing = threading.Event()
@@ -74,7 +74,7 @@ class Loading:
         """
         self._now.append(progress)
         try:
-            return self._shelf.load(pair, progress)
+            return self._pool.load(pair, progress)
         except WorkbenchError as error:
             self._failed(error)
             raise
@@ -90,7 +90,7 @@ class Loading:
     def make_room(self, n_bytes: int) -> None:
         """Give up idle models in a loader's thread, unless that is going on."""
         if self._clearing.acquire(blocking=False):
-            clearing = self.threads.submit(self._shelf.make_room, n_bytes)
+            clearing = self.threads.submit(self._pool.make_room, n_bytes)
             clearing.add_done_callback(lambda _: (self._clearing.release(), self._wake()))
 
     def queue_once_loaded(self, run: Run, request: Request, pair: Pair) -> None:

@@ -49,7 +49,7 @@ def wordless(problem: BaseException) -> str:
 
 
 def places(problem: BaseException, most: int = 8) -> str:
-    """Where an error was raised, innermost first: `loop.py:120 in step, backend.py:300 in _work`; no folders."""
+    """Where an error was raised, innermost first: `scheduler.py:120 in step, backend.py:300 in _work`; no folders."""
     frames = traceback.extract_tb(problem.__traceback__)
     return ", ".join(f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in frames[: -most - 1 : -1])
 

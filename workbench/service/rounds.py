@@ -1,4 +1,4 @@
-"""The engine's thread: gives rows to waiting runs, runs rounds, and closes the books of runs that have ended.
+"""The engine's thread: gives rows to waiting runs, runs rounds, and ends runs whose rows have ended.
 
 Other threads only put runs into queues or set flags that are read between rounds. Nothing here waits for a follower.
 """
@@ -17,11 +17,11 @@ from workbench.core.errors import CapacityError, WorkbenchError, is_out_of_memor
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PAUSED, Row
 from workbench.service import memory
-from workbench.service.book import Book
-from workbench.service.desk import Desk
 from workbench.service.limits import Limits
+from workbench.service.loadedtarget import LoadedTarget
+from workbench.service.modelpool import ModelPool
 from workbench.service.run import Run
-from workbench.service.shelf import Shelf
+from workbench.service.runregister import RunRegister
 from workbench.service.turns import Turns
 from workbench.service.users import LOCAL
 
@@ -49,17 +49,17 @@ class Rounds:
     Those who stood still then have as much time, before another run may have it alone.
 
     Args:
-        shelf: where the engines are.
-        book: all runs.
+        pool: where the engines are.
+        runs: all runs.
         limits: how long a run may stay paused.
         make_room: ask for so many bytes of memory from models that nobody uses; returns at once.
         turns: keeps what computes beside the rounds away from timed runs.
     """
 
     def __init__(
-        self, shelf: Shelf, book: Book, limits: Limits, make_room: Callable[[int], None], turns: Turns
+        self, pool: ModelPool, runs: RunRegister, limits: Limits, make_room: Callable[[int], None], turns: Turns
     ) -> None:
-        self._shelf, self._book, self._limits, self._make_room = shelf, book, limits, make_room
+        self._pool, self._runs, self._limits, self._make_room = pool, runs, limits, make_room
         self._turns, self._asks_for_it = turns, False
         self._wake = threading.Event()
         self._closed = False
@@ -80,17 +80,17 @@ class Rounds:
 
     def put(self, run: Run, request: Request, models: Models) -> None:
         """Queue a run for its target's rows."""
-        desk = self._shelf.desk(models.target_name)
-        assert desk is not None, "a run holds its models"
+        loaded = self._pool.target(models.target_name)
+        assert loaded is not None, "a run holds its models"
         request.models = models
         run.queued()
-        desk.queue.put(run.user, Waiting(run, request, models))
+        loaded.queue.put(run.user, Waiting(run, request, models))
         self.wake()
 
     def place(self, run: Run) -> tuple[int, int] | None:
         """Where a run stands in its queue, from 1, and how long the queue is."""
-        for desk in self._shelf.desks():
-            order = [waiting.run for waiting in desk.queue.order() if not waiting.run.ended]
+        for loaded in self._pool.targets():
+            order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
             if run in order:
                 return order.index(run) + 1, len(order)
         return None
@@ -121,13 +121,13 @@ class Rounds:
                 log.exception("a turn of the engine's thread failed")
                 worked = False
             if not worked:
-                for run in self._book.active():
+                for run in self._runs.active():
                     run.notify()
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
         """How long to sleep when no row may run now: until the first that is held back by its pace may, at most."""
-        rows = [run.row for desk in self._shelf.desks() for run in desk.runs]
+        rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
         due = [s for row in rows if row is not None and (s := row.due_s) is not None]
         return min([IDLE_S if rows else SWEEP_S, *due])
 
@@ -135,11 +135,11 @@ class Rounds:
         self.beat = time.monotonic()
         self._sweep()
         worked = self._asks_for_it = False
-        for desk in self._shelf.desks():
-            self._admit(desk)
-            self._waive(desk)
-            worked |= self._step(desk)
-            self._close_ended(desk)
+        for loaded in self._pool.targets():
+            self._admit(loaded)
+            self._waive(loaded)
+            worked |= self._step(loaded)
+            self._close_ended(loaded)
         if self._alone is None and not self._asks_for_it:
             self._turns.let_go()
         return worked
@@ -151,7 +151,7 @@ class Rounds:
             return
         self._swept = now
         paused = {}
-        for run in self._book.active():
+        for run in self._runs.active():
             if run.lease_s is not None and now - run.followed > run.lease_s:
                 run.cancel("Nobody followed this run any more.", "lease")
             elif run.state == PAUSED and run.user != LOCAL:
@@ -161,17 +161,17 @@ class Rounds:
             if self._limits.run_s is not None and now - run.created - run.still_s > self._limits.run_s:
                 run.cancel(f"It took longer than {self._limits.run_s:g} s, which is the limit here.", "limit")
         self._paused_since = paused
-        for desk in self._shelf.desks():
-            for waiting in desk.queue.order():
+        for loaded in self._pool.targets():
+            for waiting in loaded.queue.order():
                 if waiting.run.ended:
-                    desk.queue.remove(waiting)
-        self._book.tidy()
+                    loaded.queue.remove(waiting)
+        self._runs.tidy()
 
-    def _admit(self, desk: Desk) -> None:
+    def _admit(self, loaded: LoadedTarget) -> None:
         """Give free rows to those who are next, as long as there is memory for their caches."""
-        while len(desk.runs) < desk.engine.max_rows and self._alone is None:
-            waiting = desk.queue.head()
-            if waiting is None or not (waiting.run.ended or self._fits(desk, waiting.models)):
+        while len(loaded.runs) < loaded.engine.max_rows and self._alone is None:
+            waiting = loaded.queue.head()
+            if waiting is None or not (waiting.run.ended or self._fits(loaded, waiting.models)):
                 return
             if waiting.run.alone and not waiting.run.ended:
                 if self._is_others_turn():
@@ -179,31 +179,31 @@ class Rounds:
                 self._asks_for_it = True
                 if not self._turns.take():
                     return
-            desk.queue.pop()
+            loaded.queue.pop()
             if waiting.run.ended:
                 continue
             try:
-                row = desk.engine.submit(waiting.request)
+                row = loaded.engine.submit(waiting.request)
             except BaseException as error:  # it has left the queue: nobody else would end it
                 if not isinstance(error, WorkbenchError):
                     log.exception("a run could not be started")
                 said = f"The run could not be started ({type(error).__name__})."
                 waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(said))
                 continue
-            desk.runs.append(waiting.run)
+            loaded.runs.append(waiting.run)
             waiting.run.started(row)
             if waiting.run.alone:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
         """Whether those who stood still have yet to get their time back. Paused rows are not waiting for it."""
-        rows = [run.row for desk in self._shelf.desks() for run in desk.runs]
+        rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
 
     def _hold_others(self, alone: Run) -> None:
         self._alone, self._alone_since = alone, time.monotonic()
-        for desk in self._shelf.desks():
-            for run in desk.runs:
+        for loaded in self._pool.targets():
+            for run in loaded.runs:
                 if run is not alone and run.row is not None:
                     run.row.held = True
 
@@ -211,58 +211,58 @@ class Rounds:
         """The run that had the device alone has ended: the others go on."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
-        for desk in self._shelf.desks():
-            for run in desk.runs:
+        for loaded in self._pool.targets():
+            for run in loaded.runs:
                 if run.row is not None and run.row.held:
                     run.row.held = False
                     if run.row.status != PAUSED:
                         run.still_s += seconds
                         self._others_until = now + seconds
 
-    def _waive(self, desk: Desk) -> None:
+    def _waive(self, loaded: LoadedTarget) -> None:
         """While others wait for a row, none is kept from them for the sake of a slow picture."""
-        for run in desk.runs:
+        for run in loaded.runs:
             if run.row is not None:
-                run.row.pace.waived = len(desk.queue) > 0
+                run.row.pace.waived = len(loaded.queue) > 0
 
-    def _fits(self, desk: Desk, models: Models) -> bool:
+    def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
         """Whether one more row fits into memory beside those that are there."""
         runners = [models.target, *([] if models.drafter is None else [models.drafter])]
-        needed = sum(memory.growth_bytes(runner, len(desk.runs) + 1) for runner in runners)
-        if not needed or needed <= self._shelf.room():
+        needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
+        if not needed or needed <= self._pool.room():
             return True
         self._make_room(needed)
         return False
 
-    def _step(self, desk: Desk) -> bool:
+    def _step(self, loaded: LoadedTarget) -> bool:
         """One step of one engine. Should the engine itself fail, its runs are ended and other engines go on."""
         try:
-            worked = desk.engine.step()
+            worked = loaded.engine.step()
             if worked:
                 self.failures = 0
             return worked
         except BaseException as error:
             log.exception("an engine failed; its runs are ended")
             self.failures += 1
-            for row in [*desk.engine.rows, *desk.engine.waiting]:
+            for row in [*loaded.engine.rows, *loaded.engine.waiting]:
                 row.status, row.error = ERROR, error
                 if row.trace is not None:
                     row.trace.footer.text = row.trace.text
                     row.trace.footer.reason = "error"
                     row.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
-            desk.engine = Engine(desk.engine.models, desk.engine.max_rows)
-            for _, runner in desk.runners():
+            loaded.engine = Engine(loaded.engine.models, loaded.engine.max_rows)
+            for _, runner in loaded.runners():
                 for slot in list(runner.slots):
                     runner.close(slot)
             return True
 
-    def _close_ended(self, desk: Desk) -> None:
-        """Close the books of runs whose rows have ended, which gives the rows to others."""
-        for run in list(desk.runs):
+    def _close_ended(self, loaded: LoadedTarget) -> None:
+        """End runs whose rows have ended, which gives the rows to others."""
+        for run in list(loaded.runs):
             row = run.row
             if row is not None and row.status not in ENDED:
                 continue
-            desk.runs.remove(run)
+            loaded.runs.remove(run)
             if run is self._alone:
                 self._let_go()
             if row is not None and row.trace is not None:
@@ -270,7 +270,7 @@ class Rounds:
                 footer.reason = run.stopped if row.status == CANCELLED else footer.reason
                 problem = row.error if isinstance(row.error, WorkbenchError) else None
                 if is_out_of_memory(row.error):
-                    problem = out_of_memory(row, len(desk.runs))
+                    problem = out_of_memory(row, len(loaded.runs))
                     footer.error = str(problem)
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()

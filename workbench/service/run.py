@@ -109,7 +109,7 @@ class Run:
         row, state = self._row, self._state
         if row is None or state in ENDED:
             return state
-        # a row that has ended is a run that goes on until its books are closed
+        # a row that has ended is a run that goes on until it is ended too
         return RUNNING if row.status in ENDED else row.status
 
     @property
@@ -345,7 +345,7 @@ class Run:
         return configured, pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
-        """Close the books: nothing more will come. The row, and with it every hold on models, is let go."""
+        """End it: nothing more will come. The row, and with it every hold on models, is let go."""
         if self._close(state, problem):
             self._host.ended(self)
 

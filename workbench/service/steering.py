@@ -17,11 +17,11 @@ from workbench.methods import registry
 from workbench.service import choices
 from workbench.service.caller import watch
 from workbench.service.fairlock import FairLock
+from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
 from workbench.service.params import split_params
 from workbench.service.pictures import decode_all, picture_bytes
 from workbench.service.run import Run
-from workbench.service.shelf import Shelf
 from workbench.service.turns import Turns
 
 
@@ -30,7 +30,7 @@ class Steering:
 
     Args:
         names: which models are meant.
-        shelf: models that are loaded.
+        pool: models that are loaded.
         load: loads others and waits for them.
         let_in: counts a request of a user.
         turns: an explanation waits while a run is timed.
@@ -39,12 +39,12 @@ class Steering:
     def __init__(
         self,
         names: Names,
-        shelf: Shelf,
+        pool: ModelPool,
         load: Callable[[Pair], Models],
         let_in: Callable[[str], None],
         turns: Turns,
     ) -> None:
-        self._names, self._shelf, self._load, self._let_in, self._turns = names, shelf, load, let_in, turns
+        self._names, self._pool, self._load, self._let_in, self._turns = names, pool, load, let_in, turns
         self._turn = FairLock()
 
     def change(
@@ -67,7 +67,7 @@ class Steering:
         if drafter:
             pair = self._names.pair(pair[0], drafter)
             run.holds.add(pair)
-            other = self._shelf.get(pair) or self._load(pair)
+            other = self._pool.get(pair) or self._load(pair)
 
         def checked(configured: Chosen, sampling: SamplingParams, models: Models | None) -> dict[str, Any]:
             now = chosen or configured.method
@@ -86,7 +86,7 @@ class Steering:
 
         if run.row is None:
             configured, sampling, _ = run.planned
-            checked(configured, sampling, other or self._shelf.get(pair))
+            checked(configured, sampling, other or self._pool.get(pair))
         run.tell(hand_over)
 
     def explain(self, run: Run) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Steering:
         if run.trace is None or run.request.images is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with pictures, and wait for a token.")
         configured, pair = run.in_force
-        models = self._shelf.get(pair) or self._load(pair)
+        models = self._pool.get(pair) or self._load(pair)
 
         gone = watch()
         self._let_in(run.user)

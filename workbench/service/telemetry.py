@@ -105,7 +105,7 @@ class Telemetry(Collector):
         if run.ended_at is not None:
             self._run_s.observe(run.ended_at - run.created - run.stood_s)
 
-    def shelf(self, event: str, seconds: float) -> None:
+    def models(self, event: str, seconds: float) -> None:
         """Models were loaded ("load"), given up ("evict")."""
         self._events[event] += 1
         if event == "load":

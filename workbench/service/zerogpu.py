@@ -149,9 +149,9 @@ class ZeroClient(BaseBackend):
         job = self._job(asked)
         run = ZeroRun(self, asked.user, job["method"], asked.lease_s)
         run.alone = asked.alone
-        self._book.add(run, asked.max_new_tokens)
+        self._runs.add(run, asked.max_new_tokens)
         if not asked.pictures:  # what pictures add to a prompt is known from the run's header
-            self._book.charge(run, len(job["prompt"]))
+            self._runs.charge(run, len(job["prompt"]))
         run.waits("waiting for a GPU")
         context = contextvars.copy_context()  # carries the visitor's request, whose quota is used
         threading.Thread(target=context.run, args=(self._follow, run, job), daemon=True).start()
@@ -202,7 +202,7 @@ class ZeroClient(BaseBackend):
         for record in run.hear(message):
             self._telemetry.round(record)
         if is_first and job["pictures"] and run.trace is not None:
-            self._book.charge(run, len(run.trace.header.prompt_tokens))
+            self._runs.charge(run, len(run.trace.header.prompt_tokens))
         if "footer" in message:
             trace = run.trace
             assert trace is not None
@@ -251,14 +251,14 @@ class ZeroClient(BaseBackend):
             trace.footer.text = "".join(e.text for r in trace.rounds for e in r.emitted)
             trace.footer.error = run.message if run.state == ERROR else ""
         self._telemetry.ended(run)
-        self._book.settle(run)
-        self._book.tidy()
+        self._runs.settle(run)
+        self._runs.tidy()
 
     # -- how it is doing -----------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
         """How the backend is doing, without names."""
-        states = Counter(run.state for run in self._book.active())
+        states = Counter(run.state for run in self._runs.active())
         return {
             "status": "ok",
             "uptime_s": round(time.monotonic() - self._born, 1),
@@ -268,10 +268,10 @@ class ZeroClient(BaseBackend):
             "rows": states[RUNNING],
             "models": len(self._lent.loaded),
             "loading": "",
-            "memory": {"traces": self._book.trace_bytes},
+            "memory": {"traces": self._runs.trace_bytes},
         }
 
     def close(self) -> None:
         """Cancel all runs."""
-        for run in self._book.active():
+        for run in self._runs.active():
             run.cancel()

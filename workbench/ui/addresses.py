@@ -1,7 +1,7 @@
 """Addresses of runs: `/r/NAME` opens one in the Live view, `/r/ONE+OTHER` two side by side.
 
 Gradio serves pages at fixed paths only, so the path is another one on its way in; the browser's stays as it is, and the
-page of tabs reads from it which runs are meant. What a name may open, `workbench.ui.kept.KeptRuns` decides.
+page of tabs reads from it which runs are meant. What a name may open, `workbench.ui.keptruns.KeptRuns` decides.
 """
 
 from __future__ import annotations

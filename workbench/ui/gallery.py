@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from workbench.ui.kept import KeptRuns, drafted_by
+from workbench.ui.keptruns import KeptRuns, drafted_by
 from workbench.ui.pages import add_page
 from workbench.views import recorded
 

@@ -10,7 +10,7 @@ from workbench.client import Client
 from workbench.ui import api, compare, gallery, learn, methods_page, pair, sweep, verifiers, vision
 from workbench.ui.discreet import Discreet
 from workbench.ui.hosting import add_view
-from workbench.ui.kept import KeptRuns
+from workbench.ui.keptruns import KeptRuns
 from workbench.ui.session import Session
 
 TITLE = "Speculative Decoding Workbench"

@@ -21,7 +21,7 @@ from workbench.service.presets import message_in
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
-from workbench.ui.kept import KeptRuns
+from workbench.ui.keptruns import KeptRuns
 
 BASELINE = "autoregressive"
 DEFAULT_TOKENS = 128

@@ -3,7 +3,7 @@
 
 import * as copying from "../shared/copying.js";
 import * as exports from "../shared/exports.js";
-import * as gallerykept from "./gallerykept.js";
+import * as keptruns from "./keptruns.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as ribbon from "../shared/ribbon.js";
@@ -23,7 +23,7 @@ export async function mount(el, { host }) {
     );
   if (entries) main.append(h("div", { className: "wb-gallery" }, ...entries.map((entry) => card(entry, host, main))));
   copying.listen(main);
-  await gallerykept.mount(main, { host, card: (entry, more) => card(entry, host, main, more) });
+  await keptruns.mount(main, { host, card: (entry, more) => card(entry, host, main, more) });
   el.dataset.ready = "true";
 }
 

@@ -6,7 +6,7 @@ import * as form from "../shared/form.js";
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
 import * as sweepchoice from "./choice.js";
-import * as sweepkept from "./kept.js";
+import * as keptsweeps from "./keptsweeps.js";
 import * as sweeppanel from "./panel.js";
 import * as sweepstage from "./stage.js";
 
@@ -67,7 +67,7 @@ async function open(page, id) {
   Object.assign(page, { job: found.job, from: "kept", sweep: null, cells: new Map(), chosen: null, opened: id });
   take(page, found.sweep);
   const before = page.choice.target;
-  page.choice = sweepkept.choiceOf(found.sweep.sweep, page.choice);
+  page.choice = keptsweeps.choiceOf(found.sweep.sweep, page.choice);
   page.host.address.write(sweepchoice.toQuery(page.choice, page.catalogue));
   page.parts.stage.scrollIntoView?.({ block: "start" }); // the list is below what it opens
   page.parts.live.textContent = `Opened: ${found.sweep.done} of ${found.sweep.total} cells, measured ${found.sweep.date}`;

@@ -11,7 +11,7 @@ import * as plots from "../shared/plots.js";
 import * as stage from "../live/stage.js";
 import * as sweepchoice from "./choice.js";
 import * as sweepgrid from "./grid.js";
-import * as sweepkept from "./kept.js";
+import * as keptsweeps from "./keptsweeps.js";
 import * as tables from "../shared/table.js";
 
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
@@ -140,10 +140,10 @@ export function draw(page) {
   if (!parts.banner.hidden)
     kit.write(
       parts.banner,
-      sweepkept.banner(
+      keptsweeps.banner(
         sweep,
         page.choice && catalogue
-          ? sweepkept.differences(sweepchoice.request(page.choice, catalogue, form.clamp), sweep.sweep)
+          ? keptsweeps.differences(sweepchoice.request(page.choice, catalogue, form.clamp), sweep.sweep)
           : [],
       ),
     );
@@ -151,7 +151,7 @@ export function draw(page) {
   kit.write(parts.otherwise, sweep?.note ?? "");
   parts.keptCard.hidden = !page.kept.length;
   kit.write(parts.keptNote, "measured by this app before, with their settings; other conditions are other lines");
-  sweepkept.render(parts.kept, page.kept, page.opened);
+  keptsweeps.render(parts.kept, page.kept, page.opened);
   if (!parts.progress.hidden) {
     const text = page.silent
       ? `no answer for ${page.silent} s: is the app still running? Stop gives up; finished cells are kept`

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { banner, choiceOf, differences, words } from "./kept.js";
+import { banner, choiceOf, differences, words } from "./keptsweeps.js";
 
 const sweep = {
   axes: { method: ["draft-model:depth=2,policy=fixed", "prompt-lookup"], temperature: [0, 0.7] },

@@ -21,7 +21,7 @@ from workbench.engine.models import find_heads
 from workbench.engine.pretrained import resolve_device, resolve_dtype
 from workbench.engine.runner import SCRATCH
 from workbench.service import hub, memory
-from workbench.service.desk import Desk
+from workbench.service.loadedtarget import LoadedTarget
 from workbench.service.memory import Need
 from workbench.service.names import Pair
 from workbench.service.progress import BUILDING, CALIBRATING, READING, Progress, megabytes
@@ -33,10 +33,10 @@ SHORTEST = 128
 """Tokens of context below which a model is not worth loading."""
 CHUNK = 8 << 20
 _BUILDING = threading.Lock()
-"""Of the process, not of a shelf: transformers changes PyTorch's default dtype while it builds a model."""
+"""Of the process, not of a pool: transformers changes PyTorch's default dtype while it builds a model."""
 
 
-class Shelf:
+class ModelPool:
     """What is loaded. Thread-safe; builds one pair of models at a time, while others may be downloading.
 
     Args:
@@ -59,45 +59,45 @@ class Shelf:
     ) -> None:
         self._options, self._max_rows, self._holds, self._told = options, max_rows, holds, told
         self._limit, self._turns = memory_bytes, turns
-        self._desks: dict[str, Desk] = {}
+        self._targets: dict[str, LoadedTarget] = {}
         self._lock = threading.Lock()
 
     # -- what is there -------------------------------------------------------------------------------------------
 
-    def desks(self) -> list[Desk]:
+    def targets(self) -> list[LoadedTarget]:
         """All targets that are loaded."""
         with self._lock:
-            return list(self._desks.values())
+            return list(self._targets.values())
 
-    def desk(self, target: str) -> Desk | None:
+    def target(self, target: str) -> LoadedTarget | None:
         """One of them."""
         with self._lock:
-            return self._desks.get(target)
+            return self._targets.get(target)
 
     def get(self, pair: Pair) -> Models | None:
         """Models that are loaded already; marks them as used now."""
         with self._lock:
-            desk = self._desks.get(pair[0])
-            if desk is None or pair[1] not in desk.models:
+            loaded = self._targets.get(pair[0])
+            if loaded is None or pair[1] not in loaded.models:
                 return None
-            desk.used_at[None] = desk.used_at[pair[1]] = time.monotonic()
-            return desk.models[pair[1]]
+            loaded.used_at[None] = loaded.used_at[pair[1]] = time.monotonic()
+            return loaded.models[pair[1]]
 
     def loaded(self) -> list[dict[str, Any]]:
-        """What is on the shelf: name, role, bytes, dtype, device, runs that use it, seconds since its last use."""
+        """What is in the pool: name, role, bytes, dtype, device, runs that use it, seconds since its last use."""
         holds, now = self._holds(), time.monotonic()
         return [
             {
-                "name": drafter or desk.name,
+                "name": drafter or loaded.name,
                 "role": "target" if drafter is None else "drafter",
                 "bytes": memory.weight_bytes(runner) + memory.cache_bytes(runner),
                 "dtype": str(runner.stored).removeprefix("torch."),
                 "device": str(runner.device),
-                "runs": _users(holds, desk.name, drafter),
-                "idle_s": round(now - desk.used_at.get(drafter, now), 1),
+                "runs": _users(holds, loaded.name, drafter),
+                "idle_s": round(now - loaded.used_at.get(drafter, now), 1),
             }
-            for desk in self.desks()
-            for drafter, runner in desk.runners()
+            for loaded in self.targets()
+            for drafter, runner in loaded.runners()
         ]
 
     # -- memory --------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Shelf:
 
     def used(self) -> int:
         """Bytes of weights and caches."""
-        runners = [runner for desk in self.desks() for _, runner in desk.runners()]
+        runners = [runner for loaded in self.targets() for _, runner in loaded.runners()]
         return sum(memory.weight_bytes(r) + memory.cache_bytes(r) for r in runners)
 
     def room(self) -> int:
@@ -137,48 +137,48 @@ class Shelf:
         with self._lock:
             holds = self._holds()
             idle = [
-                (desk.used_at.get(drafter, 0.0), drafter is None, desk, drafter)
-                for desk in self._desks.values()
-                for drafter in desk.models
-                if not _users(holds, desk.name, drafter) and not _is_part(keep, desk.name, drafter)
-                if drafter is not None or len(desk.runs) == 0
+                (loaded.used_at.get(drafter, 0.0), drafter is None, loaded, drafter)
+                for loaded in self._targets.values()
+                for drafter in loaded.models
+                if not _users(holds, loaded.name, drafter) and not _is_part(keep, loaded.name, drafter)
+                if drafter is not None or len(loaded.runs) == 0
             ]
             if not idle:
                 return False
-            _, is_target, desk, drafter = min(idle, key=lambda entry: entry[:2])
+            _, is_target, loaded, drafter = min(idle, key=lambda entry: entry[:2])
             if is_target:
-                del self._desks[desk.name]
+                del self._targets[loaded.name]
             else:
-                del desk.models[drafter]
+                del loaded.models[drafter]
         _collect()
         return True
 
     def unload(self, target: str) -> None:
-        """Take a target and its draft models off the shelf.
+        """Take a target and its draft models out of the pool.
 
         Raises:
             UnknownNameError: it is not loaded.
             CapacityError: a run uses it.
         """
         with self._lock:
-            if target not in self._desks:
+            if target not in self._targets:
                 raise UnknownNameError(f"{target!r} is not loaded.", "Nothing needs to be done.")
             users = _users(self._holds(), target, None)
             if users:
                 raise CapacityError(f"{target} is in use by {users} runs.", "Stop them first, or wait for their end.")
-            del self._desks[target]
+            del self._targets[target]
         _collect()
 
     def close(self) -> None:
         """Hold no model any more: what served this backend may live on, as an app of Gradio's does with all it had."""
         with self._lock:
-            self._desks.clear()
+            self._targets.clear()
         _collect()
 
     # -- loading -------------------------------------------------------------------------------------------------
 
     def load(self, pair: Pair, progress: Progress) -> Models:
-        """Models from the shelf, or from their files. What comes back may lack the draft model, and says why.
+        """Models from the pool, or from their files. What comes back may lack the draft model, and says why.
 
         Raises:
             WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
@@ -196,21 +196,21 @@ class Shelf:
             except ModelError as error:
                 problem = error
         with _BUILDING, self._turns.beside():
-            desk = self.desk(target) or self._build_target(pair, target_folder, drafter_folder, progress)
-            if drafter is not None and drafter_folder is not None and drafter not in desk.models:
+            loaded = self.target(target) or self._build_target(pair, target_folder, drafter_folder, progress)
+            if drafter is not None and drafter_folder is not None and drafter not in loaded.models:
                 try:
-                    self._build_drafter(desk, drafter, drafter_folder, progress)
+                    self._build_drafter(loaded, drafter, drafter_folder, progress)
                 except ModelError as error:
                     problem = error
             found = self.get(pair)
         self._told("load", time.monotonic() - started)
         if found is not None:
             return found
-        found = desk.models[None].with_drafter(None)  # methods without a draft model run; the others say why not
+        found = loaded.models[None].with_drafter(None)  # methods without a draft model run; the others say why not
         found.drafter_problem, found.drafter_error = str(problem or ""), problem
         return found
 
-    def _build_target(self, pair: Pair, folder: str, drafter_folder: str | None, progress: Progress) -> Desk:
+    def _build_target(self, pair: Pair, folder: str, drafter_folder: str | None, progress: Progress) -> LoadedTarget:
         need = self._need(pair[0], folder, self._dtype(pair[0]))
         needs = [need]
         if drafter_folder is not None:
@@ -225,17 +225,17 @@ class Shelf:
             models.heads = find_heads(pair[0], models.target)
             progress.stage(CALIBRATING)
             _touch(models.target)
-        desk = Desk(pair[0], Engine(models, self._max_rows), {None: models}, need.context)
-        desk.used_at[None] = time.monotonic()
+        loaded = LoadedTarget(pair[0], Engine(models, self._max_rows), {None: models}, need.context)
+        loaded.used_at[None] = time.monotonic()
         with self._lock:
-            progress.add(0)  # raises if the backend was closed meanwhile: nobody would take the desk down again
-            self._desks[pair[0]] = desk
-        return desk
+            progress.add(0)  # raises if the backend was closed meanwhile: nobody would take the target out again
+            self._targets[pair[0]] = loaded
+        return loaded
 
-    def _build_drafter(self, desk: Desk, drafter: str, folder: str, progress: Progress) -> None:
+    def _build_drafter(self, loaded: LoadedTarget, drafter: str, folder: str, progress: Progress) -> None:
         need = self._need(drafter, folder, self._drafter_dtype())
-        context = desk.models[None].target.context
-        self.make_room(need.weights + need.row(context), (desk.name, drafter))
+        context = loaded.models[None].target.context
+        self.make_room(need.weights + need.row(context), (loaded.name, drafter))
         if need.weights + need.row(context) > self.room():
             raise CapacityError(
                 f"{drafter} needs {megabytes(need.weights + need.row(context))}; {megabytes(self.room())} are left.",
@@ -244,14 +244,14 @@ class Shelf:
         self._read(folder, progress)
         progress.stage(BUILDING)
         with self._called(drafter, folder):
-            models = desk.models[None].with_drafter(folder, self._options["drafter_dtype"])
+            models = loaded.models[None].with_drafter(folder, self._options["drafter_dtype"])
             models.drafter_name = drafter
             assert models.drafter is not None
             progress.stage(CALIBRATING)
             _touch(models.drafter)
         with self._lock:
-            desk.models[drafter] = models
-            desk.used_at[drafter] = time.monotonic()
+            loaded.models[drafter] = models
+            loaded.used_at[drafter] = time.monotonic()
 
     def _context(self, pair: Pair, needs: list[Need]) -> int:
         """The longest context, up to the target's own, of which one row fits beside all weights."""

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.core.errors import UnknownNameError
 from workbench.service import Backend, Limits
-from workbench.service.book import round_bytes
+from workbench.service.runregister import round_bytes
 from workbench.trace.events import Round
 
 from .conftest import PROMPT, until
@@ -35,7 +35,7 @@ def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callab
     assert is_known(bench, run)
     assert bench.run(run.id).since(0)["seq"] == 3
     until(lambda: not is_known(bench, run))
-    assert len(bench._book) == 0
+    assert len(bench._runs) == 0
     with pytest.raises(UnknownNameError, match="Start a new one"):
         bench.run(run.id)
 
@@ -43,7 +43,7 @@ def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callab
 def test_of_too_many_ended_runs_the_oldest_go(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(kept_runs=3))
     runs = [finished(bench) for _ in range(5)]
-    until(lambda: len(bench._book) == 3)
+    until(lambda: len(bench._runs) == 3)
     assert [is_known(bench, run) for run in runs] == [False, False, True, True, True]
 
 

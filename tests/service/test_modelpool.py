@@ -82,7 +82,7 @@ def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
 def test_models_are_loaded_once_for_all_who_ask(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workbench.service import shelf
+    from workbench.service import modelpool
 
     loads: list[str] = []
 
@@ -90,7 +90,7 @@ def test_models_are_loaded_once_for_all_who_ask(
         loads.append(target)
         return load_models(target, *args, **options)
 
-    monkeypatch.setattr(shelf, "load_models", counted)
+    monkeypatch.setattr(modelpool, "load_models", counted)
     bench = backend()
     runs = [bench.start(PROMPT, "draft-model", max_new_tokens=3, user=f"user {i}") for i in range(6)]
     assert len({tuple(run.wait(60).token_ids) for run in runs}) == 1
@@ -194,9 +194,9 @@ def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend
     bench = backend()
     run = run_on(bench, twins[0])
     run.wait(120)
-    (desk,) = bench._shelf.desks()
-    model = weakref.ref(desk.engine.models.target.model)
-    del desk
+    (loaded,) = bench._pool.targets()
+    model = weakref.ref(loaded.engine.models.target.model)
+    del loaded
     bench.unload(twins[0])
 
     def gone() -> bool:
@@ -311,6 +311,6 @@ def test_a_closed_backend_holds_no_model_though_somebody_holds_it(backend: Calla
     bench = backend()
     bench.load()
     bench.start(PROMPT, "draft-model", max_new_tokens=2).wait(60)
-    weights = weakref.ref(bench._shelf.desks()[0].models[None].target.model)
+    weights = weakref.ref(bench._pool.targets()[0].models[None].target.model)
     bench.close()
     assert weights() is None, "at once, though runners hold each other in cycles"

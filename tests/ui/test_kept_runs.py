@@ -12,7 +12,7 @@ from ui.test_page import short, state
 
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.store import RunStore
-from workbench.ui.kept import MAX_TEXT, PAGE, KeptRuns, parse
+from workbench.ui.keptruns import MAX_TEXT, PAGE, KeptRuns, parse
 from workbench.ui.session import Session
 from workbench.views import recorded
 

@@ -22,7 +22,7 @@ def round_bytes(record: Round) -> int:
     return n_bytes + sum(len(picture["url"]) for picture in pictures_of(record.vision))
 
 
-class Book:
+class RunRegister:
     """Runs by id. Thread-safe. Nobody can list the ids of others.
 
     Attributes:
@@ -32,7 +32,7 @@ class Book:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.meter = Meter(limits)
-        self._runs: dict[str, Run] = {}
+        self._by_id: dict[str, Run] = {}
         self._lock = threading.Lock()
 
     def add(self, run: Run, max_new_tokens: int) -> None:
@@ -44,9 +44,9 @@ class Book:
             CapacityError: its user, or all users together, have as many as allowed, or more in a minute.
         """
         with self._lock:
-            self._limits.check_room(run.user, [r.user for r in self._runs.values() if not r.ended])
+            self._limits.check_room(run.user, [r.user for r in self._by_id.values() if not r.ended])
             self.meter.let_in(run.user, n=0 if run.alone else 1)
-            self._runs[run.id] = run
+            self._by_id[run.id] = run
         self.charge(run, max_new_tokens)
 
     def charge(self, run: Run, tokens: int) -> None:
@@ -64,7 +64,7 @@ class Book:
     def remove(self, run: Run) -> None:
         """Forget a run."""
         with self._lock:
-            self._runs.pop(run.id, None)
+            self._by_id.pop(run.id, None)
         if not run.ended:
             self.settle(run)
 
@@ -75,38 +75,38 @@ class Book:
             UnknownNameError: no such run, or it ended long ago. Other runs are not named.
         """
         with self._lock:
-            if run_id not in self._runs:
+            if run_id not in self._by_id:
                 raise UnknownNameError("This run is not known here any more.", "Start a new one.")
-            return self._runs[run_id]
+            return self._by_id[run_id]
 
     def active(self) -> list[Run]:
         """Runs that have not ended."""
         with self._lock:
-            return [run for run in self._runs.values() if not run.ended]
+            return [run for run in self._by_id.values() if not run.ended]
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._by_id)
 
     @property
     def trace_bytes(self) -> int:
         """Memory of all traces, about."""
         with self._lock:
-            return sum(run.trace_bytes for run in self._runs.values())
+            return sum(run.trace_bytes for run in self._by_id.values())
 
     def tidy(self) -> None:
         """Forget what is too old or too much: ended runs first; then the run with the largest trace is ended."""
         limits, now = self._limits, time.monotonic()
         with self._lock:
-            ended = [(run.ended_at, run) for run in self._runs.values() if run.ended_at is not None]
+            ended = [(run.ended_at, run) for run in self._by_id.values() if run.ended_at is not None]
             ended.sort(key=lambda pair: pair[0])  # oldest first
-            total = sum(run.trace_bytes for run in self._runs.values())
+            total = sum(run.trace_bytes for run in self._by_id.values())
             for i, (at, run) in enumerate(ended):
                 too_old = now - at > limits.kept_s
                 if not too_old and len(ended) - i <= limits.kept_runs and total <= limits.trace_bytes:
                     break
                 total -= run.trace_bytes
-                del self._runs[run.id]
-            largest = max(self._runs.values(), key=lambda run: run.trace_bytes, default=None)
+                del self._by_id[run.id]
+            largest = max(self._by_id.values(), key=lambda run: run.trace_bytes, default=None)
         if largest is not None and total > limits.trace_bytes:
             full = "Its trace had filled the memory there is for traces. Use a smaller tree or fewer tokens."
             largest.cancel(full, "memory")

@@ -13,8 +13,8 @@ from workbench.service.run import Run
 
 
 @dataclass(eq=False)
-class Desk:
-    """A target on the shelf: its engine, the draft models loaded for it, and the runs that wait for its rows.
+class LoadedTarget:
+    """A target in the pool: its engine, the draft models loaded for it, and the runs that wait for its rows.
 
     Attributes:
         name: of the target.
