@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.grown import Grown
-from workbench.core.rejection import Reason, Verdict
+from workbench.core.rejection import Reason
 from workbench.core.rules import Rule
-from workbench.core.tree import DraftTree, children_of, depths_of
-from workbench.engine.parts import Verifier
+from workbench.core.tree import children_of, depths_of
+from workbench.engine.judged import Judged
 from workbench.engine.request import Row
 from workbench.engine.selfcheck import warnings_for
 from workbench.engine.settings import SAMPLING_NAMES
@@ -40,55 +38,6 @@ if TYPE_CHECKING:
 
 PAID = "distribution error (TV)"
 """Signal of a round under an approximate rule: the total variation from the target's law, summed over its tests."""
-
-
-@dataclass(slots=True)
-class Judged:
-    """A tree and its verdict, on the host."""
-
-    tokens: list[int]
-    parents: list[int]
-    verdict: Verdict
-    p_node: list[float]
-    accept: list[float]
-    p_stop: list[float]
-    entropy: list[float]
-    q: list[float]
-    top_tokens: list[list[int]]
-    top_probs: list[list[float]]
-    top_q: list[Any]
-    inputs: list[list[float]]
-    rule_of: list[int]
-    q_of: list[int]
-    paid: list[float]
-    source: str | tuple[str, ...]
-    probes: list[list[int]]
-    probe_sources: list[str]
-    growth: Grown | None
-    worth: list[list[float]]
-
-    @classmethod
-    def of(
-        cls,
-        tree: DraftTree,
-        lists: list[Any],
-        verifier: Verifier,
-        uniform: list[float] | None,
-        probe_sources: list[str] | None = None,
-    ) -> Judged:
-        """Walk the tree and put the figures together. `lists` is what `judging.figures` gave, on the host."""
-        tokens, parents, stop, p_stop, entropy, p_node, accept, q, top_tokens, top_probs, top_q, *more = lists
-        score, inputs, rule_of, q_of, paid, probes, worth = more
-        verdict = verifier.walk(parents, accept, stop, uniform, *([score] if score else []))
-        return cls(
-            tokens, parents, verdict, p_node, accept, p_stop, entropy, q, top_tokens, top_probs, top_q, inputs, rule_of,
-            q_of, paid, tree.source, probes, probe_sources or [], tree.grown, worth,
-        )  # fmt: skip
-
-    @property
-    def is_nan(self) -> bool:
-        """Whether the target's probabilities were not numbers."""
-        return any(value != value for value in self.entropy)
 
 
 def params_of(row: Row) -> dict[str, object]:

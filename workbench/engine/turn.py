@@ -15,11 +15,12 @@ from workbench.engine.decoder import House
 from workbench.engine.ends import cut, ending
 from workbench.engine.extras import Scored, scored
 from workbench.engine.holding import Decided, Held, decide
+from workbench.engine.judged import Judged
 from workbench.engine.judging import figures
 from workbench.engine.learning import let_go, tell
 from workbench.engine.models import Models
 from workbench.engine.priming import levels_left, prime
-from workbench.engine.recording import Judged, keep_round, kept_tokens, record_round
+from workbench.engine.recording import keep_round, kept_tokens, record_round
 from workbench.engine.request import FINISHED, Row
 from workbench.engine.segment import Output, Segment
 from workbench.engine.timing import Drafting, Timing
