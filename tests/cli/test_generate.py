@@ -86,8 +86,8 @@ def test_sampling_is_reproduced_by_its_seed(workbench: Command) -> None:
 
 
 def round_of(text: str, kind: str, drafted: int) -> Round:
-    nodes = Nodes(tokens=[1] * drafted)
-    return Round(0, "draft-model", {}, nodes, [], None, None, [Emitted(1, text, 0, len(text), kind, None, 0, 1.0)])
+    nodes, own = Nodes(tokens=[1] * drafted), None if kind == "accepted" else kind
+    return Round(0, "draft-model", {}, nodes, [], None, own, [Emitted(1, text, 0, len(text), kind, None, 0, 1.0)])
 
 
 class Terminal(io.StringIO):

@@ -131,6 +131,8 @@ def random_setting(method: Method, rng: random.Random) -> Configured:
     # of the clock: fine when greedy, not when runs are compared; or with a head that random models have not
     if values.get("policy") in ("planned", "bandit", "specdec++"):
         values["policy"] = method.params["policy"].default
+    if values.get("verifier") in {verifier.name for verifier in method.verifiers if not verifier.keeps_greedy}:
+        values["verifier"] = method.params["verifier"].default
     return method.with_params(**values)
 
 

@@ -72,7 +72,7 @@ def drawn(token: int) -> DraftTree:
 def test_golden_law_and_price(threshold: float, out: list[float], kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """q(x) where the judge likes x, min(p, q) elsewhere, the rest to (p − q)₊; the mean price is the TV."""
     seen: list[Tensor] = []
-    monkeypatch.setattr("workbench.core.rejection.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
+    monkeypatch.setattr("workbench.core.places.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     found, accepted, paid = torch.zeros(4, dtype=torch.float64), 0.0, 0.0
     for x in range(4):
         ruling = ruled(drawn(x), P.expand(2, 4), threshold=threshold)
