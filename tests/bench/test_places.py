@@ -21,7 +21,7 @@ from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.optimal_two import OptimalTwo
 
 P, Q = [0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2]
-ALIKE = Laws(*(torch.tensor([law] * 800, dtype=torch.float64) for law in (P, Q)))
+ALIKE = Laws(*(torch.tensor([law] * 100, dtype=torch.float64) for law in (P, Q)))
 
 
 @pytest.mark.parametrize(

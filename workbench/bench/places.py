@@ -24,7 +24,7 @@ from workbench.trace import theory
 
 Way = tuple[Verifier | None, Sampling]
 """A verifier, None for the best that any could be (the optimal-transport bound); and how the drafts are drawn."""
-SETS = 8
+SETS = 64
 """Sets of drafts that are drawn for each place."""
 TOGETHER = 32
 """Places judged at once, as one draft: some rules compare all its nodes with each other."""
