@@ -40,7 +40,7 @@ def look(x, p, heat, top, p_top, entropy, taken):
 
     Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
 
-    Args:
+    What it takes:
         x: float32 [n, V], logits before temperature.
         p: float32 [n, V], laws; V is as large as k at least.
         heat: the temperature, 1 where there is none.

@@ -33,7 +33,7 @@ def improve(p, q, g, without, steps, most, best, taken):
 
     Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
 
-    Args:
+    What it takes:
         p: float32 [R, m + 1], the target's law of m tokens, and of all others together.
         q: the same of the drafter's.
         g: the same of q / (1 − q), or of q where the two drafts may be one.
