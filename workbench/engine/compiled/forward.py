@@ -24,40 +24,15 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import HEADS, LANES, fetch_add, give_way, put
+from workbench.engine.compiled.instructions import HEADS, LANES, put
 from workbench.engine.compiled.pieces import aligned, attend, deal, gate, norm, product, turn
+from workbench.engine.compiled.sharing import done, take, wait
 
 PHASES = 5
 """Of a layer."""
 _OUT, _WIDE, _HEAD = 64, 128, 1024
 """Outputs of a piece: behind attention and feed-forward, within it, and of the LM head. Fewer share the work more
 evenly, more of them read memory in longer runs."""
-_SPINS = 4000
-"""Looks at a phase that others have not ended, after which a core is left to whoever wants it."""
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _take(phase, pieces):
-    """The next piece of a phase, or −1."""
-    piece = fetch_add(phase.ctypes.data, 1)
-    return piece if piece < pieces else -1
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _done(phase):
-    fetch_add(phase.ctypes.data + 8, 1)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-@no_type_check
-def _wait(phase, pieces):
-    spins = 0
-    while fetch_add(phase.ctypes.data + 8, 0) < pieces:
-        spins += 1
-        if spins > _SPINS:
-            give_way()
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -83,7 +58,7 @@ def run_layers(
         w, s = weights[number], scales[number]
 
         pieces, is_first = heads + 2 * groups, True
-        piece = _take(taken[at], pieces)
+        piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:
                 norm(x, norms[number, 0], eps, normed)
@@ -108,13 +83,13 @@ def run_layers(
                         put(to + 2 * i, some[t, i])
             if part == 0:
                 deal(some[:, :size], query[:, head])
-            _done(taken[at])
-            piece = _take(taken[at], pieces)
-        _wait(taken[at], pieces)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
         at += 1
 
         pieces = n_tokens * groups
-        piece = _take(taken[at], pieces)
+        piece = take(taken[at], pieces)
         while piece >= 0:
             t, group = piece // groups, piece % groups
             keys = cache[0] + number * cache[1] + row[t] * cache[3] + group * cache[4]
@@ -123,24 +98,24 @@ def run_layers(
                 attend(asks, keys, keys + cache[2], seen[t], count[t], scale, odds, found)
             else:
                 found[:] = 0
-            _done(taken[at])
-            piece = _take(taken[at], pieces)
-        _wait(taken[at], pieces)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
         at += 1
 
         pieces = (width + _OUT - 1) // _OUT
-        piece = _take(taken[at], pieces)
+        piece = take(taken[at], pieces)
         while piece >= 0:
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
             come = mixed.ctypes.data
             product(kind, w[3], heads * size, lo, hi, come, n_tokens, stream, width, s[3], 1)
-            _done(taken[at])
-            piece = _take(taken[at], pieces)
-        _wait(taken[at], pieces)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
         at += 1
 
         pieces, is_first = (forward + _WIDE - 1) // _WIDE, True
-        piece = _take(taken[at], pieces)
+        piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:
                 norm(x, norms[number, 1], eps, normed)
@@ -153,22 +128,22 @@ def run_layers(
             product(kind, w[5], width, lo, hi, come, n_tokens, to, row_of_some, s[5], 0)
             for t in range(n_tokens):
                 gate(wide[t, lo:hi], some[t, : hi - lo])
-            _done(taken[at])
-            piece = _take(taken[at], pieces)
-        _wait(taken[at], pieces)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
         at += 1
 
         pieces, is_first = (width + _OUT - 1) // _OUT, True
-        piece = _take(taken[at], pieces)
+        piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:
                 deal(wide, wide_dealt)
                 is_first = False
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
             product(kind, w[6], forward, lo, hi, wide_dealt.ctypes.data, n_tokens, stream, width, s[6], 1)
-            _done(taken[at])
-            piece = _take(taken[at], pieces)
-        _wait(taken[at], pieces)
+            done(taken[at])
+            piece = take(taken[at], pieces)
+        wait(taken[at], pieces)
         at += 1
 
 
@@ -184,7 +159,7 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
     some = aligned(n_tokens, _HEAD)
     pieces, is_first = (size + _HEAD - 1) // _HEAD, True
     normed, dealt = aligned(n_tokens, width), aligned(n_tokens, width)
-    piece = _take(taken, pieces)
+    piece = take(taken, pieces)
     while piece >= 0:
         if is_first:
             norm(x, last, eps, normed)
@@ -199,9 +174,9 @@ def read_logits(kind, x, last, eps, weight, scale, hidden, out, taken):
             at = out.ctypes.data + 2 * (t * size + lo)
             for i in range(hi - lo):
                 put(at + 2 * i, some[t, i])
-        _done(taken)
-        piece = _take(taken, pieces)
-    _wait(taken, pieces)
+        done(taken)
+        piece = take(taken, pieces)
+    wait(taken, pieces)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

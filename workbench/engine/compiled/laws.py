@@ -7,20 +7,11 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import fetch_add, give_way
+from workbench.engine.compiled.pieces import largest
+from workbench.engine.compiled.sharing import done, take, wait
 
 BLOCK = 128
 """Columns that are looked into only if their largest is among the likeliest so far."""
-_SPINS = 4000
-
-
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"nnan", "nsz"})
-@no_type_check
-def _largest(p):
-    top = p[0]
-    for i in range(1, p.shape[0]):
-        top = max(top, p[i])
-    return top
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -51,15 +42,15 @@ def look(x, p, heat, top, p_top, entropy, taken):
     """
     n, size = p.shape
     k = top.shape[1]
-    row = fetch_add(taken.ctypes.data, 1)
-    while row < n:
+    row = take(taken, n)
+    while row >= 0:
         p_top[row, :] = np.float32(-1)
         top[row, :] = 0
         mean = 0.0
         for lo in range(0, size, BLOCK):
             hi = min(size, lo + BLOCK)
             mean += _product(p[row, lo:hi], x[row, lo:hi])
-            if _largest(p[row, lo:hi]) > p_top[row, k - 1]:
+            if largest(p[row, lo:hi]) > p_top[row, k - 1]:
                 for i in range(lo, hi):
                     if p[row, i] > p_top[row, k - 1]:
                         at = k - 1
@@ -69,10 +60,6 @@ def look(x, p, heat, top, p_top, entropy, taken):
                         p_top[row, at], top[row, at] = p[row, i], i
         found = (np.float64(x[row, top[row, 0]]) - mean) / heat - np.log(np.float64(p_top[row, 0]))
         entropy[row] = 0.0 if found < 0 else found
-        fetch_add(taken.ctypes.data + 8, 1)
-        row = fetch_add(taken.ctypes.data, 1)
-    spins = 0
-    while fetch_add(taken.ctypes.data + 8, 0) < n:
-        spins += 1
-        if spins > _SPINS:
-            give_way()
+        done(taken)
+        row = take(taken, n)
+    wait(taken, n)

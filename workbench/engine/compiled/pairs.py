@@ -7,9 +7,8 @@ from typing import no_type_check
 import numpy as np
 from numba import njit
 
-from workbench.engine.compiled.instructions import fetch_add, give_way
+from workbench.engine.compiled.sharing import done, take, wait
 
-_SPINS = 4000
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY = np.float32(1e-12)
 
@@ -47,8 +46,8 @@ def improve(p, q, g, without, steps, most, best, taken):
     m = size - 1
     w, r, other_q, other_g = (np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.float32),
                               np.empty(size, np.float32))  # fmt: skip
-    row = fetch_add(taken.ctypes.data, 1)
-    while row < n:
+    row = take(taken, n)
+    while row >= 0:
         w[:] = _ONE
         other_q[:], other_g[:] = q[row], g[row]
         most_kept = -_ONE
@@ -73,10 +72,6 @@ def improve(p, q, g, without, steps, most, best, taken):
                 best[row] = w
             for i in range(size if q[row, m] > 0 else m):
                 w[i] = min(max(w[i] * (max(p[row, i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
-        fetch_add(taken.ctypes.data + 8, 1)
-        row = fetch_add(taken.ctypes.data, 1)
-    spins = 0
-    while fetch_add(taken.ctypes.data + 8, 0) < n:
-        spins += 1
-        if spins > _SPINS:
-            give_way()
+        done(taken)
+        row = take(taken, n)
+    wait(taken, n)

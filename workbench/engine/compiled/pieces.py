@@ -98,7 +98,8 @@ def _exp(x):
 
 @njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
 @no_type_check
-def _largest(numbers):
+def largest(numbers):
+    """Of numbers that are none of them NaN."""
     top = numbers[0]
     for j in range(1, numbers.shape[0]):
         top = max(top, numbers[j])
@@ -109,7 +110,7 @@ def _largest(numbers):
 @no_type_check
 def _odds(scored):
     """Scores become weights that sum to what is returned."""
-    top = _largest(scored)
+    top = largest(scored)
     for j in range(scored.shape[0]):
         scored[j] = _exp(scored[j] - top)
     total = np.float32(0)
