@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from workbench.bench import places
+from workbench.bench import several_drafts
 from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
-from workbench.bench.places import Way
 from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
-from workbench.bench.statistics import geometric_mean, mean, rates, ratio_of_sums, typical
+from workbench.bench.several_drafts import Way
+from workbench.bench.statistics import Rates, geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models, Request, load_models
+from workbench.engine import Configured, Engine, Models, Request, load_models
 from workbench.methods import registry
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
@@ -72,13 +72,7 @@ class TextLab:
 
     def speed(self, **params: Any) -> Measured:
         """The speed-up over plain decoding; see `workbench.trace.speedup`."""
-        engine, scale = Engine(self.models), self.scale
-        pair = [
-            EngineContender(engine, registry.get(name).with_params(**given), SamplingParams(), scale.tokens)
-            for name, given in (("autoregressive", {}), (self.method, params))
-        ]
-        samples, _ = measure(pair, self.prompts(), scale.repeats)
-        mine, plain = (rates(s for s in samples if s.contender == c.name) for c in pair[::-1])
+        plain, mine = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
         return of_speedup(speedup(mine, plain), f"{self.setting}, greedy")
 
     def speed_over(
@@ -92,20 +86,24 @@ class TextLab:
                 favours it by what chance adds to the best of several.
             temperature: of all.
         """
-        engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
-        given = {"mine": mine} | {str(i): params for i, params in enumerate(others)}
-        method = registry.get(self.method)
-        contenders = [
-            EngineContender(engine, method.with_params(**params), sampling, scale.tokens, label=label)
-            for label, params in given.items()
-        ]
-        samples, _ = measure(contenders, self.prompts(), scale.repeats)
-        of = {label: rates(s for s in samples if s.contender == label) for label in given}
-        best = max(list(given)[1:], key=lambda label: (found := typical(of[label])) is not None and found.value)
-        named = ", ".join(f"{name}={value}" for name, value in given[best].items())
+        own, *theirs = self._rates([self._with(params) for params in (mine, *others)], temperature)
+        best = max(range(len(others)), key=lambda i: (found := typical(theirs[i])) is not None and found.value)
+        named = ", ".join(f"{name}={value}" for name, value in others[best].items())
         drawn = f"temperature {temperature}" if temperature else "greedy"
         beside = f"beside {named}" + (f", the fastest of {len(others)}" if len(others) > 1 else "")
-        return of_speedup(speedup(of["mine"], of[best]), f"{self.setting}, {drawn}, {beside}")
+        return of_speedup(speedup(own, theirs[best]), f"{self.setting}, {drawn}, {beside}")
+
+    def _with(self, params: Mapping[str, Any]) -> Configured:
+        return registry.get(self.method).with_params(**params)
+
+    def _rates(self, settings: Sequence[Configured], temperature: float = 0.0) -> list[Rates]:
+        """Tokens a second of each, measured in turns on all prompts."""
+        engine, scale, sampling = Engine(self.models), self.scale, SamplingParams(temperature=temperature)
+        contenders = [
+            EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
+        ]
+        samples, _ = measure(contenders, self.prompts(), scale.repeats)
+        return [rates(s for s in samples if s.contender == contender.name) for contender in contenders]
 
     def accepted_over(self, mine: Way, other: Way, siblings: int, temperature: float = 1.0) -> Measured:
         """Chance that a place accepts one of several drafts / that by another rule, geometric mean over prompts.
@@ -120,9 +118,9 @@ class TextLab:
             temperature: of both laws.
         """
         ratios, n = [], 0
-        for laws in places.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
+        for laws in several_drafts.laws_of(self.models, self.prompts(), self.scale.tokens, temperature):
             n += len(laws)
-            chances = [places.accepted(laws, rule, siblings) for rule in (mine, other)]
+            chances = [several_drafts.accepted(laws, rule, siblings) for rule in (mine, other)]
             ratios.append(chances[0] / chances[1])
         drawn = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}")

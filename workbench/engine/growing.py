@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
+from workbench.core.grown import Grown
 from workbench.core.sampling import SamplingParams, law
+from workbench.core.tree import DraftTree, Sampling
 
 if TYPE_CHECKING:
     from workbench.engine.request import Row
@@ -181,6 +183,26 @@ class Growth:
         """Tokens from the root to each node expanded last (costs a synchronisation)."""
         read = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
         return [[token for token, seen in zip(read, row, strict=True) if seen] for row in self.sees.tolist()]
+
+    def chosen(self, fanout: int, score: Float[Tensor, " N"], grown: Grown) -> DraftTree:
+        """The tree of all nodes that were added, at least one, where these were chosen and not drawn.
+
+        Args:
+            fanout: most children of one node.
+            score: of each node, its probability by the drafter.
+            grown: why they are there.
+        """
+        return DraftTree(
+            tokens=torch.cat(self.tokens),
+            parents=torch.cat(self.parents),
+            logq=torch.zeros(self.n, device=self.device),
+            sampling=Sampling.DETERMINISTIC,
+            depth=len(self.tokens),
+            fanout=fanout,
+            source=self.source,
+            score=score,
+            grown=grown,
+        )
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """No more is asked for. `kept`: numbers of the nodes that are drafted, in their order there; all by default."""

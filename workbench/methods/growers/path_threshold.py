@@ -69,14 +69,4 @@ class PathThreshold(Grower):
             if level + 1 == depth or not growth.goes_on(laws := growth.expand()):
                 break
         growth.close()
-        return DraftTree(
-            tokens=torch.cat(growth.tokens),
-            parents=torch.cat(growth.parents),
-            logq=torch.zeros(growth.n, device=growth.device),
-            sampling=Sampling.DETERMINISTIC,
-            depth=len(said),
-            fanout=fanout,
-            source=growth.source,
-            score=torch.cat(said).exp(),
-            grown=Grown((LIKELY,), before=torch.cat(paths).exp()),
-        )
+        return growth.chosen(fanout, torch.cat(said).exp(), Grown((LIKELY,), before=torch.cat(paths).exp()))

@@ -138,17 +138,8 @@ class Superposed(Grower):
         if not said:  # a drafter that fails
             return DraftTree.empty(growth.source, growth.device)
         before, after = zip(*shares, strict=True)
-        return DraftTree(
-            tokens=torch.cat(growth.tokens),
-            parents=torch.cat(growth.parents),
-            logq=torch.zeros(growth.n, device=growth.device),
-            sampling=Sampling.DETERMINISTIC,
-            depth=len(said),
-            fanout=self.width,
-            source=growth.source,
-            score=torch.cat(said).exp(),
-            grown=Grown((SUPERPOSED,), before=torch.cat(before), after=torch.cat(after)),
-        )
+        grown = Grown((SUPERPOSED,), before=torch.cat(before), after=torch.cat(after))
+        return growth.chosen(self.width, torch.cat(said).exp(), grown)
 
     def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:
         if not self.ngrams:

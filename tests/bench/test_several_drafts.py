@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbench.bench import claims, places
+from workbench.bench import claims, several_drafts
 from workbench.bench.claims import Scale
-from workbench.bench.places import Laws, Way
+from workbench.bench.several_drafts import Laws, Way
 from workbench.bench.text_lab import TextLab
 from workbench.core.tree import Sampling
 from workbench.methods import registry
@@ -42,24 +42,24 @@ ALIKE = Laws(*(torch.tensor([law] * 100, dtype=torch.float64) for law in (P, Q))
 )
 def test_the_chance_of_a_place_is_the_golden_one(way: Way, siblings: int, golden: float) -> None:
     """Drafts are drawn, 6,400 sets of them; the chance given them is computed."""
-    assert places.accepted(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
+    assert several_drafts.accepted(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
 
 
 def test_another_rule_on_the_same_drafts_is_another_chance() -> None:
-    drawn = places.accepted(ALIKE, (Independent(), Sampling.SAMPLED), 3)
-    followed = places.accepted(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
+    drawn = several_drafts.accepted(ALIKE, (Independent(), Sampling.SAMPLED), 3)
+    followed = several_drafts.accepted(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
     assert abs(drawn - followed) > 0.05
 
 
 def test_the_bound_is_that_of_theory() -> None:
     few = Laws(ALIKE.p[:3], ALIKE.q[:3])
-    assert places.accepted(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
-    assert places.accepted(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(0.734524, abs=1e-5)
+    assert several_drafts.accepted(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
+    assert several_drafts.accepted(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(0.734524, abs=1e-5)
 
 
 def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
     lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on("maths")
-    (first, *_) = places.laws_of(lab.models, lab.prompts()[:1], 12, 1.0)
+    (first, *_) = several_drafts.laws_of(lab.models, lab.prompts()[:1], 12, 1.0)
     assert 4 <= len(first) <= 12
     for law in (first.p, first.q):
         assert torch.allclose(law.sum(1), torch.ones(len(first)), atol=1e-4)
