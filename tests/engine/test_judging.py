@@ -13,9 +13,11 @@ from worlds import small_world
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
+from workbench.engine import Engine, judging
 from workbench.engine.judging import figures
 from workbench.engine.request import Request, Row
 from workbench.methods import registry
+from workbench.methods.verifiers import optimal_two
 
 V = 16_384
 FEW = ("view", "unsqueeze", "slice", "expand", "detach", "_unsafe_view", "alias", "select", "permute", "empty",
@@ -76,3 +78,25 @@ def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> No
     row = Row(Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], small_world(noise=None))
     logits = torch.tensor([[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]])
     assert figures(row, DraftTree.empty(), logits, logits, {}, record=True)[4].tolist() == pytest.approx([math.log(2)])
+
+
+@pytest.mark.parametrize("vocabulary", [6, 2048])
+def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wide laws are looked at with is loaded with the engine, optimal-two's search when a row takes it."""
+    called: list[str] = []
+
+    def noted(module: Any, name: str) -> None:
+        call = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, **named: (called.append(name), call(*given, **named))[1])
+
+    noted(judging, "look")
+    noted(optimal_two, "_improved_compiled")
+    engine = Engine(small_world(vocabulary))
+    assert called == ["look"] * (vocabulary == 2048)
+    called.clear()
+    method = registry.get("draft-tree-sampled").with_params(verifier="optimal-two", grower="specinfer")
+    row = engine.submit(Request([3, 1, 4], method, SamplingParams(1.0), 4, stop_at_eos=False))
+    monkeypatch.setattr(engine._decoders[type(None)], "step", lambda rows: True)
+    engine.step()
+    assert row.committed
+    assert called == ["_improved_compiled"]

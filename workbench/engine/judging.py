@@ -157,3 +157,10 @@ def look(
         return torch.from_numpy(p_top), torch.from_numpy(top), torch.from_numpy(entropy)
     p_top, top = largest(p, TOP)
     return p_top, top, entropy_of(logits, p, top[:, :1], p_top[:, 0], sampling)
+
+
+def make_ready(vocabulary: int, device: torch.device) -> None:
+    """Have what looks at wide laws loaded, and compiled where it never was: no round shall stand still for it."""
+    if vocabulary >= WIDE and on_host(device):
+        logits = torch.zeros(ALONE + 1, vocabulary)
+        look(logits, logits.softmax(1), SamplingParams())

@@ -20,6 +20,7 @@ from workbench.engine.clock import Clock
 from workbench.engine.decoder import Decoder, House
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.extras import prefill_scored
+from workbench.engine.judging import make_ready
 from workbench.engine.models import Models
 from workbench.engine.pretrained import encode
 from workbench.engine.recording import params_of
@@ -53,6 +54,7 @@ class Engine:
         self.record = record
         self.clock = Clock(models.target.device)
         models.target.clock = self.clock
+        make_ready(models.target.vocab_size, models.target.device)
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Row] = deque()
         self.rows: list[Row] = []

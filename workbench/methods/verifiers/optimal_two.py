@@ -20,6 +20,8 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
 from workbench.engine.fused import compiled, together
+from workbench.engine.models import Models
+from workbench.engine.request import Row
 from workbench.methods.verifiers.exact import ByEmission, rule_of
 from workbench.methods.verifiers.k_seq import KSeq
 
@@ -70,6 +72,11 @@ class OptimalTwo(ByEmission):
     )  # fmt: skip
     free: int = param(64, ge=1, le=256, doc="tokens with a weight of their own; more come nearer to the optimum")
     steps: int = param(40, ge=0, le=200, doc="improvements of the weights")
+
+    def prime(self, row: Row, models: Models) -> None:
+        """No state; but what improves weights is compiled here, which takes seconds once, and not in a round."""
+        if on_host(models.target.device):
+            _improved_compiled(*torch.full((3, 1, FEW + 1), 1 / (FEW + 1)), without=False, steps=0)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """The pair, then the others."""
