@@ -17,13 +17,14 @@ from workbench.bench.compare import Comparison
 from workbench.bench.hosted import emitted
 from workbench.bench.lanes import Lane
 from workbench.bench.statistics import mean
-from workbench.bench.texts import divergence
+from workbench.bench.texts import divergence, evidence
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
 from workbench.trace.metrics import summary
 
 PROMPTS = ["Once upon a time there was a fox", "The fox and the hare, the fox and the"]
 TYPICAL = "medusa-typical:epsilon=0.0"
+CHOICES = {"lossless": {}, "independent": {"grower": "rsd-c"}, "k-seq": {"grower": "specinfer"}}
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,14 @@ def test_greedy_texts_of_exact_lanes_are_identical(made: Comparison) -> None:
     assert [lane["exact"]["kind"] for lane in lanes[:3]] == ["reference", "identical", "identical"]
     assert [lane["exact"]["identical"] for lane in lanes[:3]] == [4, 4, 4]
     assert [piece[0] for piece in lanes[1]["differences"][0]] == ["same"]
+
+
+def test_evidence_is_that_of_the_lanes_own_choices() -> None:
+    """The board's test is of a method's usual verifier and grower, and says nothing of others."""
+    of = {v: evidence(Lane("draft-tree-sampled", {"verifier": v} | g).configured) for v, g in CHOICES.items()}
+    assert "χ² = " in of["lossless"]
+    assert of["independent"].startswith("Independent is not exact for")
+    assert of["k-seq"] == ""
 
 
 def test_the_race_ends_with_the_recorded_text_at_the_recorded_time(made: Comparison) -> None:

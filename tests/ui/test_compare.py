@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from ui.conftest import Opener, drawn
@@ -179,3 +180,24 @@ def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
     page.click(V + "button:has-text('Stop')")
     says(page, ".wb-alert.is-error", "given up")
     assert page.is_enabled(V + ".wb-go")
+
+
+def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_app: str, open_page: Opener) -> None:
+    lanes = [f"draft-tree-sampled:grower=rsd-c,verifier={name}" for name in ("lossless", "independent")]
+    asked = "&".join(f"lane={quote(lane)}" for lane in lanes)
+    page = open_page(f"{real_app}/?tab=compare&{asked}&text=Once&temperature=1&repeats=1&max_new_tokens=8", ready=READY)
+    panel = page.locator(V + ".wb-lanecard").last
+    panel.locator("summary").first.click()
+    greyed = panel.locator("[data-param=grower] .wb-greyed")
+    assert "rsd-c is not sound here" in greyed.locator("summary").inner_text()
+    greyed.locator("summary").click()
+    assert "its output differs from p by TV 0.10" in greyed.locator("li").first.inner_text()
+    assert panel.locator("[data-param=grower] option[value=dyspec]").evaluate("(option) => option.disabled")
+    assert not panel.locator("[data-param=grower] option[value=specinfer]").evaluate("(option) => option.disabled")
+    page.click(V + ".wb-go")
+    measured(page)
+    exact, unsound = (page.locator(V + ".wb-verdict").nth(i).inner_text() for i in (1, 2))
+    assert "same distribution, not same text" in exact
+    assert "verifier independent" in unsound
+    assert "approximate: not the target's distribution" in unsound
+    assert "drawn without replacement" in unsound

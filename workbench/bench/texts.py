@@ -11,6 +11,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Emitted, Top, Trace
 
 if TYPE_CHECKING:
+    from workbench.engine import Configured
     from workbench.bench.measured import Measured
 
 PREFIX_CHARS = 60
@@ -37,8 +38,8 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
 
     Returns:
         kind ("reference", "identical", "diverges" or, when sampling, "distribution"), promise, runs compared and
-        runs that are identical, `first`: the first difference of the first prompt that has one, and `evidence`: when
-        sampling, the test on the exactness board.
+        runs that are identical, `first`: the first difference of the first prompt that has one, and `evidence`: see
+        there; empty at temperature 0.
     """
     promise = lane.lane.configured.promise.value
     both = [(s, plain.samples[key]) for key, s in lane.samples.items() if key in plain.samples]
@@ -47,7 +48,7 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
     if lane is plain:
         return found | {"kind": "reference"}
     if not greedy:
-        found["evidence"] = evidence(lane.lane.method)
+        found["evidence"] = evidence(lane.lane.configured)
     for prompt in sorted(lane.traces.keys() & plain.traces.keys()):
         first = divergence(plain.traces[prompt], lane.traces[prompt])
         if first is not None:
@@ -57,13 +58,19 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
     return found | {"kind": kind}
 
 
-def evidence(method: str) -> str:
-    """What the exactness board says of a method's sampling law, in one line; empty where it says nothing."""
+def evidence(method: Configured) -> str:
+    """What is known of a method's sampling law, in one line; empty where nothing is.
+
+    Of the method's usual verifier and grower the test on the exactness board; of others why they are unsound.
+    """
     from workbench.bench.board import exactness as board
     from workbench.bench.board import law_words
 
+    usual = method.method.with_params()
+    if (method.verifier.name, type(method.grower)) != (usual.verifier.name, type(usual.grower)):
+        return method.unsound
     try:
-        row = next((row for row in board() if row["method"] == method), None)
+        row = next((row for row in board() if row["method"] == method.name), None)
     except WorkbenchError:
         return ""
     if row is None or not row["laws"]:
