@@ -13,16 +13,17 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor
+from transformers.generation import PromptLookupCandidateGenerator
 
 from workbench.bench.goodness import chi_square
 from workbench.core.draw import Draw, Purpose
 from workbench.core.rejection import Verdict
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Request, Row, load_models
+from workbench.engine import Engine, Models, Request, Row, load_models
 from workbench.engine.plan import Plan
 from workbench.engine.told import Outcome
 from workbench.methods import registry
-from workbench.methods.drafters.ngram import NGramIndex
+from workbench.methods.drafters.ngram import NGram, NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
 from workbench.methods.drafters.warmth import WARM
@@ -69,6 +70,25 @@ def test_look_ups_by_hand(text: str, n: int, length: int, latest: bool, found: s
     index = NGramIndex(3)
     index.extend([ord(c) for c in text])
     assert "".join(map(chr, index.continuation(n, length, latest))) == found
+
+
+@pytest.fixture(scope="module")
+def ended() -> Models:
+    """A world where token 0 ends a text."""
+    models = worlds.small_world(5, noise=None)
+    models.target.model.generation_config.eos_token_id = 0
+    return models
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(1, 4), st.integers(1, 12), st.booleans())
+def test_it_drafts_what_transformers_does(ended: Models, text: list[int], n: int, most: int, stops: bool) -> None:
+    theirs = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
+    wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
+    drafter = NGram(ngram=n, occurrence="transformers")
+    row = Row(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
+    row.state = drafter.prime(row, ended)
+    assert drafter.propose_row(row, Plan(most)).tokens.tolist() == wanted
 
 
 # -- trie -------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Emitted, Top, Trace
 
 if TYPE_CHECKING:
-    from workbench.engine import Configured
     from workbench.bench.measured import Measured
+    from workbench.engine import Configured
 
 PREFIX_CHARS = 60
 

@@ -33,9 +33,9 @@ METHOD = Method(
     differs=(
         "By default the newest earlier occurrence is continued, where the original takes the first one "
         "(occurrence=first), because it usually continues better; drafts and τ differ.",
-        "A continuation that ends with the text is proposed although it is shorter than K tokens, and drafts are not "
-        "cut before the end of a text or a token that a processor forbids, as Hugging Face's are: the text is the "
-        "same, and some places of a draft are wasted.",
+        "A continuation that ends with the text is proposed although it is shorter than K tokens. With "
+        "occurrence=transformers and ngram=2 drafts are Hugging Face's, token for token; else they are not cut before "
+        "the end of a text, and never before a token that a processor forbids: some places of a draft are wasted.",
     ),
     place=40,
     drafter=NGram(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 
@@ -16,6 +17,9 @@ from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
+
+
+TRANSFORMERS = "transformers"
 
 
 class NGramIndex:
@@ -53,11 +57,14 @@ class NGram(Drafter):
     deterministic, so no law is needed.
 
     Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original's choice; the newest occurrence
-    usually continues better.
+    usually continues better. "transformers" is what `PromptLookupCandidateGenerator` drafts: the first, up to the end
+    of a text.
     """
 
     ngram: int = param(3, ge=1, le=8, doc="longest suffix looked up, in tokens")
-    occurrence: str = param("latest", choices=("latest", "first"), doc="which earlier occurrence is continued")
+    occurrence: str = param(
+        "latest", choices=("latest", "first", TRANSFORMERS), doc="which earlier occurrence is continued"
+    )
 
     def siblings(self) -> frozenset[Sampling]:
         """Copied."""
@@ -79,6 +86,11 @@ class NGram(Drafter):
         index: NGramIndex = row.state
         for n in range(self.ngram, 0, -1):
             found = index.continuation(n, plan.depth, self.occurrence == "latest")
+            if found and self.occurrence == TRANSFORMERS and row.request.stop_at_eos:
+                ends = row.models.eos
+                found = list(takewhile(lambda token: token not in ends, found))
+                if not found:  # a shorter suffix is not tried
+                    break
             if found:
                 if plan.stops:
                     found = self._gone_on_with(row, found)
