@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from itertools import takewhile
 
 import torch
 
@@ -17,7 +16,6 @@ from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
-
 
 TRANSFORMERS = "transformers"
 
@@ -87,8 +85,7 @@ class NGram(Drafter):
         for n in range(self.ngram, 0, -1):
             found = index.continuation(n, plan.depth, self.occurrence == "latest")
             if found and self.occurrence == TRANSFORMERS and row.request.stop_at_eos:
-                ends = row.models.eos
-                found = list(takewhile(lambda token: token not in ends, found))
+                found = found[: next((i for i, token in enumerate(found) if token in row.models.eos), None)]
                 if not found:  # a shorter suffix is not tried
                     break
             if found:
