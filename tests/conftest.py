@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import typechecker
 import weights
 from _pytest.mark.expression import Expression
 from jaxtyping import config as shapes
@@ -26,6 +27,7 @@ os.environ.setdefault("WORKBENCH_BEHIND", "none")  # no app of a test loads a mo
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
+typechecker.install()
 torch.set_num_threads(1)  # test models are small: threads that wait for each other cost more than they bring
 
 

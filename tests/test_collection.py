@@ -9,8 +9,10 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
+import typechecker
 import weights
 from jaxtyping import TypeCheckError
 
@@ -108,3 +110,26 @@ def test_shapes_are_checked_but_where_calls_are_thousands(checked: bool) -> None
     with pytest.raises((TypeError, AttributeError)) as refused:
         law(nothing, SamplingParams(temperature=1.0))
     assert isinstance(refused.value, TypeCheckError) is checked
+
+
+def test_a_function_within_a_function_is_checked_at_first_and_then_now_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time it is defined its checker is compiled, which takes longer than most of them run."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
+
+    def refused() -> bool:
+        @jaxtyping.jaxtyped(typechecker=typechecker.beartype)  # as the import hook decorates
+        def same(x: int) -> int:
+            return x
+
+        word: Any = "word"
+        try:
+            return same(word) != word
+        except TypeCheckError:
+            return True
+
+    told = [refused() for _ in range(2 * typechecker.THEN_EVERY)]
+    assert [i + 1 for i, no in enumerate(told) if no] == [*range(1, typechecker.OFTEN + 1), 100, 200]
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    assert not any(refused() for _ in range(typechecker.THEN_EVERY))
