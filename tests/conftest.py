@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -107,13 +108,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before xdist tells which tests there are
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Long files are dealt out first."""
+    """Long files are dealt out first. What is there by now stays: the garbage collector need not look through it."""
     weights.sort(session.items)
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _shapes_go_unchecked_where_calls_are_thousands(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Three quarters of such a test's time would be checks of the same calls; others make them all, for each method."""
+    """Most of such a test's time would be checks of the same calls, for all that they are made sparingly."""
+    typechecker.next_test()
     before, mark = shapes.jaxtyping_disable, request.node.get_closest_marker
     shapes.jaxtyping_disable = before or any(map(mark, ("slow", "unchecked")))
     yield
