@@ -22,7 +22,7 @@ from jaxtyping import config
 beartype = _beartype(conf=BeartypeConf(is_pep484_tower=True))
 """As everywhere else in Python."""
 
-OFTEN, THEN_EVERY = 10, 100
+OFTEN, THEN_EVERY = 5, 100
 """In each test the first calls of each function are checked, and of the later ones each hundredth."""
 _jaxtyped = jaxtyping.jaxtyped
 _defined = Counter[int]()
