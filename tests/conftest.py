@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import typechecker
 import weights
 from _pytest.mark.expression import Expression
 from jaxtyping import config as shapes
@@ -26,6 +28,7 @@ os.environ.setdefault("WORKBENCH_BEHIND", "none")  # no app of a test loads a mo
 for folder in (ROOT / "assets" / "models", ROOT / ".cache" / "models"):
     if all((folder / name / "config.json").is_file() for name in ("text-target", "text-drafter", "text-medusa")):
         os.environ.setdefault("WORKBENCH_MODELS", str(folder))
+typechecker.install()
 torch.set_num_threads(1)  # test models are small: threads that wait for each other cost more than they bring
 
 
@@ -105,13 +108,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)  # before xdist tells which tests there are
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Long files are dealt out first."""
+    """Long files are dealt out first. What is there by now stays: the garbage collector need not look through it."""
     weights.sort(session.items)
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _shapes_go_unchecked_where_calls_are_thousands(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Three quarters of such a test's time would be checks of the same calls; others make them all, for each method."""
+    """Most of such a test's time would be checks of the same calls, for all that they are made sparingly."""
+    typechecker.next_test()
     before, mark = shapes.jaxtyping_disable, request.node.get_closest_marker
     shapes.jaxtyping_disable = before or any(map(mark, ("slow", "unchecked")))
     yield

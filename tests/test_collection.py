@@ -6,11 +6,14 @@ Importing these files, as pytest does with every one, does nothing.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
+import typechecker
 import weights
 from jaxtyping import TypeCheckError
 
@@ -108,3 +111,49 @@ def test_shapes_are_checked_but_where_calls_are_thousands(checked: bool) -> None
     with pytest.raises((TypeError, AttributeError)) as refused:
         law(nothing, SamplingParams(temperature=1.0))
     assert isinstance(refused.value, TypeCheckError) is checked
+
+
+def same(x: int) -> int:
+    return x
+
+
+def refuses(function: Callable[[Any], Any]) -> bool:
+    try:
+        return function("word") != "word"
+    except TypeCheckError:
+        return True
+
+
+def test_the_first_calls_in_a_test_are_checked_and_then_each_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
+    checked = jaxtyping.jaxtyped(typechecker=typechecker.beartype)(same)  # as the import hook decorates
+    wanted = [*range(1, typechecker.OFTEN + 1), typechecker.THEN_EVERY, 2 * typechecker.THEN_EVERY]
+    for _ in range(2):
+        typechecker.next_test()
+        assert [i for i in range(1, 2 * typechecker.THEN_EVERY + 1) if refuses(checked)] == wanted
+
+
+def test_a_function_within_a_function_is_checked_when_it_is_first_defined_and_then_each_hundredth_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time its checker is compiled, which takes longer than most of them run."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
+
+    def defined() -> Callable[[Any], Any]:
+        @jaxtyping.jaxtyped(typechecker=typechecker.beartype)
+        def inner(x: int) -> int:
+            return x
+
+        return inner
+
+    wanted = [*range(1, typechecker.OFTEN + 1), typechecker.THEN_EVERY, 2 * typechecker.THEN_EVERY]
+    assert [i for i in range(1, 2 * typechecker.THEN_EVERY + 1) if refuses(defined())] == wanted
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    assert not any(refuses(defined()) for _ in range(typechecker.THEN_EVERY))
+
+
+def test_what_a_dataclass_is_made_of_is_checked() -> None:
+    word: Any = "word"
+    typechecker.next_test()
+    with pytest.raises(TypeCheckError):
+        SamplingParams(temperature=word)

@@ -5,7 +5,6 @@ Run as a program, where no type checker stands in front of the product's own che
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from workbench.core.errors import WorkbenchError
-from workbench.trace import acceptance, export, frames, metrics
+from workbench.trace import acceptance, export, metrics
 from workbench.trace.entries import entry_of_trace
 from workbench.trace.events import Trace
 from workbench.trace.whatif import analyse
@@ -28,11 +27,11 @@ WRONG: dict[str, Any] = {
 }  # fmt: skip
 Path = tuple[str | int, ...]
 
+# That a trace becomes frames, and these a trace, is in "kept".
 CONSUMERS: dict[str, Callable[[Trace], Any]] = {
     "summary": lambda trace: json.dumps(metrics.summary(trace)),
     "grounded": lambda trace: (metrics.grounded(trace), metrics.word_kinds(trace, {})),
     "definitions": lambda trace: [d.to_wire() for d in acceptance.definitions(trace.rounds, trace.header.rules)],
-    "frames": lambda trace: frames.from_frames(frames.to_frames(trace)),
     "kept": lambda trace: export.read(
         export.parquet(trace, {"entry": json.dumps(entry_of_trace(trace, "20261122-000000-00000000", (), ""))})
     ),
@@ -63,15 +62,19 @@ def mutants(wire: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The trace with one value wrong, each with its name."""
     for path in paths(wire):
         for kind, value in WRONG.items():
-            mutant = copy.deepcopy(wire)
-            place: Any = mutant
-            for step in path[:-1]:
-                place = place[step]
-            if value is REMOVED:
-                del place[path[-1]]
-            else:
-                place[path[-1]] = value
-            yield f"{'.'.join(map(str, path))} {kind}", mutant
+            yield f"{'.'.join(map(str, path))} {kind}", changed(wire, path, value)
+
+
+def changed(wire: Any, path: Path, value: Any) -> Any:
+    """A copy with another value, or none, at a place. What is not on the way there is shared."""
+    copy, (step, *rest) = wire.copy(), path
+    if rest:
+        copy[step] = changed(wire[step], tuple(rest), value)
+    elif value is REMOVED:
+        del copy[step]
+    else:
+        copy[step] = value
+    return copy
 
 
 def read(wire: dict[str, Any]) -> Trace:
