@@ -71,7 +71,7 @@ def test_ctrl_c_keeps_what_a_comparison_elsewhere_has_measured_and_ends_it_there
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Workbench(serving.app().url) as remote:
-        events = remote._backend._events
+        events = remote._backend.events
 
         def interrupted(*asked: Any) -> Iterator[dict[str, Any]]:
             """The messages, until both lanes have a run; then Ctrl-C, while the next one is waited for."""
@@ -80,7 +80,7 @@ def test_ctrl_c_keeps_what_a_comparison_elsewhere_has_measured_and_ends_it_there
                 if (message.get("news") or {}).get("runs") and message["done"] >= 4:
                     raise KeyboardInterrupt
 
-        monkeypatch.setattr(remote._backend, "_events", interrupted)
+        monkeypatch.setattr(remote._backend, "events", interrupted)
         steps: list[Any] = []
         found = remote.compare([STORY, "The fox and the hare"], ["draft-model"], max_new_tokens=16, repeats=9,
                                progress=steps.append)  # fmt: skip
@@ -125,7 +125,7 @@ def test_an_app_of_another_version_is_said_to_be_one() -> None:
 def test_a_run_that_nobody_asks_after_is_ended() -> None:
     """`start` and `since` are for those who cannot follow a stream; their runs have a lease."""
     with Workbench(serving.app().url) as remote:
-        answer = remote._backend._call("start", STORY, paused=True, max_new_tokens=4)
+        answer = remote._backend.call("start", STORY, paused=True, max_new_tokens=4)
         assert 0 < answer["lease_s"] <= 60
         run = serving.app().bench.run(answer["run"])
         assert getattr(run, "lease_s") == answer["lease_s"]  # noqa: B009
@@ -183,7 +183,7 @@ def test_importing_the_package_is_light() -> None:
 def test_the_token_of_the_environment_goes_to_spaces_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_thisIsASecret123")
     with Workbench(serving.app().url) as remote:
-        headers = remote._backend._client.headers
+        headers = remote._backend.app.headers
     assert "hf_thisIsASecret123" not in str(headers)
 
 

@@ -131,7 +131,7 @@ def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: s
     page.get_by_role("button", name="export ▾").click()
     page.get_by_role("button", name="Keep").click()
     page.get_by_role("link", name="see what is kept").click()
-    page.wait_for_selector(".wb-kept .wb-shelf")
+    page.wait_for_selector(".wb-kept .wb-runcard")
     assert "One run" in page.inner_text(".wb-keptfound")
     page.get_by_label("tags").fill("fox, first")
     page.get_by_label("note").fill("a note <b>as text</b>")
@@ -139,12 +139,12 @@ def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: s
     page.wait_for_function("document.querySelector('.wb-keptmarks small').textContent === 'saved'")
     page.get_by_label("Search").fill("#fox nobody")
     page.wait_for_timeout(600)
-    assert page.locator(".wb-kept .wb-shelf").count() == 1
+    assert page.locator(".wb-kept .wb-runcard").count() == 1
     page.get_by_label("Search").fill("#other")
-    page.wait_for_function("document.querySelectorAll('.wb-kept .wb-shelf').length === 0")
+    page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
     assert "No kept run fits" in page.inner_text(".wb-keptfound")
     page.get_by_label("Search").fill("")
-    page.wait_for_selector(".wb-kept .wb-shelf")
+    page.wait_for_selector(".wb-kept .wb-runcard")
     assert page.get_by_label("tags").input_value() == "first, fox"
     page.locator(".wb-kept").get_by_role("link", name="Open").click()
     page.wait_for_selector(".wb[data-ready=true] .wb-token")
@@ -154,7 +154,7 @@ def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: s
     page.goto(f"{fake_app}/gallery#kept")
     remove = page.get_by_role("button", name="Delete")
     remove.click()
-    assert page.locator(".wb-kept .wb-shelf").count() == 1, "one click deletes nothing"
+    assert page.locator(".wb-kept .wb-runcard").count() == 1, "one click deletes nothing"
     remove.click()
-    page.wait_for_function("document.querySelectorAll('.wb-kept .wb-shelf').length === 0")
+    page.wait_for_function("document.querySelectorAll('.wb-kept .wb-runcard').length === 0")
     assert "No run is kept yet" in page.inner_text(".wb-keptfound")

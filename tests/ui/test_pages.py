@@ -124,12 +124,12 @@ def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
     fake_app: str, open_page: Opener, tmp_path: Path
 ) -> None:
     page = open_page(f"{fake_app}/gallery")
-    assert page.locator(".wb-shelf h2").all_inner_texts() == recorded.names()
-    card = page.locator(".wb-shelf", has_text="draft-tree-sampled")
+    assert page.locator(".wb-runcard h2").all_inner_texts() == recorded.names()
+    card = page.locator(".wb-runcard", has_text="draft-tree-sampled")
     trace = recorded.trace("draft-tree-sampled")
     assert f"{metrics.tau(trace.rounds):.2f}" in card.inner_text()
     assert "RECORDED" in card.inner_text()
-    assert page.locator(".wb-shelf", has_text="oracle").locator(".is-simulation").count() == 1
+    assert page.locator(".wb-runcard", has_text="oracle").locator(".is-simulation").count() == 1
     with page.expect_download() as download:
         card.get_by_role("button", name="Download").click()
     download.value.save_as(tmp_path / "saved.jsonl")

@@ -9,6 +9,7 @@ import httpx
 from workbench.client import wire
 from workbench.client.keys import variables
 from workbench.core.errors import WorkbenchError
+from workbench.trace.kinds import is_object
 
 
 def checked(answer: Any) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def checked(answer: Any) -> dict[str, Any]:
     Raises:
         WorkbenchError: what it says is wrong, or that it is no answer.
     """
-    if not isinstance(answer, dict):
+    if not is_object(answer):
         raise WorkbenchError("The server answered with something else than an object.")
     if set(answer) == {"error"}:
         raise wire.error_from_wire(answer["error"])

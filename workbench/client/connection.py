@@ -9,17 +9,40 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Protocol, cast
 
 import httpx
 
 from workbench.client.answers import checked, unreachable
 from workbench.client.keys import key_for
 from workbench.core.errors import ParameterError, WorkbenchError
+from workbench.trace.kinds import is_object
 
 SILENCE_S = 30.0
 """A stream that is silent for so long is lost; a living server says something twice a second."""
+
+
+class _Endpoint(Protocol):
+    api_name: str | bool | None
+
+
+class _App(Protocol):
+    """What is used of `gradio_client.Client`, which has no types."""
+
+    src: str
+    src_prefixed: str
+    headers: dict[str, str]
+    cookies: dict[str, str]
+    endpoints: Mapping[int, _Endpoint]
+    executor: Executor
+    helper_executor: Executor
+    stream_executor: Executor
+
+    def predict(self, *arguments: Any, api_name: str, **named: Any) -> Any: ...
+
+    def close(self) -> None: ...
 
 
 class Connection:
@@ -35,7 +58,7 @@ class Connection:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # gradio_client reports to its makers otherwise
-        from gradio_client import Client
+        from gradio_client import Client  # pyright: ignore[reportMissingTypeStubs]
 
         self.url = url
         is_hub = "://" not in url or httpx.URL(url).host.endswith(".hf.space")
@@ -47,56 +70,58 @@ class Connection:
             user |= {"x-api-key": key} if key else {}  # a Space's token stands where keys usually do
             # The token of the environment is for Spaces: no other server gets to see it.
             token = None if is_hub else False
-            self._client = Client(url, token=token, verbose=False, download_files=False, headers=user)  # pyright: ignore
+            asked: dict[str, Any] = {"token": token, "verbose": False, "download_files": False, "headers": user}
+            self.app = cast("_App", Client(url, **asked))
         except Exception as problem:
             raise unreachable(url, problem, has_key=key is not None) from problem
-        if "/stream" not in self._endpoints():
-            self._client.close()
+        if "/stream" not in self.endpoints():
+            self.app.close()
             raise WorkbenchError(f"{url} is no workbench.", "Give the address that `python app.py` prints.")
         self._sessions: list[str] = []
 
-    def _endpoints(self) -> set[Any]:
+    def endpoints(self) -> set[str | bool | None]:
         """Names of what can be asked there."""
-        return {endpoint.api_name for endpoint in self._client.endpoints.values()}
+        return {endpoint.api_name for endpoint in self.app.endpoints.values()}
 
-    def _call(self, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
+    def call(self, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
         """Ask an endpoint.
 
         Raises:
             WorkbenchError: what the server says is wrong, or that it cannot be reached.
         """
         try:
-            answer = self._client.predict(*arguments, **named, api_name=f"/{name}")
+            answer = self.app.predict(*arguments, **named, api_name=f"/{name}")
         except Exception as problem:
             raise unreachable(self.url, problem) from problem
         return checked(answer)
 
-    def _events(self, name: str, arguments: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def events(self, name: str, arguments: Sequence[Any]) -> Generator[dict[str, Any], None, None]:
         """The messages of a streaming endpoint, as Gradio's queue sends them (protocol sse_v3).
 
         Closing the iterator closes the connection.
         """
-        from gradio_client.utils import apply_diff
+        from gradio_client import utils  # pyright: ignore[reportMissingTypeStubs]
 
-        client = self._client
+        apply_diff: Callable[[Any, Any], Any] = cast("Any", utils).apply_diff
+        client = self.app
         index = next(i for i, e in client.endpoints.items() if e.api_name == f"/{name}")
         session = self._sessions.pop() if self._sessions else uuid.uuid4().hex
         timeout = httpx.Timeout(SILENCE_S)
+        body: dict[str, Any] = {"data": arguments, "fn_index": index, "session_hash": session}
         with httpx.Client(
             base_url=client.src_prefixed, headers=client.headers, cookies=client.cookies, timeout=timeout
         ) as http:
-            body = {"data": arguments, "fn_index": index, "session_hash": session}
             http.post("queue/join", json=body).raise_for_status()
             with http.stream("GET", "queue/data", params={"session_hash": session}) as response:
                 response.raise_for_status()
                 said: Any = None
                 for line in response.iter_lines():
-                    message = json.loads(line[5:]) if line.startswith("data:") else {}
+                    message: dict[str, Any] = json.loads(line[5:]) if line.startswith("data:") else {}
                     kind = message.get("msg")
                     if kind == "process_generating" and message["success"]:
                         news = message["output"]["data"][0]  # from the second message on: what differs
                         said = news if said is None else apply_diff(said, news)
-                        yield said if isinstance(said, dict) else json.loads(said or "{}")
+                        yield said if is_object(said) else json.loads(said or "{}")
                     elif kind == "process_completed":
                         if not message["success"]:
                             raise WorkbenchError(str(message["output"].get("error")))
@@ -114,7 +139,7 @@ class Connection:
         """
         answer: dict[str, Any] = {}
         try:
-            for message in self._events("explain", [run_id]):
+            for message in self.events("explain", [run_id]):
                 answer = checked(message)
         except httpx.HTTPError as problem:
             raise unreachable(self.url, problem) from problem
@@ -124,7 +149,7 @@ class Connection:
 
     def hang_up(self) -> None:
         """Close the line, and its threads."""
-        client = self._client
+        client = self.app
         client.close()
         for pool in (client.executor, client.helper_executor, client.stream_executor):  # which it leaves open
             pool.shutdown(wait=False, cancel_futures=True)

@@ -48,7 +48,7 @@ def key_for(url: str, given: str | None = None, env: Mapping[str, str] | None = 
 
     env = os.environ if env is None else env
     found = (given or "", *(env.get(name, "") for name in variables(url)))
-    key = next(filter(None, map(str.strip, found)), None)
+    key = next((stripped for each in found if (stripped := each.strip())), None)
     parts = URL(url) if "://" in url else None  # else a Space, which is asked over https
     if key is not None and parts is not None and parts.scheme == "http" and not is_loopback(parts.host):
         warnings.warn(

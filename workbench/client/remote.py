@@ -48,25 +48,25 @@ class Remote(Connection):
     # -- what there is: see `workbench.client.protocol.Client` ---------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
-        return self._call("targets")["targets"]
+        return self.call("targets")["targets"]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        return self._call("drafters", target)["drafters"]
+        return self.call("drafters", target)["drafters"]
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        return self._call("methods", target, drafter)["methods"]
+        return self.call("methods", target, drafter)["methods"]
 
     def sampling_params(self) -> list[dict[str, Any]]:
-        return self._call("sampling_params")["sampling_params"]
+        return self.call("sampling_params")["sampling_params"]
 
     def presets(self) -> list[dict[str, Any]]:
-        return self._call("presets")["presets"]
+        return self.call("presets")["presets"]
 
     def definitions(self) -> dict[str, dict[str, str]]:
-        return self._call("definitions")["definitions"]
+        return self.call("definitions")["definitions"]
 
     def device_label(self, target: str | None = None) -> str:
-        return self._call("device_label", target)["device_label"]
+        return self.call("device_label", target)["device_label"]
 
     def barred(self) -> dict[str, str]:
         """What an app of ZeroGPU cannot do with a run, it says when it is asked to."""
@@ -80,16 +80,16 @@ class Remote(Connection):
     @property
     def limits(self) -> Limits:
         known = {field.name for field in dataclasses.fields(Limits)}
-        return Limits(**{name: value for name, value in self._call("limits")["limits"].items() if name in known})
+        return Limits(**{name: value for name, value in self.call("limits")["limits"].items() if name in known})
 
     def let_in(self, user: str, counted: bool = True) -> None:
         """The app counts who asks it."""
 
     def health(self) -> dict[str, Any]:
-        return self._call("health")["health"]
+        return self.call("health")["health"]
 
     def metrics_text(self) -> str:
-        answer = httpx.get(f"{self._client.src}metrics", headers=self._client.headers, timeout=30)
+        answer = httpx.get(f"{self.app.src}metrics", headers=self.app.headers, timeout=30)
         answer.raise_for_status()
         return answer.text
 
@@ -97,16 +97,16 @@ class Remote(Connection):
         """A running app has its models loaded."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
-        self._call("load", target, drafter)
+        self.call("load", target, drafter)
 
     def unload(self, target: str) -> None:
-        self._call("unload", target)
+        self.call("unload", target)
 
     def loaded(self) -> list[dict[str, Any]]:
-        return self._call("loaded")["loaded"]
+        return self.call("loaded")["loaded"]
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
-        return self._call("chat_prompt", messages, target)["chat_prompt"]
+        return self.call("chat_prompt", messages, target)["chat_prompt"]
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Remote(Connection):
         asked, heard = Comparing.arguments(prompts=texts, lanes=wanted, **given), Hearing(planned)
         last = Step(0, 0, "")
         try:
-            with contextlib.closing(self._events("comparing", asked)) as messages:  # pyright: ignore
+            with contextlib.closing(self.events("comparing", asked)) as messages:
                 for message in messages:
                     last = heard.step(checked(message))
                     if last.last:
@@ -180,17 +180,17 @@ class Remote(Connection):
         """What decides a measurement there; None where that app is too old to say."""
         from workbench.bench.lanes import Lane
 
-        if "/conditions" not in self._endpoints():
+        if "/conditions" not in self.endpoints():
             return None
-        return self._call("conditions", Lane.of(lane).to_wire(), target)["conditions"]
+        return self.call("conditions", Lane.of(lane).to_wire(), target)["conditions"]
 
     def close(self) -> None:
         """End the runs that were started here, and the threads."""
         for run in self._runs:
-            run._leave()
+            run.leave()
         self.hang_up()
 
     def _follow(self, name: str, arguments: Sequence[Any]) -> RemoteRun:
-        run = RemoteRun(self, self._events(name, arguments))
+        run = RemoteRun(self, self.events(name, arguments))
         self._runs = [other for other in self._runs if not other.ended] + [run]
         return run

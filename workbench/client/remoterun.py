@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -28,7 +28,7 @@ class RemoteRun:
         WorkbenchError: the run could not be started, or is not known there.
     """
 
-    def __init__(self, line: Connection, events: Iterator[dict[str, Any]]) -> None:
+    def __init__(self, line: Connection, events: Generator[dict[str, Any], None, None]) -> None:
         self._line = line
         self._events = events
         self._news = threading.Condition()
@@ -105,7 +105,7 @@ class RemoteRun:
     ) -> None:
         pictures = [wire.data_url(image) for image in images]
         asked = {"method": method, "params": params, "drafter": drafter, "images": pictures, "sees": sees, "pace": pace}
-        self._line._call("change", *Changing.arguments(run=self.id, **asked))
+        self._line.call("change", *Changing.arguments(run=self.id, **asked))
 
     def explain(self) -> dict[str, Any]:
         found = self._line.explained(self.id)
@@ -114,17 +114,17 @@ class RemoteRun:
         return found
 
     def pause(self) -> None:
-        self._line._call("control", self.id, "pause")
+        self._line.call("control", self.id, "pause")
 
     def resume(self) -> None:
-        self._line._call("control", self.id, "resume")
+        self._line.call("control", self.id, "resume")
 
     def step(self) -> None:
-        self._line._call("control", self.id, "step")
+        self._line.call("control", self.id, "step")
 
     def cancel(self) -> None:
         if not self.ended:
-            self._line._call("control", self.id, "cancel")
+            self._line.call("control", self.id, "cancel")
 
     def _rounds(self, n: int) -> list[Round]:
         return self._trace.rounds[n:] if self._trace is not None else []
@@ -144,7 +144,7 @@ class RemoteRun:
             problem = WorkbenchError(f"The server's answer was not understood: {type(error).__name__}.")
         finally:
             with contextlib.suppress(Exception):
-                self._events.close()  # pyright: ignore[reportAttributeAccessIssue]
+                self._events.close()
         if not self.ended:
             self._lost(problem or WorkbenchError("The connection was closed before the run ended."))
 
@@ -174,6 +174,6 @@ class RemoteRun:
             self._last |= {"state": "error", "message": str(problem), "problem": told, "footer": footer.to_wire()}
             self._news.notify_all()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Stop following; the server ends the run if it was started here."""
         self._left = True

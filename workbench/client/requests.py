@@ -7,7 +7,7 @@ order of the fields is that of an endpoint's arguments.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
@@ -30,6 +30,7 @@ from workbench.client.values import (
     Values,
     Whole,
     action_of,
+    as_it_is,
     by,
     lanes_of,
     model_of,
@@ -41,9 +42,18 @@ from workbench.core.errors import ParameterError, PromptError
 from workbench.core.params import ParamSpec
 from workbench.engine.pace import FASTEST
 from workbench.methods.choice import choose
+from workbench.trace.kinds import is_object
 
 if TYPE_CHECKING:
     from workbench.client.protocol import Client
+
+
+def _text_or_none(name: str, value: Any) -> str | None:
+    return wire.text(name, value) if value else None
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
 
 
 class Request(BaseModel):
@@ -86,7 +96,7 @@ class Request(BaseModel):
         if unknown := set(given) - set(cls.model_fields):
             raise TypeError(f"unexpected keyword argument {', '.join(map(repr, sorted(unknown)))}")
         values = [given.get(name, field.default) for name, field in cls.model_fields.items()]
-        return [list(value) if isinstance(value, tuple) else value for value in values]
+        return [list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value for value in values]
 
     @classmethod
     def numbers(cls) -> dict[str, dict[str, Any]]:
@@ -165,7 +175,7 @@ class Control(OfRun):
 class Changing(OfRun):
     """A change of a run."""
 
-    method: Annotated[str | None, named(lambda name, value: wire.text(name, value) if value else None)] = Field(
+    method: Annotated[str | None, named(_text_or_none)] = Field(
         None, description="a name that `methods` lists; empty: as it is"
     )
     params: Values = Field(None, description="parameters of the method and of sampling by name; what is missing stays")
@@ -174,7 +184,7 @@ class Changing(OfRun):
         None, description="other pictures as data-URLs, as many as the prompt has; empty: as they are"
     )
     sees: Name = Field("both", description='who sees them, "both" or "drafter"')
-    pace: Annotated[float | None, by(lambda value: value)] = Field(
+    pace: Annotated[float | None, by(as_it_is)] = Field(
         None, description="tokens a second at which rounds are held back from now on; empty: as it is"
     )
 
@@ -199,9 +209,7 @@ class Generation(Request):
     max_new_tokens: Annotated[int, Whole(1, 10**6)] = Field(128, description="end after so many tokens")
     seed: Seed = Field(0, description="decides every random number of the run")
     stop: Stops = Field(None, description="strings that end the text")
-    paused: Annotated[bool, by(lambda value: value is True)] = Field(
-        False, description="wait for `control` before the first round"
-    )
+    paused: Annotated[bool, by(_is_true)] = Field(False, description="wait for `control` before the first round")
     images: Pictures = Field(None, description=IMAGES)
     pace: Annotated[float, by(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="tokens a second at which rounds are held back so that people can follow; 0: they are not"
@@ -269,7 +277,7 @@ def _named_prompt(value: Any, index: int) -> Any:
     """A text, or an object with text and perhaps name, group and chat, as a `workbench.bench.prompts.BenchPrompt`."""
     from workbench.bench.prompts import BenchPrompt
 
-    given = value if isinstance(value, dict) else {"text": value}
+    given: dict[Any, Any] = value if is_object(value) else {"text": value}
     try:
         name, group = (
             wire.text(field, given.get(field) or default)

@@ -12,14 +12,20 @@ from pydantic_core import CoreSchema, core_schema
 from workbench.bench import bounds
 from workbench.client import wire
 from workbench.core.errors import ParameterError, PromptError
+from workbench.trace.kinds import is_list
 
 ACTIONS = ("pause", "resume", "step", "cancel")
 """What can be done with a run besides changing it: methods of `RunHandle`."""
 
 
-def by(check: Callable[..., Any], *more: Any) -> PlainValidator:
+def by(check: Callable[[Any], Any]) -> PlainValidator:
     """A check that is given the value alone."""
-    return PlainValidator(lambda value: check(value, *more))
+    return PlainValidator(lambda value: check(value))
+
+
+def as_it_is(value: Any) -> Any:
+    """No check: whoever takes the value looks at it."""
+    return value
 
 
 def named(check: Callable[..., Any], *more: Any) -> PlainValidator:
@@ -41,7 +47,7 @@ def model_of(value: Any, info: ValidationInfo) -> str | None:
 
 def prompts_of(value: Any) -> list[Any]:
     """One prompt, or a list of them."""
-    given = value if isinstance(value, list) else [value]
+    given: list[Any] = value if is_list(value) else [value]
     if not 0 < len(given) <= wire.ITEMS:
         raise PromptError("prompts is not a list of prompts.", f"Give 1 to {wire.ITEMS}.")
     return given
@@ -49,7 +55,7 @@ def prompts_of(value: Any) -> list[Any]:
 
 def lanes_of(value: Any) -> list[Any]:
     """A list of lanes, each as it was sent."""
-    if not isinstance(value, list) or not 0 < len(value) <= wire.ITEMS:
+    if not is_list(value) or not 0 < len(value) <= wire.ITEMS:
         raise ParameterError("lanes is not a list of lanes.", 'For example: ["draft-model", "prompt-lookup:depth=5"].')
     return value
 
@@ -73,7 +79,7 @@ def action_of(value: Any) -> str:
 TARGET = "name of a target; empty: the default one"
 DRAFTER = 'name of a draft model; empty: the one that belongs to the target; "none": none'
 IMAGES = "pictures as data-URLs, for a target that reads them"
-Anything = Annotated[Any, by(lambda value: value)]
+Anything = Annotated[Any, by(as_it_is)]
 Model = Annotated[str | None, PlainValidator(model_of)]
 Name = Annotated[str, named(wire.text)]
 Values = Annotated[dict[str, Any] | None, by(wire.params)]

@@ -11,14 +11,13 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
 from workbench.engine.converted import is_gguf
 from workbench.trace.files import read_regular
-
-logger = logging.getLogger("workbench.wire")
+from workbench.trace.kinds import is_list, is_object
 
 NAME_CHARS, MESSAGE_CHARS = 200, 600
 ITEMS = 64
@@ -77,7 +76,7 @@ def prompt(value: Any) -> str | list[int]:
             return text("The prompt", value, None)
         except ParameterError as error:
             raise PromptError(error.message, error.remedy) from None
-    if not isinstance(value, list) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
+    if not is_list(value) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
         raise PromptError("The prompt is neither text nor token ids.", "Give a string, or a list of whole numbers.")
     return value
 
@@ -90,7 +89,7 @@ def params(value: Any) -> dict[str, Any]:
     """
     if value is None:
         return {}
-    if not isinstance(value, dict) or len(value) > ITEMS:
+    if not is_object(value) or len(value) > ITEMS:
         raise ParameterError("params is not an object of names and values.", 'For example: {"depth": 4}.')
     for name, item in value.items():
         text("A parameter's name", name)
@@ -107,9 +106,10 @@ def names(name: str, value: Any, most: int = ITEMS) -> list[str]:
     Raises:
         ParameterError: something else, or too many.
     """
-    if not isinstance(value, list | tuple) or not 0 < len(value) <= most:
+    given = cast("Sequence[Any]", value)
+    if not isinstance(value, list | tuple) or not 0 < len(given) <= most:
         raise ParameterError(f"{name} is not a list of names.", f"Give 1 to {most} of them.")
-    return [text(name, item) for item in value]
+    return [text(name, item) for item in given]
 
 
 def stops(value: Any) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def images(value: Any) -> list[str]:
     """
     if value is None:
         return []
-    if not isinstance(value, list) or len(value) > ITEMS:
+    if not is_list(value) or len(value) > ITEMS:
         raise PromptError("images is not a list of pictures.", 'Give data-URLs: "data:image/png;base64,…".')
     if not all(isinstance(url, str) and url.startswith("data:image/") for url in value):
         raise PromptError("A picture is no data-URL.", 'Give data-URLs: "data:image/png;base64,…".')
@@ -173,7 +173,7 @@ def messages(value: Any) -> list[dict[str, Any]]:
     Raises:
         PromptError: something else.
     """
-    if not isinstance(value, list) or not 0 < len(value) <= 8 * ITEMS:
+    if not is_list(value) or not 0 < len(value) <= 8 * ITEMS:
         raise PromptError("messages is not a list of messages.", 'For example: [{"role": "user", "content": "Hello"}].')
     return [_message(item) for item in value]
 
@@ -184,12 +184,12 @@ def images_of(value: list[dict[str, Any]]) -> list[str]:
     Raises:
         PromptError: one is no data-URL.
     """
-    parts = [part for item in value if isinstance(item["content"], list) for part in item["content"]]
+    parts = [part for item in value if is_list(item["content"]) for part in item["content"]]
     return images([part.get("url", "") for part in parts if part["type"] == "image"])
 
 
 def _part(value: Any) -> dict[str, Any]:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = value.get("type") if is_object(value) else None
     if kind == "text":
         return {"type": "text", "text": prompt(value.get("text"))}
     if kind == "image_url" and isinstance(value.get("image_url"), dict):
@@ -200,11 +200,11 @@ def _part(value: Any) -> dict[str, Any]:
 
 
 def _message(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.get("role") not in ("system", "developer", "user", "assistant"):
+    if not is_object(value) or value.get("role") not in ("system", "developer", "user", "assistant"):
         raise PromptError("A message has no role.", "Use system, user or assistant.")
     content = value.get("content")
     role = "system" if value["role"] == "developer" else value["role"]
-    if isinstance(content, list) and len(content) <= ITEMS:
+    if is_list(content) and len(content) <= ITEMS:
         parts = [_part(part) for part in content]
         if any(part["type"] == "image" for part in parts):
             return {"role": role, "content": parts}
@@ -247,10 +247,8 @@ def _is_place(name: str) -> bool:
 
 
 def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return kinds.get(type(value), "something else")
+    numbers = {bool: "true or false", int: "a number", float: "a number"}
+    return (numbers | {type(None): "null", list: "a list", dict: "an object"}).get(value.__class__, "something else")
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
@@ -276,7 +274,7 @@ def error_to_wire(problem: BaseException) -> dict[str, Any]:
         }
         later = getattr(problem, "retry_after_s", None)
         return found if later is None else found | {"retry_after_s": later}
-    logger.error("unexpected error", exc_info=problem)
+    logging.getLogger("workbench.wire").error("unexpected error", exc_info=problem)
     return {
         "kind": "WorkbenchError",
         "message": "Something went wrong inside the workbench.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.transfer import on_host
+from workbench.core.transfer import of_numpy, on_host
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
@@ -147,7 +147,7 @@ def likeliest(logits: Float[Tensor, "n V"]) -> Int[Tensor, " n"]:
     On a CPU through NumPy, whose argmax is vectorised: 3 instead of 18 µs for one row of 4,096.
     """
     if on_host(logits.device) and logits.dtype in (torch.float32, torch.float64):
-        return torch.from_numpy(logits.detach().numpy().argmax(1))  # pyright: ignore[reportUnknownMemberType]
+        return of_numpy(logits.detach().numpy().argmax(1))
     return logits.argmax(1)
 
 
@@ -165,6 +165,12 @@ def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[
     columns = (first.unsqueeze(2) + torch.arange(BLOCK)).flatten(1)  # [n, k·BLOCK]
     top = x.gather(1, columns).topk(k, dim=1)
     return top.values, columns.gather(1, top.indices)
+
+
+def nats(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
+    """Entropy of each law, given its chances."""
+    parts = cast("Tensor", torch.special.entr(p))  # pyright: ignore[reportUnknownMemberType]
+    return parts.sum(-1)
 
 
 def entropy_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,16 +27,21 @@ def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dt
 def to_host(tensors: Sequence[Tensor]) -> list[Any]:
     """Copy tensors to lists with one synchronisation, whatever their number."""
     if not tensors or on_host(tensors[0].device):
-        return [_list(t) for t in tensors]
+        return [listed(t) for t in tensors]
     flat = torch.cat([t.reshape(-1).double() for t in tensors]).cpu()
     lists, at = list[Any](), 0
     for tensor in tensors:
         part = flat[at : at + tensor.numel()].reshape(tensor.shape)
-        lists.append(_list(part if tensor.is_floating_point() else part.long()))
+        lists.append(listed(part if tensor.is_floating_point() else part.long()))
         at += tensor.numel()
     return lists
 
 
-def _list(tensor: Any) -> Any:
-    """Of numbers, nested as the tensor is: PyTorch does not say of what."""
+def listed(tensor: Any) -> Any:
+    """A tensor's or an array's numbers in lists, nested as it is: neither says of what in its types."""
     return tensor.tolist()
+
+
+def of_numpy(numbers: np.ndarray) -> Tensor:
+    """A tensor that shares the array's memory."""
+    return torch.from_numpy(numbers)  # pyright: ignore[reportUnknownMemberType]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.engine.method import Method, Promise
@@ -64,9 +64,9 @@ def matrix(methods: Iterable[Method], standings: Mapping[str, str]) -> dict[str,
     by_drafter: dict[str, list[Method]] = {}
     for method in drafting:
         by_drafter.setdefault(type(method.drafter).__name__, []).append(method)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for drafter, its in by_drafter.items():
-        cells = []
+        cells: list[dict[str, Any]] = []
         for name, verifier in verifiers.items():
             found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""))]
             reason = "" if found else deviation.taught(its[0], verifier)
@@ -91,14 +91,17 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
     judges = [v for v in method.verifiers if title(v) == verifier]
     if not judges:
         return []
-    chosen = {"verifier": judges[0].name} if "verifier" in method.params else {}
-    choices = {name: method.params[name].choices for name in HOW if name in method.params}
+    usual = method.with_params()  # once: that is most of the work
+    judge = judges[0]
+    chosen = {"verifier": judge.name} if len(method.verifiers) > 1 else {}
+    choices = [name for name, parts in zip(HOW, (method.policies, method.growers), strict=True) if len(parts) > 1]
     found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
-    for values in itertools.product(*choices.values()):
-        how = dict(zip(choices, values, strict=True))
-        made = method.with_params(**chosen, **how)
-        is_judge = judges[0].name == method.verifier.name
-        is_usual = is_judge and all(value == method.params[name].default for name, value in how.items())
+    for policy, grower in itertools.product(method.policies, method.growers or (None,)):
+        names = (policy.name, "" if grower is None else grower.name)
+        how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
+        values = {**usual.values, **chosen, **how}
+        made = replace(usual, verifier=judge, policy=policy, grower=grower, values=values)
+        is_usual = judge is method.verifier and all(usual.values[name] == value for name, value in how.items())
         reason = deviation.taught(method, made.verifier, made.policy.grows or made.grower) if made.unsound else ""
         found.setdefault((made.promise, reason, is_usual), []).append(how)
     return [

@@ -18,6 +18,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
+from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.method import Method
 from workbench.engine.parts import Grower, Verifier, siblings_of
@@ -108,18 +109,19 @@ def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> It
         kind: how siblings come.
         depends: there is a second one only if the first left most of q.
     """
-    head = q.argsort(descending=True).tolist()
+    head: list[int] = listed(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):
         left, tokens = float(1 - q[a]), [a, b]
         if depends and left < 0.5:
             if a == b:
                 yield _drawn([a], q, kind), float(q[a])
             continue
-        chance = {
+        chances: dict[Sampling, float] = {
             Sampling.DETERMINISTIC: float(tokens == head[:2]),
             Sampling.SAMPLED: float(q[a] * q[b]),
             Sampling.HEAD_AND_ONE: float(q[b]) / left * (a == head[0] != b),
-        }.get(kind, float(q[a] * q[b]) / left * (a != b))
+        }
+        chance = chances.get(kind, float(q[a] * q[b]) / left * (a != b))
         if not chance:
             continue
         yield _drawn(tokens, q, kind), chance
@@ -142,10 +144,10 @@ def emitted(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Fl
     def at(u: float) -> tuple[list[float], int]:
         stop = torch.full((len(laws),), u, dtype=torch.float64)
         ruling = verifier.rule(Verification(tree, laws.log(), laws, SamplingParams(temperature=1.0), stop))
-        return ruling.accept.tolist(), int(ruling.stop[0])
+        return listed(ruling.accept), int(ruling.stop[0])
 
     out, left = torch.zeros_like(p), 1.0
-    for token, chance in zip(tree.tokens.tolist(), at(0.5)[0], strict=True):
+    for token, chance in zip(listed(tree.tokens), at(0.5)[0], strict=True):
         out[token] += left * chance
         left *= 1 - chance
     if not left:

@@ -246,7 +246,7 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
 
 @cache
 def _written() -> tuple[dict[str, Known], dict[str, ParamSpec], str]:
-    wire = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    wire: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     found = [Known.from_wire(method) for method in wire.get("methods", ())]
     shared = [ParamSpec.from_wire(spec) for spec in wire.get("sampling", ())]
     return {m.name: m for m in found}, {s.name: s for s in shared}, wire.get("fingerprint", "")

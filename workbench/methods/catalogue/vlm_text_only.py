@@ -20,7 +20,7 @@ from workbench.trace import metrics
 
 def facts_gap(lab: Any) -> Measured:
     """Acceptance of the blind drafter on other words less that on words that state facts of the picture."""
-    gaps = []
+    gaps: list[float] = []
     for trace in lab.traces("text-only"):
         kinds = metrics.acceptance_by_kind(trace, lab.facts)
         (tested, good), (tested_other, good_other) = kinds["fact"], kinds[metrics.OTHER]

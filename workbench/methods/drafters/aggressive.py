@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.core.params import param
+from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
@@ -94,7 +95,7 @@ class Aggressive(Drafter):
         row.signals["place in the input"] = state.at
         row.signals["aligned"] = float(not state.lost)
         row.signals["times aligned again"] = state.realigned
-        copied = [] if state.lost else state.source.tokens[state.at : state.at + plan.depth].tolist()
+        copied: list[int] = [] if state.lost else listed(state.source.tokens[state.at : state.at + plan.depth])
         return DraftTree.chain(copied, source="aggressive", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:

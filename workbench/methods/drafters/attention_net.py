@@ -139,6 +139,11 @@ class AttentionNet(TrainedNet):
             self._matrices = {name: Matrix.of(getattr(self, name)) for name in self.layers}
         return self
 
+    def unpacked(self: _Net) -> _Net:
+        """For gradients, which packed weights have none of."""
+        self._matrices = {}
+        return self
+
 
 def rope_table(context: int, head_size: int) -> Float[Tensor, "context twice"]:
     """Cosines and signed sines of rotary positions, side by side: x · cos + x rolled by half a head · sin turns x."""

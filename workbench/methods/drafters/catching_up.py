@@ -7,7 +7,7 @@ import time
 import torch
 
 from workbench.core.errors import MethodUnavailableError
-from workbench.core.transfer import to_device
+from workbench.core.transfer import listed, to_device
 from workbench.engine.models import Models
 from workbench.engine.request import Row
 from workbench.engine.segment import Slot
@@ -67,7 +67,7 @@ def _read_into(slot: Slot, row: Row, models: Models, blind: bool) -> None:
         inputs = read_pictures(row, models)
         prefill_pictures(runner, slot, inputs)
         assert slot.pictured is not None
-        read, seen, seconds = inputs["input_ids"][0].tolist(), slot.pictured.n_vision, slot.pictured.seconds
+        read, seen, seconds = listed(inputs["input_ids"][0]), slot.pictured.n_vision, slot.pictured.seconds
     slot.shift = row.prompt_length - len(read)
     if row.n_new:
         runner.prefill(slot, row.committed[slot.length + slot.shift : -1])

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.draw import numbers
+from workbench.core.transfer import listed
 from workbench.methods.drafters.feature_net import View
 
 GROUPS = 8
@@ -39,7 +40,7 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
     if side * side == ratio and rows % side == 0 and cols % side == 0:
         return blocks(rows, cols, side)
     whole = torch.arange(rows * cols)
-    return [part.tolist() for part in whole.tensor_split(n_kept(rows * cols, ratio))]
+    return [listed(part) for part in whole.tensor_split(n_kept(rows * cols, ratio))]
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:

@@ -132,7 +132,7 @@ class TreeFromModel(LawDrafter):
         assert row.models is not None
         assert row.models.drafter is not None
         state: GrowthState = row.state
-        keep = []
+        keep: list[int] = []
         for node in outcome.verdict.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
                 break

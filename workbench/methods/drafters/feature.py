@@ -12,10 +12,10 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
-from workbench.core.transfer import to_device
+from workbench.core.transfer import listed, to_device
 from workbench.engine.growing import Growth, Laws, WholeLaws
 from workbench.engine.models import Models
-from workbench.engine.parts import LawDrafter
+from workbench.engine.parts import Grower, LawDrafter
 from workbench.engine.request import Request, Row
 from workbench.engine.runner import SCRATCH
 from workbench.engine.segment import Segment
@@ -53,8 +53,8 @@ class FeatureState:
     entries: Entries
     place: int = 0
     guess: Tensor | None = None
-    features: list[Tensor] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list[Tensor])
+    tokens: list[int] = field(default_factory=list[int])
 
     def read(self, entered: Entered, place: int) -> None:
         """Read a prompt; `place` is the position behind its last pair."""
@@ -161,7 +161,7 @@ class FeatureDrafter(LawDrafter):
 
     reads_target: ClassVar[bool] = True
     net: ClassVar[type[FeatureNet]]
-    usual: ClassVar[BestFirst] = BestFirst()
+    usual: ClassVar[Grower | None] = BestFirst()
 
     @property
     def how(self) -> Any:
@@ -254,7 +254,7 @@ def shown(seen: Seen, entered: Entered, state: FeatureState) -> dict[str, Any]:
         blocks += [[before + i for i in block] for block in view.blocks or ()]
         if view.weights is not None:
             rest = sum(sizes) - before - size
-            weights += [[0.0] * before + [round(x, 4) for x in w] + [0.0] * rest for w in view.weights.tolist()]
+            weights += [[0.0] * before + [round(x, 4) for x in w] + [0.0] * rest for w in listed(view.weights)]
         before += size
     return {
         "compressor": views[0].compressor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -46,9 +46,8 @@ def explain_feature_drafter(
         told: called as it goes on with the share that is done.
     """
     twin = twin_of(models.target.model)
-    lm_head: Any = twin.get_output_embeddings()
-    net = copy.copy(net)
-    net._matrices = {}  # packed weights have no gradient
+    lm_head = cast("Callable[[Tensor], Tensor]", twin.get_output_embeddings())
+    net = copy.copy(net).unpacked()
     attention: list[Tensor] = []
     gradient: list[Tensor] = []
     for first, last, inputs in stretches(request, len(tokens), drafter=True):

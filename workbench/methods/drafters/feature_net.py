@@ -89,7 +89,7 @@ class Entered:
     inputs: Float[Tensor, "B m D"]
     places: Int[Tensor, " m"]
     visible: Bool[Tensor, "B m"] | None = None
-    views: list[View] = field(default_factory=list)
+    views: list[View] = field(default_factory=list[View])
 
 
 class FeatureNet(AttentionNet):
@@ -154,7 +154,8 @@ class FeatureNet(AttentionNet):
     def enter(self, seen: Seen, how: Any = None) -> Entered:
         """A prompt: its text as pairs, its pictures as they look to this drafter, in order."""
         pairs = self.pairs(self.following(seen), seen.features)
-        inputs, places, visible, views, done = [], [], [], [], 0
+        inputs, places, views, done = list[Tensor](), list[Tensor](), list[View](), 0
+        visible: list[Tensor | None] = []
         everywhere = torch.arange(pairs.shape[1], device=pairs.device)
         for number, (start, end) in enumerate(seen.spans):
             view = self.look(seen, pairs, number, how)

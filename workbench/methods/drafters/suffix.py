@@ -34,7 +34,7 @@ class Text:
     """
 
     def __init__(self) -> None:
-        self._room = np.empty(1024, np.int32)
+        self._room: np.ndarray = np.empty(1024, np.int32)
         self.n = 0
 
     @property
@@ -53,7 +53,8 @@ class Text:
         """Drop the oldest whole texts until at most `most` tokens are left."""
         if self.n > most:
             ends = np.flatnonzero(self.tokens == END) + 1
-            self._room = self.tokens[ends[ends >= self.n - most].min(initial=self.n) :].copy()
+            first = int(ends[ends >= self.n - most].min(initial=self.n))
+            self._room = np.array(self.tokens[first:])
             self.n = len(self._room)
 
     def matches(self, context: Sequence[int], longest: int) -> list[np.ndarray]:
@@ -61,7 +62,7 @@ class Text:
 
         It ends before the first m without any.
         """
-        text, found = self.tokens, []
+        text, found = self.tokens, list[np.ndarray]()
         places = np.flatnonzero(text[:-1] == context[-1]) + 1
         places = places[text[places] != END]
         for m in range(1, min(longest, len(context)) + 1):
@@ -90,9 +91,9 @@ class Text:
 class Guess:
     """A draft, and how sure the counts are of each of its nodes: the product of the shares on the way to it."""
 
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    chance: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list[int])
+    parents: list[int] = field(default_factory=list[int])
+    chance: list[float] = field(default_factory=list[float])
     matched: int = 0
 
     @property

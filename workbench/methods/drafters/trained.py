@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import nn
 
 from workbench.core.errors import ModelError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from workbench.core.params import param
@@ -25,9 +25,9 @@ MAX_NODES = 65_536
 class TrieNode:
     """A token after a prefix: how often outputs had it, and each running request's prompt."""
 
-    children: dict[int, TrieNode] = field(default_factory=dict)
+    children: dict[int, TrieNode]
+    prompt: dict[int, float]
     output: float = 0.0
-    prompt: dict[int, float] = field(default_factory=dict)
 
     def score(self, request: int, weight: float) -> float:
         """(1 − w)·frequency in this request's prompt + w·frequency in outputs."""
@@ -38,7 +38,7 @@ class Trie:
     """Branches of bounded length after every token, with counts from prompts (by request) and from outputs."""
 
     def __init__(self) -> None:
-        self.root = TrieNode()
+        self.root = TrieNode({}, {})
         self.n_nodes = 0
 
     def insert(self, branch: list[int], request: int | None) -> None:
@@ -47,7 +47,7 @@ class Trie:
         for token in branch:
             child = node.children.get(token)
             if child is None:
-                child = node.children[token] = TrieNode()
+                child = node.children[token] = TrieNode({}, {})
                 self.n_nodes += 1
             if request is None:
                 child.output += 1

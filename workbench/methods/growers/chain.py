@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.core.draw import Purpose
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.sampling import law, likeliest, pick, sayable, with_history
-from workbench.core.transfer import to_device
+from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
 from workbench.engine.growing import Growth, goes_on
 from workbench.engine.parts import Grower
@@ -46,7 +46,7 @@ class Chain(Grower):
         row, laws = growth.row, growth.root
         depth = plan.within(plan.depth)
         sampled = not row.sampling.greedy
-        u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
+        u = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
         u = None if u is None else u.to(growth.device, non_blocking=True)
         said: list[Tensor] = []
         for level in range(depth):
@@ -129,7 +129,7 @@ def draft_chain(
     Returns:
         One tree a row. The forwards leave their entries in the cache's scratch.
     """
-    size = rows[0].models.target.vocab_size if rows[0].models is not None else runner.vocab_size
+    size = rows[0].models.target.vocab_size
     depth = max(row.plan.depth for row in rows)
     sampled = [q_law is not None or not row.sampling.greedy for row in rows]
     uniforms = [
@@ -171,7 +171,7 @@ def draft_chain(
 
 def _uniforms(row: Row) -> Float[Tensor, " K"]:
     """One number for each level that is planned, float64 on the host."""
-    return torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
+    return of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, row.plan.depth))
 
 
 def _chain_tree(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.core.draw import Purpose
 from workbench.core.grown import Grown
-from workbench.core.transfer import to_device
+from workbench.core.transfer import of_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth, Laws
 
@@ -68,13 +68,13 @@ class Drawn:
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
         """`n` numbers for the draws of a level, from 0: float64."""
         row = self.growth.row
-        found = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        found = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return found.to(self.growth.device, non_blocking=True)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
         """Log p plus Gumbel noise, float64: in falling order, each row is drawn without replacement. −∞ where p is."""
         row = self.growth.row
-        u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+        u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 

@@ -10,6 +10,7 @@ import torch
 
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
+from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.declared import Claim
 from workbench.engine.growing import Growth
@@ -96,10 +97,9 @@ class DySpec(Grower):
                 break
             path = path[inner]
         best = found.sort(descending=True, stable=True).indices[:most].sort().values  # elder and above come first
-        fan = Counter(torch.cat(growth.parents)[best].tolist())
-        return drawn.tree(
-            max(fan.values()), Grown((WORTH,), before=found[best], after=torch.cat(drafted)[best]), best.tolist()
-        )
+        kept: list[int] = listed(best)
+        fan = Counter[int](listed(torch.cat(growth.parents)[best]))
+        return drawn.tree(max(fan.values()), Grown((WORTH,), before=found[best], after=torch.cat(drafted)[best]), kept)
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
         """What a place has to be worth: as much as the last one that there is room for, or the threshold."""

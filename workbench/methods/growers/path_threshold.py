@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.tree import DraftTree, Sampling
@@ -48,7 +49,7 @@ class PathThreshold(Grower):
         depth, most = plan.depth, plan.within(MOST_NODES)
         laws = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
-        said, paths, fanout = [], [], 1
+        said, paths, fanout = list[Tensor](), list[Tensor](), 1
         for level in range(depth):
             logq, tokens = laws.best(self.children)
             reached = path.unsqueeze(1) + logq  # [w, k]

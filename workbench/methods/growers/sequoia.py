@@ -75,8 +75,8 @@ class Measured:
 
     costs: Costs
     level_s: float
-    accepted: Counter[int] = field(default_factory=Counter)
-    tested: Counter[int] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter[int])
+    tested: Counter[int] = field(default_factory=Counter[int])
     drawing: Drawing | None = None
 
     def chances(self, before: Sequence[float]) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from workbench.core.draw import Purpose
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
+from workbench.core.transfer import of_numpy
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
 from workbench.engine.parts import Grower
@@ -58,7 +59,7 @@ class StochasticBeam(Grower):
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
         for level, width, p in drawn.levels([self.width] * plan.depth, most):
-            u = torch.from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+            u = of_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(width, most - growth.n, int(torch.isfinite(flat).sum()))

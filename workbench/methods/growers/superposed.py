@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
+from workbench.core.transfer import listed
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import Growth
 from workbench.engine.models import Models
@@ -128,7 +129,7 @@ class Superposed(Grower):
             growth.add(chosen, below if level else None)
             said.append(logq.reshape(-1)[best])
             if counts is not None:
-                pairs = zip(below.tolist(), chosen.tolist(), strict=True)
+                pairs = zip(listed(below), listed(chosen), strict=True)
                 texts = [[*texts[draft], token] for draft, token in pairs]
             if level + 1 == plan.depth or growth.n >= most:
                 break
@@ -158,7 +159,7 @@ class Superposed(Grower):
     ) -> Float[Tensor, "w m"]:
         """What each candidate adds to a draft's score."""
         before = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
-        chances = [counts.chances(text, own) for text, own in zip(before, tokens.tolist(), strict=True)]
+        chances = [counts.chances(text, own) for text, own in zip(before, listed(tokens), strict=True)]
         known = torch.tensor(chances, dtype=logp.dtype).to(logp.device)
         own = (1 - self.ngrams) * logp
         return torch.where(known.any(1, keepdim=True), own + self.ngrams * known.log(), own - UNKNOWN)

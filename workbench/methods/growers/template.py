@@ -108,7 +108,7 @@ def filled(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
     guesses = [growth.root.best(max(map(max, paths)) + 1)]
     known = guesses[0][1].shape[1]  # a small vocabulary has no more ranks
     shape = template(paths, known, growth.device)
-    said = []
+    said: list[Tensor] = []
     for level, (below, rank, inner) in enumerate(shape.levels):
         logq, tokens = guesses[-1]
         growth.add(tokens[below, rank], below if level else None)
@@ -172,7 +172,7 @@ def template(paths: tuple[Path, ...], known: int, device: torch.device) -> Shape
     parents = parents_of(paths)
     by_level = sorted(paths, key=len)  # stable
     inner = {paths[parent] for parent in parents if parent >= 0}
-    levels, ranks = [], []
+    levels, ranks = list[tuple[Tensor, ...]](), list[int]()
     above: list[Path] = [()]
     for length in range(1, len(by_level[-1]) + 1):
         level = [path for path in by_level if len(path) == length]

@@ -24,7 +24,7 @@ class Played:
 
     whose: Any = None
     laps: Laps = field(default_factory=Laps)
-    rounds: deque[tuple[int, int, float]] = field(default_factory=deque)
+    rounds: deque[tuple[int, int, float]] = field(default_factory=deque[tuple[int, int, float]])
 
     def take(self, lap: Lap, window: int) -> None:
         """A round more; the oldest is forgotten."""

@@ -26,7 +26,7 @@ class DynamicTree(Policy):
 
     name: ClassVar[str] = "dynamic-tree"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    grows: ClassVar[type[Grower]] = PathThreshold
+    grows: ClassVar[type[Grower] | None] = PathThreshold
     depth: int = param(6, **DEPTH)
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="least probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="most children of a node")

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core.params import param
+from workbench.core.sampling import nats
 from workbench.engine.growing import Step
 from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
@@ -25,7 +25,7 @@ def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
         >>> root_entropy(torch.tensor([0.5, 0.3, 0.15, 0.05])).item()  # doctest: +ELLIPSIS
         1.0687...
     """
-    return torch.special.entr(p).sum(-1).sqrt()
+    return nats(p).sqrt()
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from workbench.core.params import param
 from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 
-DEPTH = {"ge": 1, "le": 16, "doc": "draft length K: most levels drafted a round, in tokens"}
+
+class Bounds(TypedDict):
+    """What `param` is told of a number."""
+
+    ge: float
+    le: float
+    doc: str
+
+
+DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: most levels drafted a round, in tokens"}
 
 BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
 """The settings whose fastest one policies that decide are measured beside."""

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.transfer import to_device
+from workbench.core.transfer import listed, to_device
 from workbench.engine.growing import Step
 from workbench.engine.parts import Policy
 from workbench.engine.plan import Plan
@@ -71,6 +71,6 @@ def look_ahead(row: Row, n: int) -> list[int]:
         first = to_device(row.committed[-1:], target.device)
         with torch.inference_mode():
             (tree,) = draft_chain([row], target, [row.place], [first], "look-ahead")
-        return tree.tokens.tolist()
+        return listed(tree.tokens)
     finally:
         row.place.scratch, row.plan = 0, plan

@@ -52,7 +52,7 @@ class Belief:
 
     whose: Any = None
     laps: Laps = field(default_factory=Laps)
-    seconds: dict[int, deque[float]] = field(default_factory=dict)
+    seconds: dict[int, deque[float]] = field(default_factory=dict[int, deque[float]])
     accepted: dict[int, float] = field(default_factory=lambda: {1: 0.7})
     tested: dict[int, float] = field(default_factory=lambda: {1: 1.0})
     offered: float = 1.0
@@ -72,7 +72,7 @@ class Belief:
     def costs(self, depth: int) -> list[float]:
         """Seconds of a round of 0 … `depth` levels: measured, or on the line through the measured lengths beside it."""
         known = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
-        found = []
+        found: list[float] = []
         for k in range(depth + 1):
             at = next((i for i, (n, _) in enumerate(known) if n >= k), len(known) - 1)
             (a, t_a), (b, t_b) = known[max(0, at - 1)], known[at]

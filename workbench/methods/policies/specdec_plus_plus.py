@@ -74,7 +74,7 @@ class SpecDecPlusPlus(Policy):
 
     name: ClassVar[str] = "specdec++"
     needs: ClassVar[tuple[str, ...]] = (AcceptanceHead.kind,)
-    head: ClassVar[Head] = Head(
+    head: ClassVar[Head | None] = Head(
         AcceptanceHead,
         "SpecDec++'s acceptance head (Huang et al. 2025, arXiv 2405.19715): {blocks} residual blocks on the draft "
         "model's last hidden state.",

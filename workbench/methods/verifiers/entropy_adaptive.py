@@ -14,7 +14,8 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
 from workbench.core.rules import ALL, Rule
-from workbench.core.sampling import likeliest
+from workbench.core.sampling import likeliest, nats
+from workbench.core.transfer import listed
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
@@ -115,13 +116,13 @@ class EntropyAdaptive(Verifier):
             exact = greedy_match(tree, likeliest(v.logits))
         else:
             exact = recursive_rejection(tree, v.p, v.u_stop)
-        state.target = bits(v.p).tolist()
+        state.target = listed(bits(v.p))
         state.then = (state.pen,)
         if not len(tree) or tree.fanout > 1 or tree.q is None or exact.reason is None:
             state.then = [state.pen] * (len(tree) + 1)
             return exact
-        small, pens = [], [state.pen]
-        for own, theirs in zip(bits(tree.q).tolist(), state.target, strict=False):
+        small, pens = list[bool](), [state.pen]
+        for own, theirs in zip(listed(bits(tree.q)), state.target, strict=False):
             small.append(pens[-1].small)
             pens.append(pens[-1].wrote(own if pens[-1].small else theirs, self))
         state.then = pens
@@ -159,4 +160,4 @@ def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
         >>> bits(torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]))
         tensor([1.6477, 2.0000])
     """
-    return torch.special.entr(p).sum(1) / math.log(2)
+    return nats(p) / math.log(2)

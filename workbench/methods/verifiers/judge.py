@@ -98,7 +98,7 @@ class Judge(Verifier):
 
     name: ClassVar[str] = "judge"
     needs: ClassVar[tuple[str, ...]] = (JudgeHead.kind,)
-    head: ClassVar[Head] = Head(
+    head: ClassVar[Head | None] = Head(
         JudgeHead,
         "A linear judge (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) on the target's last hidden state.",
         recipe="judge",

@@ -71,7 +71,7 @@ class TypicalAcceptance(Verifier):
         """The longest path of accepted nodes; among equals the one with the largest product of scores."""
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
-        tested = []
+        tested: list[int] = []
         for node, parent in enumerate(parents):
             if parent not in paths:
                 continue

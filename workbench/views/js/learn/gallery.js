@@ -61,12 +61,12 @@ function card(
   );
   return h(
     "article",
-    { className: "wb-card wb-shelf" },
+    { className: "wb-card wb-runcard" },
     h("header", {}, title, badges),
     preview(entry),
     h(
       "div",
-      { className: "wb-shelffigures" },
+      { className: "wb-runfigures" },
       figure(h, f.tau?.toFixed(2), "τ, tokens a pass"),
       figure(
         h,
@@ -99,7 +99,7 @@ function settings(entry, pagehead) {
 function facts(h, rows) {
   return h(
     "dl",
-    { className: "wb-shelffacts" },
+    { className: "wb-factlist" },
     ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
   );
 }

@@ -145,7 +145,7 @@ function card(method, { host }) {
     method.formula ? h("p", { className: "wb-rule" }, method.formula) : "",
     h(
       "dl",
-      { className: "wb-shelffacts" },
+      { className: "wb-factlist" },
       h("dt", {}, "promise"),
       h("dd", {}, promise, meaning ? `: ${meaning}` : "", otherwise && `; ${otherwise}`),
       h("dt", {}, "needs"),

@@ -268,22 +268,22 @@ function drawn(svg) {
  *  out once more, beside the page: whole, where a scroller cuts them, and in the font that a picture will have. */
 function laidOut(el) {
   const copy = el.cloneNode(true), made = el.cloneNode(true), page = document.createElement("div");
-  const shelf = h(
+  const beside = h(
     "div",
     {
       style: `position: absolute; left: -99999px; top: 0; width: ${el.offsetWidth}px; --wb-ui: ${PLAIN_FONT}; --wb-mono: monospace`,
     },
     copy,
   );
-  shelf.style.font = `14px/1.45 ${PLAIN_FONT}`;
+  beside.style.font = `14px/1.45 ${PLAIN_FONT}`;
   copy.querySelectorAll("[id]").forEach((part) => part.removeAttribute("id"));
-  el.closest(".wb").append(shelf);
+  el.closest(".wb").append(beside);
   for (const part of copy.querySelectorAll("*")) part.style.contentVisibility = "visible";
   for (const part of copy.querySelectorAll(".wb-ribbon, .wb-nodecard, .wb-tree, .wb-table"))
     Object.assign(part.style, { height: "auto", maxHeight: "none", overflow: "visible" });
   const width = copy.offsetWidth, height = copy.offsetHeight;
   dress([copy, ...copy.querySelectorAll("*")], [made, ...made.querySelectorAll("*")], LAID_OUT);
-  shelf.remove();
+  beside.remove();
   page.append(made);
   page.style.cssText = `width: ${width}px; font: 14px/1.45 ${PLAIN_FONT}`;
   const frame = kit.s("foreignObject", { width, height });
