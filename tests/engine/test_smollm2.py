@@ -51,6 +51,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "aggressive": {"depth": 4},
     "lookahead": {"depth": 2},
     "jacobi": {"depth": 4},
+    "stand": {"depth": 3, "nodes": 8, "warm": True},
+    "adaptive-trigram": {"depth": 3},
     "early-exit": {"depth": 2, "exit_layer": 24},
 }
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
