@@ -49,6 +49,10 @@ SHORT: dict[str, dict[str, Any]] = {
     "lookahead-trie": {"depth": 4},
     "suffix": {"depth": 4},
     "aggressive": {"depth": 4},
+    "lookahead": {"depth": 2},
+    "jacobi": {"depth": 4},
+    "stand": {"depth": 3, "nodes": 8, "warm": True},
+    "adaptive-trigram": {"depth": 3},
     "early-exit": {"depth": 2, "exit_layer": 24},
 }
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""

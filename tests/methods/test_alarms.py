@@ -48,7 +48,10 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 """Methods whose drafter guesses from the target's states."""
 SEEING = {"chain": {"policy": "fixed"}, "tree": {"policy": "dynamic-tree", "path_threshold": 0.02}}
-NO_MODEL = {"autoregressive", "prompt-lookup", "token-recycling", "lookahead-trie", "suffix", "aggressive"}
+NO_MODEL = {
+    "autoregressive", "prompt-lookup", "token-recycling", "lookahead-trie", "suffix", "aggressive", "lookahead",
+    "jacobi", "stand", "adaptive-trigram",
+}  # fmt: skip
 BLIND = {"vlm-text-only"}
 """It is shown less than the target, whatever it is a copy of."""
 

@@ -29,6 +29,8 @@ class Purpose(IntEnum):
     """Which siblings a stochastic beam takes, one number a token and parent."""
     TIE = 4
     """Which of equals is taken, where a rule leaves that to chance."""
+    GUESS = 5
+    """What stands where a drafter knows nothing yet, and what a search tries."""
 
 
 class Draw:

@@ -22,6 +22,8 @@ from workbench.engine.told import Exits
 
 ASKERS = ("drafter", "verifier")
 """Parts that may ask for probes, in the order in which their probes stand in a block."""
+ROOM = min(SCRATCH, MOST) - 1
+"""Nodes and probes of a row's block. More would leave the compiled passes, which give others other bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,7 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
         WorkbenchError: probes whose mask is not of their draft (a mistake in the part).
     """
     asked: dict[str, Probes] = {}
-    # beyond MOST, passes of all rows of the forward would not be the compiled ones, which give others other bits
-    left, farthest = min(SCRATCH, MOST) - 1 - len(tree), models.target.context - row.place.length - 1
+    left, farthest = ROOM - len(tree), models.target.context - row.place.length - 1
     for part in ASKERS:
         probes = getattr(row, part).probes(row, tree) if part == "verifier" or not row.silenced else None
         if probes is None or len(probes) == 0:

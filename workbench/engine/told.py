@@ -32,6 +32,7 @@ class Outcome:
         taps: index of a layer → the target's residual stream behind it at the same places, for the layers that the
             method asked for (`Part.taps`).
         probed: what came of the drafter's own probes (`Part.probes`); None where it asked for none.
+        chances: the target's probabilities of `top`, as text is drawn; when greedy, the plain softmax.
     """
 
     tokens: list[int]
@@ -44,6 +45,7 @@ class Outcome:
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
     taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
     probed: Probed | None = None
+    chances: list[list[float]] = field(default_factory=list[list[float]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class Turn:
         assert judged is not None
         outcome = Outcome(
             judged.tokens, judged.parents, judged.verdict, emitted, root, judged.top_tokens, row.plan, self.hidden,
-            self.taps, self.probed.get("drafter"),
+            self.taps, self.probed.get("drafter"), judged.top_probs,
         )  # fmt: skip
         if not row.silenced:
             row.drafter.observe(row, outcome)

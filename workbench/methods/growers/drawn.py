@@ -71,6 +71,24 @@ class Drawn:
         found = of_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return found.to(self.growth.device, non_blocking=True)
 
+    def first(self, laws: Laws, k: int, level: int, among: int = 0) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """The first k draws without replacement from each law: log-probabilities with noise, falling, and tokens.
+
+        Args:
+            laws: behind the nodes expanded last; the children of these are drawn from them.
+            k: how many; there are fewer in a smaller law.
+            level: from 0.
+            among: cut each law to so many of its likeliest tokens, and draw from what is left; 0: from all of it.
+        """
+        if not among:
+            top = self.gumbel(p := self.law(laws), level).topk(min(k, p.shape[1]), dim=1)
+            return top.values, top.indices
+        logq, tokens = laws.best(among)
+        few = logq.softmax(1)
+        self._laws.append(torch.zeros_like(laws.whole()).scatter_(1, tokens, few))
+        top = self.gumbel(few, level).topk(min(k, few.shape[1]), dim=1)
+        return top.values, tokens.gather(1, top.indices)
+
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
         """Log p plus Gumbel noise, float64: in falling order, each row is drawn without replacement. −∞ where p is."""
         row = self.growth.row

@@ -219,19 +219,25 @@ def _paths(table: Float64[np.ndarray, "L B M"], chances: Sequence[float], m: int
     return found
 
 
-def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown) -> DraftTree:
-    """The tree whose siblings are drawn without replacement, of what these paths name as much as the laws allow."""
+def draw(growth: Growth, paths: tuple[Path, ...], grown: Grown, among: int = 0) -> DraftTree:
+    """The tree whose siblings are drawn without replacement, of what these paths name as much as the laws allow.
+
+    Args:
+        growth: what it grows in.
+        paths: of ranks.
+        grown: why its nodes are there.
+        among: so many of a law's likeliest tokens are all that is drawn from; 0: the whole law is.
+    """
     drawn, said = Drawn(growth, Sampling.FIXED_NUMBER), growth.root
     shape = template(paths, max(map(max, paths)) + 1, growth.device)
     at = torch.zeros(1, dtype=torch.long, device=growth.device)  # which law each node expanded has; −1: it is not there
     for level, (below, rank, inner) in enumerate(shape.levels):
-        p = drawn.law(said)
-        top = drawn.gumbel(p, level).topk(min(shape.ranks[level], p.shape[1]), dim=1)
+        values, tokens = drawn.first(said, shape.ranks[level], level, among)
         law = at[below]
-        there = (law >= 0) & (rank < top.values.shape[1])
-        law, rank = law.clamp_min(0), rank.clamp(max=top.values.shape[1] - 1)
-        there &= torch.isfinite(top.values[law, rank])
-        drawn.add(top.indices[law, rank][there], law[there])
+        there = (law >= 0) & (rank < values.shape[1])
+        law, rank = law.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
+        there &= torch.isfinite(values[law, rank])
+        drawn.add(tokens[law, rank][there], law[there])
         goes_on = there[inner]
         if level + 1 == len(shape.levels) or not goes_on.any():
             break

@@ -1,0 +1,175 @@
+"""Lookahead decoding: its pool and its window against naive references, and what it drafts in a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.block import Block
+from workbench.engine.plan import Plan
+from workbench.engine.segment import Segment
+from workbench.methods import registry
+from workbench.methods.drafters.lookahead import Lookahead, LookaheadState, Pool, laid_out
+
+PROMPT = worlds.repeating_prompt(13, period=5)
+letters = st.lists(st.integers(0, 2), min_size=1, max_size=40)
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    return worlds.world("llama", noise=None, device=device)
+
+
+# -- pool -------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=40), st.integers(1, 3), st.integers(1, 6))
+def test_the_pool_keeps_what_was_written_last_and_no_more(
+    items: list[tuple[int, int]], guesses: int, most: int
+) -> None:
+    pool, firsts, tails = Pool(guesses, most), list[int](), dict[int, list[int]]()
+    for first, token in items:
+        pool.add(first, (token,))
+        firsts = [*(f for f in firsts if f != first), first]
+        tails[first] = [token, *(t for t in tails.get(first, ()) if t != token)][:guesses]
+        while sum(len(tails[f]) for f in firsts) > most:
+            del tails[firsts.pop(0)]
+        assert pool.n == sum(map(len, tails.values())) <= most
+        assert {f: [tail[0] for tail, _ in pool.behind(f)] for f in range(4)} == {f: tails.get(f, []) for f in range(4)}
+
+
+@settings(deadline=None)
+@given(letters, letters, st.integers(2, 4), st.integers(1, 3))
+def test_without_a_window_it_looks_n_grams_of_the_text_up(a: list[int], b: list[int], n: int, guesses: int) -> None:
+    """Of all earlier places of the newest token with n − 1 tokens behind them, the last ones that differ."""
+    pool, text = Pool(guesses), a + b
+    pool.read(a, n)
+    pool.read(text, n, len(a))
+    places = [i for i in range(len(text) - n, -1, -1) if text[i] == text[-1]]
+    wanted = list(dict.fromkeys(tuple(text[i + 1 : i + n]) for i in places))[:guesses]
+    assert [tail for tail, _ in pool.behind(text[-1])] == wanted
+
+
+# -- window -----------------------------------------------------------------------------------------------------------
+
+
+def test_golden_window() -> None:
+    """W = 3, N = 4: the root and guesses at places 1, 2; two rows below, each guess reading the column above it."""
+    places, parents, sees = laid_out(3, 3, torch.device("cpu"))
+    assert places.tolist() == [1, 2, 1, 2, 3, 2, 3, 4]
+    assert parents.tolist() == [-1, 0, -1, 0, 1, 2, 3, 4]
+    assert [[i for i, seen in enumerate(row) if seen] for row in sees.tolist()] == [
+        [0], [0, 1], [2], [0, 3], [0, 1, 4], [2, 5], [0, 3, 6], [0, 1, 4, 7],
+    ]  # fmt: skip
+
+
+def window_of(row: Row) -> list[list[int]]:
+    assert isinstance(row.state, LookaheadState)
+    return [list(guessed) for guessed in row.state.rows]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -> None:
+    """Each guess by a plain forward of its own over the text, row 0 up to its column and the column above it."""
+    method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
+    engine, ask = Engine(models), worlds.ask_model(models.target.model)
+    row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
+    while not row.primed:
+        engine.step()
+    moved = 0
+    for _ in range(9):
+        before, text = window_of(row), list(row.committed)
+        engine.step()
+        new, emitted = window_of(row)[-1], len(row.committed) - len(text)
+        said = [
+            int(ask([*text, *before[0][1 : c + 1], *(above[c] for above in before[1:])]).argmax())
+            for c in range(len(before[0]))
+        ]
+        wanted = said if len(before) + 1 == 4 else said[1:]
+        skip = emitted - 1 if follow else 0
+        moved += emitted - 1
+        assert new[: max(0, len(wanted) - skip)] == wanted[skip:]
+        assert len(new) == len(wanted)
+        assert [len(guessed) for guessed in window_of(row)] == [len(new)] * min(3, len(before) + 1)
+    assert moved, "no round kept a draft"
+    row.cancel()
+    engine.step()
+
+
+# -- drafts -----------------------------------------------------------------------------------------------------------
+
+
+def run(models: Models, temperature: float = 0.0, **params: Any) -> Any:
+    method = registry.get("lookahead").with_params(**params)
+    return Engine(models).generate(Request(PROMPT, method, SamplingParams(temperature), 60, stop_at_eos=False))
+
+
+def test_a_whole_tail_brings_the_next_token_too(models: Models) -> None:
+    """N tokens of a draft of N − 1: the released code throws the last one away."""
+    whole = [r for r in run(models, ngram=3, depth=2).rounds if len(r.path) == 2]
+    assert whole
+    assert {len(r.emitted) for r in whole[:-1]} == {3}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_run_says_which_entry_made_a_draft(temperature: float, models: Models) -> None:
+    trace = run(models, temperature, guesses=2)
+    drafted = [r for r in trace.rounds if r.nodes.tokens]
+    assert drafted
+    for r in drafted:
+        assert 1 <= r.signals["n-grams found"] <= 2
+        assert r.signals["n-grams found"] <= r.signals["n-grams in the pool"]
+        assert r.grown is not None
+        assert r.grown.rules[0]["name"] == "n-gram pool"
+        assert all(age is not None and 0 <= age <= r.index for age in r.grown.before)
+    last = drafted[-1]
+    assert last.signals["pool hits"] == sum(len(r.path) for r in trace.rounds[: last.index])
+    assert {p.source for r in trace.rounds for p in r.probes} == {"lookahead"}
+
+
+def test_no_request_drafts_for_another(models: Models) -> None:
+    first, again = run(models), run(models)
+    assert [r.nodes.tokens for r in first.rounds] == [r.nodes.tokens for r in again.rounds]
+    assert not models.shared
+
+
+def test_a_draft_that_read_the_window_would_write_another_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, segment = run(models).token_ids, Block.segment
+
+    def sees_probes(block: Block, row: Row, them: Models) -> Segment:
+        made = segment(block, row, them)
+        if block.probes is not None and made.sees is not None:
+            made.sees[: 1 + len(block.tree), 1 + len(block.tree) :] = True
+        return made
+
+    monkeypatch.setattr(Block, "segment", sees_probes)
+    assert run(models).token_ids != right
+
+
+def test_drafts_and_window_share_the_room_of_a_pass(models: Models) -> None:
+    """At the largest window: fewer drafts, and never a window that is left out."""
+    trace = run(models, window=24, ngram=6, guesses=32, from_text=True, depth=16)
+    assert trace.footer.warnings == []
+    assert all(r.probes for r in trace.rounds)
+    assert max(len(r.nodes.tokens) + len(r.probes) for r in trace.rounds) <= 127
+
+
+def test_it_drafts_nothing_of_a_token_that_the_pool_does_not_hold(models: Models) -> None:
+    drafter = Lookahead(window=0)
+    row = Row(Request([1], registry.get("lookahead")), [1], models)
+    row.state = drafter.prime(row, models)
+    row.state.pool.add(2, (3, 4))
+    assert len(drafter.propose_row(row, Plan(4))) == 0
+    row.state.pool.add(1, (3, 4))
+    row.state.pool.add(1, (3, 5))
+    tree = drafter.propose_row(row, Plan(4))
+    assert (tree.tokens.tolist(), tree.parents.tolist()) == ([3, 5, 4], [-1, 0, 0])
+    assert drafter.propose_row(row, Plan(1)).tokens.tolist() == [3]

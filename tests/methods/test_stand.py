@@ -1,0 +1,218 @@
+"""STAND: means of laws against sums, drafts drawn from them without replacement, a shape that follows what is kept."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methods.test_enumerated import WARM, Drafts, World, distance, fixed_number, written
+from methods.test_growers import DEPTH, V, table
+from methods.test_shapes import growth
+from torch import Tensor
+
+from workbench.bench.goodness import chi_square
+from workbench.core.rejection import Verdict
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import Sampling
+from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.plan import Plan
+from workbench.engine.told import Outcome
+from workbench.methods import registry
+from workbench.methods.drafters.stand import Entry, Stand, Table
+from workbench.methods.growers.data_driven import TRIED, Counts, DataDriven
+from workbench.methods.growers.template import ASSUMED
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.trace.metrics import summary
+
+P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+"""The golden p and q of the cards."""
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    """A vocabulary of which all tokens fit into an entry."""
+    return worlds.small_world(6, noise=None, device=device)
+
+
+# -- table ------------------------------------------------------------------------------------------------------------
+
+
+def test_golden_mean() -> None:
+    """⅓ of each of three laws, over the tokens of all; the least is cut."""
+    entry = Entry([1, 2], [0.7, 0.3])
+    for tokens, chances in (([2, 1], [0.6, 0.4]), ([3, 1], [0.8, 0.1])):
+        entry = entry.with_one_more(tokens, chances)
+    assert (entry.tokens, entry.n) == ([1, 2], 3)
+    assert entry.chances == pytest.approx([1.2 / 3, 0.9 / 3])
+
+
+def test_the_longest_known_context_says_what_follows() -> None:
+    known = Table(3)
+    known.learn([1, 2, 3], [7], [1.0])
+    known.learn([5, 2, 3], [8], [1.0])
+    found = {tuple(text): known.behind(text) for text in ([1, 2, 3], [9, 2, 3], [9, 9, 3], [9, 9, 9])}
+    assert [n for n, _ in found.values()] == [3, 2, 1, 0]
+    assert [entry.n for _, entry in found.values() if entry] == [1, 2, 2, 2]
+    assert Table(3).behind([1]) == (0, None)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(2, 8))
+def test_the_table_keeps_what_was_seen_last_and_no_more(text: list[int], most: int) -> None:
+    known, order = Table(1, most), list[tuple[int, ...]]()
+    for token in text:
+        known.learn([token], [0], [1.0])
+        for context in ((), (token,)):
+            order = [*(c for c in order if c != context), context]
+        order = order[-most:]
+    assert list(known._entries) == order
+
+
+def means(row: Row, start: int, longest: int) -> dict[tuple[int, ...], Tensor]:
+    """The mean law behind each context of committed places, summed from the trace."""
+    assert row.trace is not None
+    sums: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
+    at = start
+    for r in row.trace.rounds:
+        for i, place in enumerate([0, *(node + 1 for node in r.path)][: len(r.emitted)]):
+            law, text = torch.zeros(6, dtype=torch.float64), row.committed[: at + i]
+            law[r.top_p[place].tokens] = torch.tensor(r.top_p[place].prob, dtype=torch.float64)
+            for n in range(min(longest, len(text)) + 1):
+                sums[tuple(text[len(text) - n :])].append(law)
+        at += len(r.emitted)
+    return {context: torch.stack(laws).mean(0) for context, laws in sums.items()}
+
+
+def test_entries_are_the_mean_of_the_laws_of_committed_places(models: Models) -> None:
+    engine = Engine(models)
+    request = Request([1, 2], registry.get("stand"), SamplingParams(0.8), 200, stop_at_eos=False)
+    row = engine.submit(request)
+    for _ in range(22):
+        engine.step()
+    assert row.trace is not None
+    wanted = means(row, 2, 3)
+    assert set(row.state._entries) == set(wanted)
+    assert any(len(r.path) for r in row.trace.rounds)
+    for context, law in wanted.items():
+        entry = row.state.behind(context)[1]
+        found = torch.zeros(6, dtype=torch.float64)
+        found[list(entry.tokens)] = torch.tensor(entry.chances, dtype=torch.float64)
+        assert torch.allclose(found, law, atol=1e-6)
+    row.cancel()
+    engine.step()
+
+
+def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) -> None:
+    engine, method = Engine(models), registry.get("stand")
+    prompts = worlds.random_prompt(5, 6, seed=1), worlds.random_prompt(5, 6, seed=2)
+
+    def runs(warm: bool, prompt: list[int]) -> float:
+        request = Request(prompt, method.with_params(warm=warm), max_new_tokens=30, stop_at_eos=False)
+        return summary(engine.generate(request))["tau"]
+
+    cold = runs(False, prompts[0])
+    assert runs(False, prompts[0]) == cold
+    assert "stand" not in models.shared
+    first, second = runs(True, prompts[0]), runs(True, prompts[0])
+    assert first == cold
+    assert second > first
+    assert runs(True, prompts[1]) == runs(False, prompts[1])
+    assert len(models.shared["stand"]) == 2
+    for seed in range(10):
+        runs(True, worlds.random_prompt(5, 6, seed=10 + seed))
+    assert len(models.shared["stand"]) == 8
+
+
+# -- drafts -----------------------------------------------------------------------------------------------------------
+
+
+def row_with(models: Models, chances: list[float], temperature: float, seed: int = 0) -> Row:
+    method = registry.get("stand").with_params(nodes=3)
+    row = Row(Request([1], method, SamplingParams(temperature), seed=seed), [1], models)
+    row.state = Stand().prime(row, models)
+    row.state.learn([1], list(range(len(chances))), chances)
+    row.plan = Plan(1, grower=method.grower)
+    return row
+
+
+def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -> None:
+    """Ordered pairs against sequential draws, q being the entry, normalised; their q is what they were drawn from."""
+    q = torch.tensor([0.4, 0.2, 0.15, 0.05]) / 0.8
+    found: Counter[tuple[int, ...]] = Counter()
+    for seed in range(1500):
+        row = row_with(models, [0.4, 0.2, 0.15, 0.05], 1.0, seed)
+        tree = Stand().propose_row(row, row.plan)
+        assert tree.sampling is Sampling.FIXED_NUMBER
+        found[tuple(tree.tokens.tolist())] += 1
+    assert tree.q is not None
+    assert torch.allclose(tree.q[0, :4].double(), q.double(), atol=1e-6)
+    wanted = {
+        (a, b, c): float(q[a] * q[b] / (1 - q[a]) * q[c] / (1 - q[a] - q[b]))
+        for a, b, c in itertools.permutations(range(4), 3)
+    }
+    assert chi_square(found, wanted).fits(1e-5)
+    row = row_with(models, [0.4, 0.2, 0.15, 0.05], 0.0)
+    assert Stand().propose_row(row, row.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
+
+
+def sorted_by_q(w: World) -> Drafts:
+    """The same drafts, siblings put in the order of their q: what must not be done."""
+    for tree, chance in fixed_number(w, (-1, -1)):
+        order = tree.logq.argsort(descending=True)
+        yield replace(tree, tokens=tree.tokens[order], logq=tree.logq[order]), chance
+
+
+def as_drawn(w: World) -> Drafts:
+    yield from fixed_number(w, (-1, -1))
+
+
+@pytest.mark.parametrize(("drafts", "off"), [(as_drawn, 0.0), (sorted_by_q, 0.05)])
+def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
+    drafts: Iterator, off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [(), *((x,) for x in range(4))]
+    world = World(4, 1, dict.fromkeys(texts, P), dict.fromkeys(texts, Q))
+    out = written(world, drafts(world), Lossless(), monkeypatch)
+    found = distance(out, world.joint()[()])
+    assert found < 1e-12 if not off else found > off, found
+
+
+# -- shape ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.unchecked
+def test_the_shape_follows_what_is_kept() -> None:
+    """Rank 1 is kept 20 times of 20, rank 0 never: (20 + 5·0.13) / 25 against (0 + 5·0.44) / 25."""
+    grower, grown = DataDriven(nodes=4), growth(table(1))
+    grown.row.grower_state = counts = Counts()
+    before, paths = grower.shape(grown, Plan(2))
+    assert before == [ASSUMED[0]]
+    assert paths == ((0,), (0, 0), (1,), (2,))
+    outcome = Outcome([3, 4], [-1, -1], Verdict((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
+    for _ in range(20):
+        grower.observe(grown.row, outcome)
+    after, paths = grower.shape(grown, Plan(2))
+    assert after[0][:2] == pytest.approx(((0 + TRIED * 0.44) / 25, (20 + TRIED * 0.13) / 25))
+    assert after[1] == pytest.approx(ASSUMED[0]), "nothing was tested there"
+    assert paths[0] == (1,)
+    assert (1, 0) in paths
+    assert counts.rounds == 20
+
+
+@pytest.mark.parametrize("nodes", [3, 8])
+def test_a_tree_is_drawn_from_the_likeliest_tokens_alone(nodes: int) -> None:
+    tree = DataDriven(nodes).grow(growth(table(2), seed=3, sampling=WARM), Plan(DEPTH))
+    assert tree.q is not None
+    assert tree.q_of is not None
+    assert 0 < len(tree) <= nodes
+    assert torch.allclose(tree.q.sum(1), torch.ones(len(tree.q), dtype=tree.q.dtype))
+    assert int((tree.q > 0).sum(1).max()) <= min(8, V)
+    assert torch.allclose(tree.logq.exp(), tree.q[tree.q_of[tree.parents + 1], tree.tokens])

@@ -1,0 +1,62 @@
+"""Guesses ahead, beside the text, become n-grams, and n-grams drafts."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim, Recording
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.lookahead import Lookahead
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.lenient import Lenient
+from workbench.methods.verifiers.lossless import Lossless
+
+PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
+"""Fu et al.'s setting for models of 7B."""
+
+METHOD = Method(
+    "lookahead",
+    title="Lookahead decoding",
+    promise=Promise.EXACT,
+    source=Source(
+        "Break the sequential dependency of LLM inference using lookahead decoding",
+        "Fu et al.",
+        2024,
+        "https://arxiv.org/abs/2402.02057",
+        "§3",
+    ),
+    teaches="A model can write its own drafts in the pass that verifies: wrong guesses at later places become n-grams.",
+    idea=(
+        "Beside the text a window holds guesses at the coming tokens, and what the target said of them in earlier "
+        "passes; in each pass it is read along with the draft and gets a row, and each of its columns has written an "
+        "n-gram. They go into a pool, and those that begin with the newest token are the next draft."
+    ),
+    formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails behind the newest token",
+    differs=(
+        "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens in a pass are dear for a small target; "
+        "with window=15, ngram=5, guesses=15 and depth=4 it is the paper's setting.",
+        "After a round of several tokens the window moves along with the text (follow=True), where the released code "
+        "moves it by one place a round, so that its guesses lag behind.",
+        "Tails with one beginning are verified as branches of a tree and not as copies side by side; and after a whole "
+        "tail the round has the target's own next token, too, which the released code throws away.",
+        "An end of the text that is guessed in the window stays there, where the released code puts a random token.",
+        "Penalties and processors are left out of the guesses; drafts are verified with them.",
+    ),
+    place=64,
+    drafter=Lookahead(),
+    verifier=Lossless(),
+    other_verifiers=(Lenient(),),
+    policies=(Fixed(depth=5), Planned(depth=5), Bandit(depth=5)),
+    claims=(
+        Claim(
+            "tokens a target pass (τ) on code, W=15, N=5, G=15", "CodeLlama-7B, HumanEval, greedy", None, None,
+            "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
+            lambda lab: lab.on("code").tau(**PAPER),
+        ),
+        Claim(
+            "speed-up over plain decoding", "LLaMA-2-chat 7B, MT-Bench, one A100, up to", 1.8, 1.8,
+            "Fu et al. 2024, arXiv:2402.02057, abstract", lambda lab: lab.on("chat").speed(), key="speed", timed=True,
+        ),
+    ),
+    recording=Recording(("code", "story")),
+)  # fmt: skip

@@ -1,0 +1,100 @@
+"""Jacobi decoding: guess a block, let the target correct all of it at once, and guess again what it said."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from workbench.core.grown import Grown, GrowthRule
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.engine.told import Outcome
+from workbench.methods.drafters.guesses import drawn_from_text
+
+ITERATED = GrowthRule(
+    "jacobi",
+    "Of the last iteration",
+    "What the target said at this place in the last round, behind guesses that may have been wrong; or, where it has "
+    "said nothing yet, a token of the text.",
+    "iterations that have left this guess as it is",
+)
+
+
+@dataclass(slots=True)
+class Iterate:
+    """The guesses at the coming tokens, nearest first.
+
+    Attributes:
+        tokens: y(1) … y(n).
+        stood: of each, iterations that have left it as it is.
+        drafted: how many of them the round that goes on has drafted.
+    """
+
+    tokens: list[int] = field(default_factory=list[int])
+    stood: list[int] = field(default_factory=list[int])
+    drafted: int = 0
+
+    def step(self, said: list[int], emitted: int) -> None:
+        """One iteration: y(i) ← what the target said behind y(1) … y(i − 1); those that are text by now are dropped.
+
+        Args:
+            said: its likeliest tokens behind the last committed token and behind each guess that was drafted.
+            emitted: tokens of the round.
+        """
+        stood = [
+            rounds + 1 if old == new else 0
+            for old, new, rounds in zip(self.tokens, said, self.stood, strict=False)  # those that were read
+        ]
+        last = [0] * (len(said) - len(stood))  # behind the last guess, too, the target has said something
+        self.stood = [*stood, *last, *self.stood[len(said) :]][emitted:]
+        self.tokens = [*said, *self.tokens[len(said) :]][emitted:]
+
+
+@dataclass(frozen=True)
+class Jacobi(Drafter):
+    """Draft a block of guesses; what the target says at each of its places is the guess of the next round.
+
+    A guess is right once all before it are: then the target says it again, and it is kept. So a block of K tokens is
+    written in at most K rounds, and in fewer where a guess is right though one before it was wrong. The block slides:
+    places behind it begin as tokens of the text. The guesses are the target's likeliest tokens at every temperature.
+
+    Source: Santilli et al. 2023, Accelerating transformer inference for translation via parallel decoding,
+    arXiv:2305.10427, §3.2 (Jacobi and Gauss–Seidel–Jacobi decoding).
+    """
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Chosen."""
+        return frozenset({Sampling.DETERMINISTIC})
+
+    def memory(self) -> Hashable:
+        """The guesses."""
+        return "jacobi"
+
+    def prime(self, row: Row, models: Models) -> Iterate:
+        """No guesses yet."""
+        return Iterate()
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """The guesses, filled up to the plan's length."""
+        assert row.models is not None
+        state: Iterate = row.state
+        state.drafted = plan.within(plan.depth)
+        new = drawn_from_text(row, max(0, state.drafted - len(state.tokens)))
+        state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
+        stood, device = state.stood[: state.drafted], row.models.target.device
+        row.signals |= {"guesses that stood": sum(map(bool, stood)), "guesses drawn anew": len(new)}
+        tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
+        return replace(tree, grown=Grown((ITERATED,), before=to_device(stood, device, torch.float32)))
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """The next iteration; a round of another drafter says nothing of the guesses, and has left some behind."""
+        state: Iterate = row.state
+        said = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []
+        state.step(said, len(outcome.emitted))
+        state.drafted = 0

@@ -1,0 +1,225 @@
+"""Lookahead decoding: Jacobi iteration on a window beside the text writes n-grams, and these are the drafts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from workbench.core.grown import Grown, GrowthRule
+from workbench.core.params import param
+from workbench.core.probes import Probes
+from workbench.core.transfer import to_device, to_host
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.block import ROOM
+from workbench.engine.models import Models
+from workbench.engine.parts import Drafter
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.engine.told import Outcome
+from workbench.methods.drafters.guesses import drawn_from_text
+from workbench.methods.growers.shapes import MOST_NODES
+
+KEPT = 16_384
+"""N-grams that a pool keeps at most; first tokens that were written longest ago go first."""
+
+POOLED = GrowthRule(
+    "n-gram pool",
+    "From the n-gram pool",
+    "The pool holds an n-gram that begins with the newest token, and this is the token at this place of it.",
+    "rounds since the n-gram was written last",
+)
+
+
+class Pool:
+    """First token → the `guesses` tails that were written last behind it, each with the round it was written in."""
+
+    def __init__(self, guesses: int, most: int = KEPT) -> None:
+        self.guesses, self.most, self.n = guesses, most, 0
+        self._tails: dict[
+            int, dict[tuple[int, ...], int]
+        ] = {}  # both dicts: from the least to the most recently written
+
+    def add(self, first: int, tail: tuple[int, ...], now: int = 0) -> None:
+        """Write an n-gram, its first token apart."""
+        tails = self._tails.pop(first, {})
+        self.n -= tails.pop(tail, None) is not None
+        if len(tails) >= self.guesses:
+            del tails[next(iter(tails))]
+            self.n -= 1
+        tails[tail] = now
+        self._tails[first] = tails
+        self.n += 1
+        while self.n > self.most:
+            self.n -= len(self._tails.pop(next(iter(self._tails))))
+
+    def read(self, text: Sequence[int], ngram: int, begin: int = 0) -> None:
+        """Write all n-grams of a text that end at or behind the place `begin`."""
+        for end in range(max(ngram, begin + 1), len(text) + 1):
+            self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
+
+    def behind(self, first: int) -> list[tuple[tuple[int, ...], int]]:
+        """The tails behind a token, newest first, with their rounds."""
+        return list(self._tails.get(first, {}).items())[::-1]
+
+
+@dataclass(slots=True)
+class LookaheadState:
+    """One row's window and pool.
+
+    Attributes:
+        pool: the n-grams.
+        rows: the window, oldest guesses first. Row r, column c is a guess at the token c + r places behind the last
+            committed one; that one is column 0 of row 0, whatever is written there. Empty: there is no window.
+        now: rounds seen.
+        drafted: nodes of the round that goes on.
+        hits: drafted tokens that were kept.
+    """
+
+    pool: Pool
+    rows: list[list[int]] = field(default_factory=list[list[int]])
+    now: int = 0
+    drafted: int = 0
+    hits: int = 0
+
+    @property
+    def size(self) -> int:
+        """Guesses in it: all places but that of the last committed token."""
+        return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
+
+
+@dataclass(frozen=True)
+class Lookahead(Drafter):
+    """Guess ahead in a window of `window` columns, and draft the n-grams that its columns have written.
+
+    Row after row the window holds the last n − 1 steps of Jacobi iteration on the coming tokens: its newest row is what
+    the target said behind the row before it. All of it goes into the target's pass as probes, beside the draft: row 0
+    is a chain behind the last committed token, and a guess below it reads row 0 up to its own column and the column
+    above itself. What the target says behind the last row is the next row; each column with it is an n-gram, which goes
+    into the pool. The draft is what the pool has behind the newest token, up to `guesses` tails of n − 1 tokens.
+
+    The window guesses the likeliest token at every temperature, and no draft reads a probe; so drafts are a function of
+    the past, and text and law are the target's. A pass reads window · (n − 1) − 1 tokens besides the draft.
+
+    Attributes:
+        window: W; 0: no window, so that the pool holds what `from_text` gives it.
+        ngram: N, rows and one.
+        guesses: G.
+        follow: after a round of more than one token the window moves along, and its last columns are drawn anew. The
+            released code moves it by one place a round, so that its guesses fall behind.
+        from_text: the pool gets the n-grams of the text, too.
+
+    Source: Fu et al. 2024, Break the sequential dependency of LLM inference using lookahead decoding, arXiv:2402.02057,
+    §3 and Figure 3. The window begins with tokens of the prompt, and fills in n − 2 rounds, as the released code does.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    window: int = param(5, ge=0, le=24, doc="W, columns of the window; 0: none")
+    ngram: int = param(3, ge=2, le=6, doc="N, tokens of an n-gram; N − 1 of them are drafted")
+    guesses: int = param(5, ge=1, le=32, doc="G, n-grams kept, and drafted, behind one token")
+    follow: bool = param(True, doc="the window moves by all tokens of a round, not by one")
+    from_text: bool = param(False, doc="n-grams of the text go into the pool, too")
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Looked up."""
+        return frozenset({Sampling.DETERMINISTIC})
+
+    def memory(self) -> Hashable:
+        """Window and pool."""
+        return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
+
+    def prime(self, row: Row, models: Models) -> LookaheadState:
+        """An empty pool, and a first row of tokens drawn from the text; a column is lost by each row that follows."""
+        state = LookaheadState(Pool(self.guesses))
+        if self.window:
+            state.rows = [[-1, *drawn_from_text(row, self.window + self.ngram - 3)]]
+        if self.from_text:
+            state.pool.read(row.committed, self.ngram)
+        return state
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """The tails behind the newest token, those with one beginning as branches of a tree."""
+        assert row.models is not None
+        state: LookaheadState = row.state
+        tails = state.pool.behind(row.committed[-1])
+        row.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.hits}
+        most = min(plan.within(MOST_NODES), ROOM - state.size)
+        place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
+        for tail, written in tails:
+            for level in range(1, min(plan.depth, len(tail)) + 1):
+                if (path := tail[:level]) not in place and len(tokens) < most:
+                    parents.append(place.get(path[:-1], -1))
+                    place[path] = len(tokens)
+                    tokens.append(path[-1])
+                    ages.append(state.now - written)
+        state.drafted, device = len(tokens), row.models.target.device
+        tree = DraftTree.of(tokens, parents, source="lookahead", device=device)
+        return replace(tree, grown=Grown((POOLED,), before=to_device(ages, device, torch.float32)))
+
+    def probes(self, row: Row, tree: DraftTree) -> Probes | None:
+        """The window: all of it but the last committed token."""
+        state: LookaheadState = row.state
+        if not state.size:
+            return None
+        places, parents, sees = laid_out(len(state.rows), len(state.rows[0]), tree.tokens.device)
+        whole = torch.cat([sees.new_zeros(len(places), len(tree)), sees], 1)
+        above = torch.where(parents < 0, parents, parents + len(tree))
+        guessed = to_device(list(itertools.chain(*state.rows))[1:], tree.tokens.device, torch.long)
+        farthest = len(state.rows) + len(state.rows[0]) - 2
+        return Probes(guessed, above, places, whole, farthest, "lookahead")
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """A new row for the window, n-grams for the pool."""
+        state: LookaheadState = row.state
+        state.now += 1
+        state.hits += len(outcome.verdict.path) if state.drafted else 0
+        state.drafted = 0
+        if self.from_text:
+            state.pool.read(row.committed, self.ngram, len(row.committed) - len(outcome.emitted))
+        if not state.rows or (outcome.probed is None and state.size):
+            return  # another drafter's round, or one without room
+        state.rows[0][0] = outcome.root
+        width, said = len(state.rows[0]), outcome.top[0][:1]
+        if outcome.probed is not None:
+            said = [*said, *to_host([outcome.probed.logits.argmax(1)])[0]][-width:]
+        if len(state.rows) + 1 < self.ngram:
+            state.rows = [guessed[1:] for guessed in (*state.rows, said)]
+        else:
+            for first, *tail in zip(*state.rows, said, strict=True):
+                state.pool.add(first, tuple(tail), state.now)
+            state.rows = [*state.rows[1:], said]
+        if self.follow and (skip := len(outcome.emitted) - 1):
+            state.rows = [
+                [*guessed[skip:], *drawn_from_text(row, min(skip, len(guessed)), level)]
+                for level, guessed in enumerate(state.rows)
+            ]
+
+
+@lru_cache(maxsize=64)
+def laid_out(
+    rows: int, width: int, device: torch.device
+) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
+    """Places, parents and views of a window's guesses among themselves, row by row. Shared, never written to.
+
+    Args:
+        rows: of the window.
+        width: columns; column 0 of row 0 is the last committed token, and no guess.
+        device: of the tensors.
+    """
+    cells = [(r, c) for r in range(rows) for c in range(width)][1:]
+    number = {cell: i for i, cell in enumerate(cells)}
+    sees = torch.zeros(len(cells), len(cells), dtype=torch.bool)
+    parents = []
+    for i, (r, c) in enumerate(cells):
+        parents.append(number.get((r - 1, c) if r else (0, c - 1), -1))
+        for seen in (*((0, left) for left in range(c + 1)), *((up, c) for up in range(r + 1))):
+            if seen in number:
+                sees[i, number[seen]] = True
+    places = torch.tensor([r + c for r, c in cells], device=device)
+    return places, torch.tensor(parents, device=device), sees.to(device)

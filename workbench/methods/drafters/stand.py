@@ -1,0 +1,188 @@
+"""Draft from laws that the target gave behind these tokens before: n-grams that know how likely each successor is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.params import param
+from workbench.core.transfer import to_device
+from workbench.engine.growing import Growth, Laws
+from workbench.engine.models import Models
+from workbench.engine.parts import LawDrafter
+from workbench.engine.request import Row
+from workbench.engine.told import Outcome
+from workbench.methods.drafters.warmth import WARM, warmth
+
+KEPT = 16_384
+"""Contexts that a table keeps at most; those that were seen longest ago go first."""
+PROBLEMS = 8
+"""Prompts whose tables are kept for later runs at most."""
+
+Context = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The mean of the target's laws behind a context.
+
+    Attributes:
+        tokens: the likeliest, falling.
+        chances: their mean probabilities.
+        n: laws that it is the mean of.
+    """
+
+    tokens: Sequence[int]
+    chances: Sequence[float]
+    n: int = 1
+
+    def with_one_more(self, tokens: Sequence[int], chances: Sequence[float]) -> Entry:
+        """(n · mean + law) / (n + 1), over the tokens of both, cut to as many as before."""
+        mean = {token: self.n * chance for token, chance in zip(self.tokens, self.chances, strict=True)}
+        for token, chance in zip(tokens, chances, strict=True):
+            mean[token] = mean.get(token, 0.0) + chance
+        best = sorted(mean.items(), key=lambda item: -item[1])[: len(self.tokens)]
+        return Entry([token for token, _ in best], [total / (self.n + 1) for _, total in best], self.n + 1)
+
+
+class Table:
+    """Contexts of up to `longest` tokens, and what the target said behind them on the mean."""
+
+    def __init__(self, longest: int, most: int = KEPT) -> None:
+        self.longest, self.most = longest, most
+        self._entries: dict[Context, Entry] = {}  # from the least to the most recently seen
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def learn(self, text: Sequence[int], tokens: Sequence[int], chances: Sequence[float]) -> None:
+        """Take in the target's law behind a text: its likeliest tokens, falling, and their probabilities."""
+        for n in range(min(self.longest, len(text)) + 1):
+            context = tuple(text[len(text) - n :])
+            seen = self._entries.pop(context, None)
+            self._entries[context] = seen.with_one_more(tokens, chances) if seen else Entry(tokens, chances)
+        while len(self._entries) > self.most:
+            del self._entries[next(iter(self._entries))]
+
+    def behind(self, text: Sequence[int]) -> tuple[int, Entry | None]:
+        """The entry of the longest context that is known, and its length; of length 0 it is the mean of all laws."""
+        for n in range(min(self.longest, len(text)), -1, -1):
+            if (found := self._entries.get(tuple(text[len(text) - n :]))) is not None:
+                return n, found
+        return 0, None
+
+
+@dataclass(frozen=True)
+class FewLaws(Laws):
+    """Laws of a few tokens each.
+
+    Attributes:
+        tokens: in no order that counts.
+        p: their probabilities, of sum 1.
+        size: of the vocabulary.
+    """
+
+    tokens: Int[Tensor, "w k"]
+    p: Float[Tensor, "w k"]
+    size: int
+
+    def whole(self) -> Float[Tensor, "w V"]:
+        return self.p.new_zeros(len(self.p), self.size).scatter_(1, self.tokens, self.p)
+
+    def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        top = self.p.topk(min(k, self.p.shape[1]), dim=1)
+        return top.values.log(), self.tokens.gather(1, top.indices)
+
+
+class TableGrowth(Growth):
+    """A tree that grows in a table: the law behind a node is that of the longest context that ends with it."""
+
+    def __init__(self, row: Row, table: Table) -> None:
+        assert row.models is not None
+        target = row.models.target
+        super().__init__(row, "stand", target.device)
+        self.table, self.size = table, target.vocab_size
+        self.dtype = torch.float64 if target.dtype == torch.float64 else torch.float32
+        self.before = row.committed[-table.longest :]
+        self.root = self._laws([[]])
+        self.is_known = True
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FewLaws:
+        return self._laws(self.paths())
+
+    def _laws(self, paths: Sequence[Sequence[int]]) -> FewLaws:
+        found = [self.table.behind([*self.before, *path]) for path in paths]
+        self.is_known = any(n for n, _ in found)
+        entries = [entry for _, entry in found if entry is not None]
+        p = to_device([entry.chances for entry in entries], self.device, self.dtype)
+        return FewLaws(
+            to_device([entry.tokens for entry in entries], self.device), p / p.sum(1, keepdim=True), self.size
+        )
+
+    def goes_on(self, laws: Laws) -> bool:
+        """Not behind nodes that nothing is known of: what is said of any text is no draft."""
+        return self.is_known and super().goes_on(laws)
+
+
+@dataclass(frozen=True)
+class Stand(LawDrafter):
+    """Keep the target's own laws behind the last one to `longest` tokens, averaged, and draft from them.
+
+    At each place that is committed the target's likeliest tokens with their probabilities go into the entries of the
+    contexts that end there. The law behind a node is the entry of the longest context that is known, normalised; where
+    none is, the mean of all laws, and a draft ends where that holds of a whole level. It is a law like a draft model's,
+    so that any grower draws from it and any exact rule judges it; the laws are as warm as the text was when they were
+    said.
+
+    Attributes:
+        longest: tokens of a context.
+        warm: later runs of the same prompt draft from the table, too, as the paper's trajectories of one problem do.
+
+    Source: Song et al. 2025, STAND, arXiv:2506.04708, §3.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    longest: int = param(3, ge=1, le=4, doc="longest context looked up, in tokens")
+    warm: bool = warmth("the table of a prompt, for the same prompt,")
+
+    def notice(self) -> str:
+        """Warm drafts depend on other runs."""
+        return WARM if self.warm else ""
+
+    def memory(self) -> Hashable:
+        """The table."""
+        return "stand", self.longest, self.warm
+
+    def prime(self, row: Row, models: Models) -> Table:
+        """An empty table, or that of the prompt: the laws behind committed tokens are not known any more."""
+        if not self.warm:
+            return Table(self.longest)
+        tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
+        problem = (self.longest, *row.committed[: row.prompt_length])
+        tables[problem] = tables.pop(problem, None) or Table(self.longest)
+        while len(tables) > PROBLEMS:
+            del tables[next(iter(tables))]
+        return tables[problem]
+
+    def begin(self, row: Row) -> TableGrowth | None:
+        """Nothing where no context that ends with the newest token is known."""
+        table: Table = row.state
+        n, entry = table.behind(row.committed)
+        row.signals |= {"contexts known": len(table), "context matched": n}
+        if entry is None or not n:
+            return None
+        row.signals["laws averaged"] = entry.n
+        return TableGrowth(row, table)
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Take in the laws behind which the emitted tokens were written."""
+        table: Table = row.state
+        first = len(row.committed) - len(outcome.emitted)
+        for i, place in enumerate([0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]):
+            text = row.committed[max(0, first + i - self.longest) : first + i]
+            table.learn(text, outcome.top[place], outcome.chances[place])
