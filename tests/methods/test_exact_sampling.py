@@ -114,6 +114,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lookahead-trie": {"depth": 2},
     "suffix": {"depth": 2, "factor": 2.0},
     "aggressive": {"depth": 2},
+    "rest": {"depth": 2, "nodes": 8},
+    "rasd": {"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},
     "early-exit": {"depth": 2, "exit_layer": 1},
     "medusa": {"depth": 2, "nodes": 8},
     "oracle": {"depth": 2, "acceptance": 0.6},

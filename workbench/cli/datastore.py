@@ -66,7 +66,7 @@ def show(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show a store: its size, tokens, tokenizer, texts, and a sample. Its files are read and compared with their sums."""
+    """Show a store: size, tokens, tokenizer, texts, a sample. Its files are read and compared with their sums."""
     from workbench.engine.checksums import what_is_wrong
     from workbench.engine.datastore import open_store
     from workbench.engine.pretrained import load_tokenizer

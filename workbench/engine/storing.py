@@ -90,7 +90,7 @@ def sort_suffixes(tokens: np.ndarray, told: Told = lambda *_: None) -> np.ndarra
         rank[order] = ranks
         del order, ranks
         key = rank.astype(np.uint64) << np.uint64(32)
-        key[: n - known] |= rank[known:] + np.uint64(1)
+        key[: max(n - known, 0)] |= rank[known:] + np.uint64(1)
         known *= 2
     return order.astype(np.int32)
 
