@@ -25,6 +25,7 @@ from workbench.cli.lab import lab
 from workbench.cli.methods import methods
 from workbench.cli.models import models
 from workbench.cli.notebooks import notebooks
+from workbench.cli.recommend import recommend
 from workbench.cli.record import record
 from workbench.cli.runs import app as runs
 from workbench.cli.serve import serve
@@ -48,6 +49,7 @@ for command in (
     models,
     generate,
     compare,
+    recommend,
     sweep,
     serve,
     bench,

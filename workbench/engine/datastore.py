@@ -88,7 +88,7 @@ class Datastore:
     def __init__(self, card: Card, tokens: np.ndarray, suffixes: np.ndarray) -> None:
         self.card = card
         self.tokens, self.suffixes = np.asarray(tokens), np.asarray(suffixes)  # plain views: a memmap's are slow
-        self._raw, self._width = memoryview(self.tokens).cast("B"), self.tokens.itemsize
+        self._raw, self._width = self.tokens.data.cast("B"), self.tokens.itemsize
 
     def __len__(self) -> int:
         return self.card.tokens
@@ -189,8 +189,9 @@ def open_store(folder: Path) -> Datastore:
     if not isinstance(card, dict) or (card.get("format"), card.get("version")) != (FORMAT, VERSION):
         raise ModelError(f"{folder} holds no store of this version: its {CARD} says otherwise.", again)
     try:
-        known = {name: card[name] for name in Card.__dataclass_fields__}
-        found = Card(**known | {"texts": [(str(name), int(start)) for name, start in known["texts"]]})
+        known: dict[str, Any] = {name: card[name] for name in Card.__dataclass_fields__}
+        known["texts"] = [(str(name), int(start)) for name, start in known["texts"]]
+        found = Card(**known)
         whole = all(isinstance(n, int) and n > 0 for n in (found.tokens, found.vocabulary))
     except (KeyError, TypeError, ValueError):
         whole = False
