@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -24,9 +25,11 @@ from workbench.bench.goodness import joint_law
 from workbench.core.sampling import SamplingParams, law
 from workbench.core.tree import ancestors
 from workbench.engine import Method, Models, Runner
+from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.models import HeadInfo
 from workbench.engine.pretrained import load_tokenizer as bundled_tokenizer
 from workbench.engine.segment import Segment, Slot
+from workbench.engine.storing import sort_suffixes
 from workbench.methods import registry
 from workbench.training.heads.artefact import save_net
 from workbench.training.scenes.model import language_config, vision_language_config
@@ -93,6 +96,7 @@ def world(
     size = target.get_output_embeddings().weight.shape[0]
     tokenizer = byte_tokenizer() if size == 257 else letter_tokenizer(size)
     models = Models(Runner(target, context), tokenizer, f"tiny-{name}")
+    models.shared["datastore"] = random_store(models)
     if noise is not None:
         models.drafter = Runner(noisy(target, noise, seed + 1), models.target.context)
         models.drafter_name, models.drafter_problem = f"tiny-{name}-noisy", ""
@@ -107,6 +111,15 @@ def small_world(
     """A world whose joint law of the first tokens can be enumerated: a handful of tokens, a law far from flat."""
     overrides = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2} | overrides
     return world("llama", seed, noise, device, vocab_size=vocabulary, **overrides)
+
+
+def random_store(models: Models, n: int = 600) -> Datastore:
+    """In the place of the bundled texts, of which few tokens of a tiny vocabulary are left: texts that repeat."""
+    end = n_ids(models.tokenizer)
+    ids = [*repeating_prompt(n // 2, min(end, VOCABULARY), period=7), end, *random_prompt(n // 2, min(end, VOCABULARY))]
+    tokens = np.array([*ids, end], dtype_of(end))
+    card = Card(len(tokens), end, tokenizer_hash(models.tokenizer), "tiny", texts=[("a", 0), ("b", n // 2 + 1)])
+    return Datastore(card, tokens, sort_suffixes(tokens))
 
 
 def random_medusa(folder: Path, models: Models, n_heads: int = 3, seed: int = 0) -> HeadInfo:

@@ -48,6 +48,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "token-recycling": {"depth": 3, "nodes": 8, "warm": True},
     "lookahead-trie": {"depth": 4},
     "suffix": {"depth": 4},
+    "rest": {"depth": 4, "nodes": 8},
+    "rasd": {"depth": 4, "nodes": 6, "retrieved": 4},
     "aggressive": {"depth": 4},
     "lookahead": {"depth": 2},
     "jacobi": {"depth": 4},

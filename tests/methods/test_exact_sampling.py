@@ -118,6 +118,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "jacobi": {"depth": 2},
     "stand": {"depth": 2, "nodes": 6, "warm": True},
     "adaptive-trigram": {"depth": 2},
+    "rest": {"depth": 2, "nodes": 8},
+    "rasd": {"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},
     "early-exit": {"depth": 2, "exit_layer": 1},
     "medusa": {"depth": 2, "nodes": 8},
     "oracle": {"depth": 2, "acceptance": 0.6},

@@ -17,6 +17,7 @@ from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.claims import claims
 from workbench.cli.compare import compare
+from workbench.cli.datastore import app as datastore
 from workbench.cli.docs import docs
 from workbench.cli.doctor import doctor
 from workbench.cli.generate import generate
@@ -24,6 +25,7 @@ from workbench.cli.lab import lab
 from workbench.cli.methods import methods
 from workbench.cli.models import models
 from workbench.cli.notebooks import notebooks
+from workbench.cli.recommend import recommend
 from workbench.cli.record import record
 from workbench.cli.runs import app as runs
 from workbench.cli.serve import serve
@@ -47,6 +49,7 @@ for command in (
     models,
     generate,
     compare,
+    recommend,
     sweep,
     serve,
     bench,
@@ -63,10 +66,11 @@ for command in (
     config.config,
 ):
     app.command()(common.command(command))
-for registered in runs.registered_commands:
-    if registered.callback is not None:
-        registered.callback = common.command(registered.callback)
-app.add_typer(runs)
+for group in (runs, datastore):
+    for registered in group.registered_commands:
+        if registered.callback is not None:
+            registered.callback = common.command(registered.callback)
+    app.add_typer(group)
 
 
 def _version(wanted: bool) -> None:

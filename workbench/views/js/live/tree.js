@@ -208,7 +208,7 @@ function node(g, n, view, drawn, chosen) {
     kind = waits ? "pending" : n.node.kind;
   const words = treetext.sentence(n.node, folded, waits);
   kit.set(g, {
-    class: `wb-node is-${kind}${chosen ? " is-chosen" : ""}`,
+    class: `wb-node is-${kind}${chosen ? " is-chosen" : ""}${n.node.by ? ` ${n.node.by}` : ""}`,
     id: `${view.uid}-${n.id}`,
     "aria-level": n.node.depth + 1,
     "aria-selected": chosen,

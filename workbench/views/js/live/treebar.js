@@ -5,6 +5,11 @@ import { h } from "../shared/kit.js";
 import * as tree from "./tree.js";
 
 const HIGH = 40, CELL = 10;
+const WORDS = "line width: q · under a tested mark: what was drawn against what was asked · dotted: never tested";
+
+/** What the drawing means; with several drafters, whose the rings are. Pure. @param {string[]} voices */
+export const words = (voices) =>
+  voices.length ? `${WORDS} · broken ring: drafted by ${voices.slice(1).join(", ")} · whole ring: by both` : WORDS;
 
 /** The bar. Adds its parts to `parts`; buttons act on the tree in `parts.tree`. */
 export function build(parts) {
@@ -33,11 +38,7 @@ export function build(parts) {
       ),
       button("treeWide", "wide", "The whole width for the tree", () => widen(parts)),
     ),
-    h(
-      "span",
-      { className: "wb-treewords" },
-      "line width: q · under a tested mark: what was drawn against what was asked · dotted: never tested",
-    ),
+    (parts.treeWords = h("span", { className: "wb-treewords" }, WORDS)),
     parts.overview,
   );
   kit.set(parts.treeWide, { "aria-pressed": "false" });
@@ -55,6 +56,7 @@ export function render(parts, on) {
   const shown = on ? tree.shown(parts.tree) : null;
   parts.treeBar.hidden = !shown;
   if (!shown) return;
+  kit.write(parts.treeWords, words(shown.tree.voices));
   kit.write(parts.treeZoom, `${Math.round(100 * shown.zoom)} %`);
   kit.write(parts.treeUnfold, shown.folded || !shown.more ? "unfold all" : "fold");
   kit.set(parts.treeUnfold, {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { grid } from "./treebar.js";
+import { grid, words } from "./treebar.js";
 
 test("the overview has a bar for every drafted node, a column a level, and does not outgrow its height", () => {
   const nodes = new Map([
@@ -14,4 +14,9 @@ test("the overview has a bar for every drafted node, a column a level, and does 
   assert.equal(columns, 2);
   assert.ok(64 * pitch <= 40);
   assert.equal(new Set(cells.map((c) => `${c.column}/${c.row}`)).size, 65);
+});
+
+test("the bar says whose the rings are, where two drafted", () => {
+  assert.match(words(["draft-model", "store"]), /broken ring: drafted by store · whole ring: by both$/);
+  assert.doesNotMatch(words([]), /ring/);
 });

@@ -3,10 +3,11 @@
  *  @typedef {{id: number|string, kind: string, parent: number|string|null, depth: number, text: string,
  *    children: (number|string)[], q: number|null, p: number|null, u: number|null, accept: number|null,
  *    rule: string|null, inputs: object, grown: string, tested: boolean, onPath: boolean, likely: number,
- *    under: number, emitted?: object}} TreeNode
+ *    under: number, source: string, by: string, emitted?: object}} TreeNode
  *  `grown`: what put it there, and what it was worth, in a few words; `kind`: "root", a status, or the kind of the
- *  target's own token; `likely`: product of q along its way; `under`: number of nodes below it. Children: the accepted
- *  one, then the tested in the order of their test, then the others, likeliest first. */
+ *  target's own token; `by`: class of who drafted it, where more than one did, see `voice`; `likely`: product of q
+ *  along its way; `under`: number of nodes below it. Children: the accepted one, then the tested in the order of their
+ *  test, then the others, likeliest first. */
 
 import { ownToken } from "../shared/own.js";
 import * as formula from "./formula.js";
@@ -25,8 +26,8 @@ const FEW = 16;
  *    string, wordsOf?: (nodes: object) => string[]}} given
  *    `threshold`: untested nodes whose way the drafter gave less are left out, except those that lead to `keep`
  *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested:
- *    number}} `spine`: the root, what was accepted, the target's own token; `hidden`: nodes left out by the
- *    threshold */
+ *    number, voices: string[]}} `spine`: the root, what was accepted, the target's own token; `hidden`: nodes left
+ *    out by the threshold */
 export function model(
   round,
   {
@@ -52,10 +53,13 @@ export function model(
     onPath: true,
     likely: 1,
     under: 0,
+    source: "",
+    by: "",
   };
   made.set(ROOT, { ...blank, id: ROOT, kind: "root", parent: null, depth: 0, text: root, children: [] });
   const line = new Set(),
-    texts = wordsOf(given);
+    texts = wordsOf(given),
+    heard = voices(given);
   for (let i = typeof keep === "number" ? keep : -1; i >= 0 && i < given.parents.length; i = given.parents[i])
     line.add(i);
   const likely = [];
@@ -82,6 +86,8 @@ export function model(
       tested,
       onPath: onPath.has(i),
       likely: likely[i],
+      source: heard.length ? (given.source?.[i] ?? "") : "",
+      by: voice(given.source?.[i] ?? "", heard),
     });
     made.get(parent).children.push(i);
   });
@@ -103,7 +109,20 @@ export function model(
     hidden: given.parents.length - [...made.keys()].filter((id) => id !== ROOT && id !== TARGET).length,
     drafted: given.parents.length,
     tested: testOrder(given).length,
+    voices: heard,
   };
+}
+
+/** Who drafted the nodes of a round, each by itself; none where all are of one drafter. A node of two names both. */
+export function voices({ source = [] }) {
+  const found = [...new Set(source.flatMap((name) => name.split(" + ")))].filter(Boolean).sort();
+  return found.length > 1 ? found : [];
+}
+
+/** The class of a node by who drafted it: "by-0", "by-1" …, or "by-both"; empty where one drafted all. */
+function voice(source, heard) {
+  if (!heard.length || !source) return "";
+  return source.includes(" + ") ? "by-both" : `by-${heard.indexOf(source)}`;
 }
 
 const rank = (node) => (node.onPath ? 0 : node.tested ? 1 : 2);

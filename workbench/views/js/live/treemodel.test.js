@@ -12,6 +12,7 @@ import {
   TARGET,
   testOrder,
   unfold,
+  voices,
   wayTo,
 } from "./treemodel.js";
 
@@ -143,4 +144,16 @@ test("arrow keys reach every node, and stay at the border", () => {
 test("tests go level by level, elder siblings first, whatever the order in which the nodes were drafted", () => {
   const deep = drafted([-1, 0, -1, 0], [0.4, 0.3, 0.2, 0.1], ["accepted", "rejected", "rejected", "accepted"]);
   assert.deepEqual(testOrder(deep.nodes), [0, 2, 1, 3]);
+});
+
+test("where two drafted, every node says which of them did; where one did, none does", () => {
+  const round = drafted([-1, 0, 1], [0.5, 0.5, 0.5]);
+  round.nodes.source = ["draft-model + store", "draft-model", "store"];
+  const tree = model(round);
+  assert.deepEqual(tree.voices, ["draft-model", "store"]);
+  assert.deepEqual([0, 1, 2].map((i) => tree.nodes.get(i).by), ["by-both", "by-0", "by-1"]);
+  round.nodes.source = ["store", "store", "store"];
+  assert.deepEqual([0, 1, 2].map((i) => model(round).nodes.get(i).by), ["", "", ""]);
+  assert.deepEqual(voices({ source: ["draft-model + store", "store"] }), ["draft-model", "store"], "by name, not by turn");
+  assert.deepEqual(voices({}), [], "a trace that does not say");
 });

@@ -100,6 +100,7 @@ export function sentence(node, folded = 0, awaited = false) {
     node.rule && node.rule !== said ? `rule: ${node.rule}` : "",
     figure("p", node.p),
     figure("q", node.q),
+    node.source ? `drafted by ${node.source}` : "",
     node.grown,
     foldedWords(folded),
   ]

@@ -1,0 +1,237 @@
+"""Stores of text: their order and their look-ups against counts one by one, kills while one is built, damaged files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError
+from workbench.engine import storing
+from workbench.engine.datastore import CARD, ORDERED, SUFFIXES, TOKENS, Card, Datastore, dtype_of, open_store
+from workbench.engine.storing import build, own_texts, sort_suffixes, store_of
+
+END = 5
+TEXT = "The store of a small town sells apples, äpfel and pommes.\n" * 9
+
+
+def store_from(*texts: list[int], vocabulary: int = END) -> Datastore:
+    ids = [token for text in texts for token in (*text, vocabulary)]
+    starts = [(str(i), sum(len(t) + 1 for t in texts[:i])) for i in range(len(texts))]
+    tokens = np.array(ids, dtype_of(vocabulary))
+    return Datastore(Card(len(ids), vocabulary, "", texts=starts), tokens, sort_suffixes(tokens))
+
+
+letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
+
+
+@settings(deadline=None, max_examples=100)
+@given(letters, letters, st.sampled_from([END, 70_000]))
+def test_suffixes_are_in_the_order_of_what_stands_there(a: list[int], b: list[int], vocabulary: int) -> None:
+    store = store_from(a, b * 3, vocabulary=vocabulary)
+    text = store.tokens.tolist()
+    assert store.suffixes.tolist() == sorted(range(len(text)), key=lambda i: (text[i : i + ORDERED], i))
+
+
+@settings(deadline=None, max_examples=150)
+@given(letters, letters, letters, st.integers(1, 16), st.integers(1, 4))
+def test_the_longest_match_is_that_of_a_search_one_by_one(
+    a: list[int], b: list[int], context: list[int], longest: int, shortest: int
+) -> None:
+    store = store_from(a, b)
+    text, hit = store.tokens.tolist(), store.find(context, longest, shortest)
+    found = {
+        n: [i for i in range(len(text) - n) if text[i : i + n] == context[-n:]]
+        for n in range(shortest, min(longest, len(context)) + 1)
+    }
+    wanted = max((n for n, places in found.items() if places), default=0)
+    assert hit.matched == wanted
+    if wanted:
+        assert sorted(store.suffixes[hit.first : hit.end].tolist()) == found[wanted]
+        places, rows = store.following(hit, 4, 512)
+        for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+            behind = text[place + wanted : place + wanted + 4]
+            behind = behind[: behind.index(END)] if END in behind else behind
+            assert row == [*behind, *[END] * (4 - len(behind))], "nothing goes on over the end of a text"
+
+
+def test_of_many_occurrences_some_are_read_from_all_over() -> None:
+    store = store_from([0, 1] * 500 + [0, 2] * 500)
+    places, rows = store.following(store.find([0], 16), 1, 10)
+    assert len(places) == 10
+    assert rows[:, 0].tolist() == [1] * 5 + [2] * 5
+
+
+# -- building ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "PIECE", 100)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    found = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    found[0].write_text(TEXT)
+    found[1].write_text("ä" * 777)  # no end of a line, and every other byte is within a character
+    return found
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_store_holds_all_of_its_texts(tmp_path: Path, files: list[Path]) -> None:
+    tokenizer = worlds.byte_tokenizer()
+    store = build(files, tmp_path / "s", tokenizer, "tiny")
+    found = "".join(tokenizer.decode([t]) if t < 257 else "|" for t in store.tokens.tolist() if t == 257 or t < 129)
+    assert found == "".join(c for c in TEXT if c < "\x80") + "||"
+    whole = bytes(t - 1 for t in store.tokens.tolist() if t < 257)
+    assert whole.decode() == TEXT + "ä" * 777
+    assert store.card.texts == [("a.txt", 0), ("b.txt", len(TEXT.encode()) + 1)]
+    assert store.text_at(5) == "a.txt"
+    assert store.text_at(len(store) - 1) == "b.txt"
+    assert sorted(p.name for p in (tmp_path / "s").iterdir()) == sorted([CARD, TOKENS, SUFFIXES])
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def build_and_be_killed(at: int, files: list[Path], out: Path) -> int:
+    """Build in a process that kills itself when it is told for the `at`th time; the signal it ended by."""
+    if child := os.fork():
+        return os.WTERMSIG(os.waitpid(child, 0)[1])
+    calls = itertools.count(1)
+
+    def told(done: int, total: int, what: str) -> None:
+        if next(calls) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    build(files, out, worlds.byte_tokenizer(), "tiny", told)
+    os._exit(0)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("at", [4, 17])
+def test_a_killed_build_goes_on_where_it_was(
+    at: int, tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it tokenises (4), and while it sorts (17): what was done is not done again."""
+    out = tmp_path / "s"
+    assert build_and_be_killed(at, files, out) == signal.SIGKILL
+    assert not out.exists()
+    kept = len(list((tmp_path / ".s.building").glob("piece-*.npy")))
+    read: list[str] = []
+    encode = storing.encode_text
+    monkeypatch.setattr(storing, "encode_text", lambda tokenizer, text: read.append(text) or encode(tokenizer, text))
+    store = build(files, out, worlds.byte_tokenizer(), "tiny")
+    whole = len(read) + kept
+    assert kept >= 3
+    assert (len(read) == 0) == (at == 17)
+    read.clear()
+    again = build(files, tmp_path / "t", worlds.byte_tokenizer(), "tiny")
+    assert len(read) == whole
+    assert again.tokens.tobytes() == store.tokens.tobytes()
+    assert again.suffixes.tobytes() == store.suffixes.tobytes()
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_changed_file_begins_anew(tmp_path: Path, files: list[Path]) -> None:
+    def stop(done: int, total: int, what: str) -> None:
+        if done or what == "sorting":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny", stop)
+    assert list((tmp_path / ".s.building").glob("piece-*.npy"))
+    files[0].write_text("other")
+    store = build(files[:1], tmp_path / "s", worlds.byte_tokenizer(), "tiny")
+    assert bytes(t - 1 for t in store.tokens[:-1].tolist()) == b"other"
+
+
+def test_what_cannot_be_built_is_refused(tmp_path: Path, files: list[Path]) -> None:
+    tokenizer = worlds.byte_tokenizer()
+    (tmp_path / "bad").write_bytes(b"\xff\xfe" * 9)
+    with pytest.raises(WorkbenchError, match="no UTF-8"):
+        build([tmp_path / "bad"], tmp_path / "s", tokenizer, "tiny")
+    with pytest.raises(WorkbenchError, match="nowhere"):
+        build([tmp_path / "nowhere"], tmp_path / "s", tokenizer, "tiny")
+    (tmp_path / "none").touch()
+    with pytest.raises(WorkbenchError, match="no text"):
+        build([tmp_path / "none"], tmp_path / "s", tokenizer, "tiny")
+    build(files, tmp_path / "t", tokenizer, "tiny")
+    with pytest.raises(WorkbenchError, match="--force"):
+        build(files, tmp_path / "t", tokenizer, "tiny")
+    with pytest.raises(WorkbenchError, match="another folder"):  # --force replaces stores alone
+        build(files, tmp_path, tokenizer, "tiny", replace=True)
+    assert len(build(files[:1], tmp_path / "t", tokenizer, "tiny", replace=True)) == len(TEXT.encode()) + 1
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def spoil(folder: Path, how: str) -> None:
+    card = json.loads((folder / CARD).read_text())
+    if how == "cut tokens":
+        (folder / TOKENS).write_bytes((folder / TOKENS).read_bytes()[:-1])
+    elif how == "cut suffixes":
+        (folder / SUFFIXES).write_bytes((folder / SUFFIXES).read_bytes()[:300])
+    elif how == "other array":
+        np.save(folder / TOKENS, np.arange(len(np.load(folder / TOKENS))))
+    elif how == "pickle":
+        np.save(folder / TOKENS, np.array([{}], object), allow_pickle=True)
+    elif how == "no card":
+        (folder / CARD).unlink()
+    elif how == "foreign":
+        (folder / CARD).write_text('{"format": "another", "version": 1}')
+    elif how == "no json":
+        (folder / CARD).write_bytes((folder / CARD).read_bytes()[:-9])
+    elif how == "no sizes":
+        (folder / CARD).write_text(json.dumps(card | {"tokens": "many"}))
+
+
+@pytest.mark.parametrize(
+    "how", ["cut tokens", "cut suffixes", "other array", "pickle", "no card", "foreign", "no json", "no sizes"]
+)
+def test_a_damaged_store_is_refused_with_a_remedy(how: str, tmp_path: Path, files: list[Path]) -> None:
+    build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
+    spoil(tmp_path / "s", how)
+    with pytest.raises(ModelError, match="datastore build"):
+        open_store(tmp_path / "s")
+
+
+def test_places_that_are_none_harm_nobody() -> None:
+    """A suffix array that was tampered with: what is read beyond the text is its end, and no error."""
+    good = store_from([0, 1, 0, 1, 2])
+    bad = Datastore(good.card, good.tokens, np.array([10**6, -7, 2**31 - 1, 0, 3, 1], np.int32))
+    for context in ([0], [1], [0, 1]):
+        hit = bad.find(context, 16)
+        if hit:
+            assert bad.following(hit, 3, 8)[1].max() <= END
+
+
+def test_the_store_of_another_tokenizer_is_refused(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = worlds.small_world(noise=None)
+    build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
+    build(files, tmp_path / "t", models.tokenizer, "letters")
+    monkeypatch.setenv(storing.ENV, str(tmp_path / "s"))
+    with pytest.raises(TokenizerMismatchError, match="datastore build FILES… --out FOLDER --target tiny-llama"):
+        store_of(models, own=True)
+    assert store_of(models, own=False).card.vocabulary == 6
+    monkeypatch.setenv(storing.ENV, f"{tmp_path / 's'}:{tmp_path / 't'}")
+    assert store_of(models, own=True).card.target == "letters", "the first that fits"
+
+
+def test_the_bundled_texts_are_there_and_small() -> None:
+    assert storing.OWN_TEXTS.stat().st_size <= 300 << 10
+    store = own_texts(worlds.byte_tokenizer(), "tiny")
+    assert store.card.texts[0] == ("README.md", 0)
+    assert len(store.card.texts) > 50
+    for name, start in store.card.texts[1:]:
+        assert store.tokens[start - 1] == 257, f"a text ends before {name}"

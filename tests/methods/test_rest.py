@@ -1,0 +1,185 @@
+"""REST and RASD: the tree of a store against continuations counted one by one, golden figures, grafts, and runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import worlds
+from engine.test_datastore import END, store_from
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.core.errors import ParameterError
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.datastore import Datastore
+from workbench.methods import registry
+from workbench.methods.drafters.rasd import BOTH, MODEL, STORE, fuse, prune
+from workbench.methods.drafters.rest import Retrieved, retrieve
+from workbench.trace.events import Trace
+
+Path = tuple[int, ...]
+letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
+
+
+def paths(found: Retrieved) -> dict[Path, int]:
+    nodes = range(len(found.tokens))
+    told = {tuple(found.tokens[i] for i in worlds.path_to(found.parents, n)): found.counts[n] for n in nodes}
+    assert len(told) == len(found.tokens), "siblings are told apart"
+    return told
+
+
+def counted(store: Datastore, context: list[int], matched: int, depth: int) -> Counter[Path]:
+    """How many occurrences go on so, of all paths."""
+    text, found = store.tokens.tolist(), Counter[Path]()
+    for i in range(len(text) - matched):
+        if text[i : i + matched] == context[-matched:]:
+            behind = text[i + matched : i + matched + depth]
+            behind = behind[: behind.index(END)] if END in behind else behind
+            found.update(tuple(behind[:n]) for n in range(1, len(behind) + 1))
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(letters, letters, letters, st.integers(1, 9), st.integers(1, 5))
+def test_the_tree_holds_the_most_frequent_continuations(
+    a: list[int], b: list[int], context: list[int], nodes: int, depth: int
+) -> None:
+    store = store_from(a, b)
+    found = retrieve(store, context, 16, 1, nodes, depth)
+    wanted = counted(store, context, found.matched, depth) if found.matched else Counter[Path]()
+    told = paths(found)
+    assert all(wanted[path] == count for path, count in told.items())
+    assert sorted(told.values(), reverse=True) == sorted(wanted.values(), reverse=True)[:nodes]
+    assert all(x >= y for x, y in pairwise(found.counts)), "the most frequent first"
+    if found.tokens:
+        assert found.shares == [count / found.hits for count in found.counts]
+        assert store.tokens[found.entry] == context[-found.matched]
+        assert store.tokens[found.entry + found.matched] == found.tokens[0]
+
+
+def test_golden_tree() -> None:
+    """Behind [1, 2]: 3 4, 3 0, 4. By hand: 3 of two in three occurrences, the others of one each."""
+    store = store_from([1, 2, 3, 4], [0, 1, 2, 3, 0], [1, 2, 4])
+    found = retrieve(store, [3, 3, 1, 2], 16, 2, 8, 8)
+    assert found.matched == 2
+    assert found.hits == 3
+    assert (found.tokens, found.parents, found.counts) == ([3, 4, 0, 4], [-1, -1, 0, 0], [2, 1, 1, 1])
+    assert retrieve(store, [3, 3, 1, 2], 16, 2, 2, 8).tokens == [3, 4]
+    assert retrieve(store, [3, 3, 1, 2], 16, 2, 8, 1).tokens == [3, 4]
+    assert retrieve(store, [3, 3, 1, 2], 16, 3, 8, 8) == Retrieved(), "a match of two is none where three are asked for"
+    assert retrieve(store, [0, 1, 2], 16, 2, 8, 8).tokens == [3, 0], "the longest match alone"
+    assert retrieve(store, [0, 1, 2], 2, 2, 8, 8).tokens == [3, 4, 0, 4]
+
+
+def test_a_branch_goes_where_the_model_finds_its_first_token_unlikely() -> None:
+    found = Retrieved([3, 4, 0, 4, 1], [-1, -1, 0, 1, 2], [5, 4, 3, 2, 1], 9, 2, 9, 7)
+    kept = prune(found, [3, 1])
+    assert (kept.tokens, kept.parents, kept.counts) == ([3, 0, 1], [-1, 0, 1], [5, 3, 1])
+    assert prune(found, [0, 1]).tokens == [], "only first tokens are looked at"
+
+
+def test_golden_graft() -> None:
+    """The model: 3 (0 → 1), 4. The store: 3 (0 (2), 5), 6. Joined: 3 0 is there, 2 and 5 hang on it, 6 is new."""
+    place, added = fuse([3, 4, 0, 1], [-1, -1, 0, 2], Retrieved([3, 0, 6, 5, 2], [-1, 0, -1, 0, 1]), 8)
+    assert place == [0, 2, 4, 5, 6]
+    assert added == [2, 3, 4]
+    place, added = fuse([3, 4, 0, 1], [-1, -1, 0, 2], Retrieved([6, 3, 7, 8], [-1, -1, 0, 2]), 1)
+    assert (place, added) == ([4, 0, -1, -1], [0]), "what finds no room takes its children with it"
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def models(device: str) -> Models:
+    """Whose store holds what the target writes, so that something is found."""
+    found = worlds.world("llama", noise=0.3, device=device)
+    text = Engine(found).generate(Request(PROMPT, registry.get("autoregressive"), max_new_tokens=60)).token_ids
+    end = found.shared["datastore"].card.vocabulary
+    found.shared["datastore"] = store_from([*PROMPT, *text[:25]], text[30:], text[10:20], vocabulary=end)
+    return found
+
+
+PROMPT = worlds.random_prompt(9)
+
+
+def run(models: Models, name: str, temperature: float = 0.0, **params: object) -> Trace:
+    method = registry.get(name).with_params(**params)
+    return Engine(models).generate(Request(PROMPT, method, SamplingParams(temperature), 50, stop_at_eos=False))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rest_says_what_it_found_and_where(temperature: float, models: Models) -> None:
+    before = models.shared["datastore"].tokens.tobytes()
+    trace, store = run(models, "rest", temperature), models.shared["datastore"]
+    drafted = [r for r in trace.rounds if r.nodes.tokens]
+    assert drafted
+    for r in drafted:
+        assert r.signals["store tokens"] == len(store)
+        assert 2 <= r.signals["matched tokens"] <= 16
+        assert r.signals["hits in the store"] >= 1
+        assert store.tokens[int(r.signals["entry"] + r.signals["matched tokens"])] == r.nodes.tokens[0]
+        assert set(r.nodes.source) == {"rest"}
+    assert store.tokens.tobytes() == before, "nothing of a request gets into it"
+    assert trace.token_ids[:20] == run(models, "autoregressive", temperature).token_ids[:20] or temperature
+
+
+def test_rest_needs_fewer_rounds_where_the_store_holds_the_text(models: Models) -> None:
+    known = run(models, "rest")
+    models.shared["datastore"] = store_from([1, 2] * 9, vocabulary=models.shared["datastore"].card.vocabulary)
+    unknown = run(models, "rest")
+    assert known.token_ids == unknown.token_ids
+    assert len(known.rounds) < len(unknown.rounds) - 10
+
+
+def test_rasd_says_who_proposed_each_node_and_merges_what_both_did(models: Models) -> None:
+    trace = run(models, "rasd", top=64)
+    seen = Counter[str]()
+    for r in trace.rounds:
+        nodes = r.nodes
+        siblings = Counter(zip(nodes.parents, nodes.tokens, strict=True))
+        assert not siblings or max(siblings.values()) == 1, "no token twice behind the same parent"
+        assert nodes.source.count(STORE) == r.signals.get("nodes from the store", 0) <= 8
+        seen.update(nodes.source)
+    assert set(seen) == {MODEL, STORE, BOTH}
+    alone = run(models, "rasd", retrieved=0)
+    assert alone.token_ids == trace.token_ids
+    assert len(trace.rounds) <= len(alone.rounds)
+    assert STORE not in {source for r in alone.rounds for source in r.nodes.source}
+
+
+def test_rasd_goes_deeper_than_the_model_alone(models: Models) -> None:
+    depths = [max(r.nodes.depth, default=0) for r in run(models, "rasd", levels=2, top=64).rounds]
+    assert max(depths) > 2
+    assert max(max(r.nodes.depth, default=0) for r in run(models, "rasd", levels=2, retrieved=0).rounds) <= 2
+
+
+def test_a_store_is_chosen_by_name_alone() -> None:
+    """No request can name a folder of the machine that it runs on."""
+    with pytest.raises(ParameterError, match="own, bundled"):
+        registry.get("rest").with_params(store="/etc")
+
+
+def test_the_cost_of_a_lookup_hardly_grows_with_the_store() -> None:
+    """Places compared, not time: thirty times the text, a few bisections more."""
+
+    class Watched(list[int]):
+        reads = 0
+
+        def __getitem__(self, i):
+            self.reads += 1
+            return super().__getitem__(i)
+
+    reads = []
+    for n in (1_000, 30_000):
+        rng = np.random.default_rng(0)
+        text = rng.integers(0, 4, n).tolist()
+        store = store_from(text)
+        store.suffixes = Watched(store.suffixes.tolist())
+        store.find(text[n // 2 : n // 2 + 16], 16)
+        reads.append(store.suffixes.reads)
+    assert reads[1] <= reads[0] * 1.8

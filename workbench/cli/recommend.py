@@ -1,0 +1,113 @@
+"""`workbench recommend`: which method for your own prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.cli import checks
+from workbench.cli.bench import progress_bar
+from workbench.cli.loading import load
+from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET, Debug, Device, Drafter, Dtype, Json, Target
+from workbench.cli.stream import harmless
+from workbench.core.errors import PromptError
+from workbench.service.checks import check_models
+
+if TYPE_CHECKING:
+    from workbench.bench.recommend import Asked, Recommendation
+
+
+def recommend(
+    prompts: Annotated[
+        Path | None, typer.Option(help="Your prompts: JSON lines with `prompt`. By default one bundled of each kind.")
+    ] = None,
+    last: Annotated[int, typer.Option(min=0, help="The prompts of your last so many kept runs of this target.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="How long it may take, loading left out.")] = 3.0,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Measure these methods; repeatable. By default all exact ones that run.")
+    ] = None,
+    target: Target = DEFAULT_TARGET,
+    drafter: Drafter = DEFAULT_DRAFTER,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit of every run, in tokens.")] = 64,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure on your own prompts which method is fastest here, and say why.
+
+    All methods take turns on the prompts beside plain decoding, greedily, until the minutes are up; those that are
+    surely slower than the best leave early. Ctrl-C gives the answer of what is measured so far.
+
+    Example: workbench recommend --prompts mine.jsonl --target smollm2 --minutes 10
+    """
+    if last and prompts is not None:
+        raise typer.BadParameter("give one of --prompts and --last", param_hint="--last")
+    from workbench.bench.prompts import load_prompts
+
+    texts = [] if last else load_prompts(prompts)
+    pair = check_models(target, drafter, device, dtype)
+    for name in method or ():
+        checks.method(name, {}, pair)
+    kept = _kept(target, last) if last else []
+    from workbench.bench import recommend as measuring
+    from workbench.bench.datasets import first_of_each_group
+
+    models = load(target, drafter, device, dtype)
+    if prompts is None:
+        texts = first_of_each_group(texts, 1) if texts else []
+    asked = kept or [measuring.Asked(p.name, p.encode(models.tokenizer)) for p in texts]
+    room = models.target.context - max_new_tokens
+    asked = [one for one in asked if len(one.ids) <= room]
+    if not asked:
+        raise PromptError(f"No prompt leaves room for {max_new_tokens} tokens.", "Give shorter ones.")
+    chosen = measuring.candidates(models, method or ())
+    with progress_bar() as bar:
+        told = (lambda spent, _, what: bar(int(spent), int(60 * minutes), what)) if bar else lambda *_: None
+        found = measuring.recommend(
+            models, asked, 60 * minutes, methods=chosen, max_new_tokens=max_new_tokens, told=told
+        )
+    print(json.dumps(found.to_wire(), ensure_ascii=False) if as_json else to_markdown(found))
+    if not found.complete:
+        raise typer.Exit(130)
+
+
+def _kept(target: str, last: int) -> list[Asked]:
+    """Prompts of the newest kept runs of a target, without those with pictures and without doubles."""
+    from workbench.bench.recommend import Asked
+    from workbench.trace.store import RunStore
+
+    store, found = RunStore(None), dict[tuple[int, ...], Asked]()
+    for run in store.find(target=target).select("id").head(4 * last).collect()["id"].to_list():
+        header = store.load(run).header
+        if not header.pictures and header.prompt_tokens and len(found) < last:
+            found.setdefault(tuple(header.prompt_tokens), Asked(run, list(header.prompt_tokens)))
+    if not found:
+        raise PromptError(f"There is no kept run of {target}.", "`workbench generate --keep` keeps one; or --prompts.")
+    return list(found.values())
+
+
+def to_markdown(found: Recommendation) -> str:
+    """The answer, the ranking, and the command."""
+    from workbench.bench.markdown import markdown, shown
+    from workbench.engine.machine import describe
+
+    columns: dict[str, Any] = {
+        "method": lambda c: " ".join([c.method, *(f"{k}={v}" for k, v in c.params.items())]),
+        "speed-up": lambda c: c.speedup.sentence,
+        "τ": lambda c: shown(c.tau, ".2f"),
+        "accepted / tested": lambda c: shown(c.acceptance, ".0%"),
+        "round / plain round": lambda c: shown(c.round_cost, ".2f"),
+        "left after pass": lambda c: c.left or "–",
+    }
+    ended = "" if found.complete else "Stopped before the time was up. "
+    failed = "".join(f"{name} could not run: {harmless(why)}\n" for name, why in found.failed.items())
+    measured = (
+        f"{ended}{len(found.prompts)} prompts, {found.passes} passes, {found.seconds:.0f} s, greedy, on "
+        f"{describe(found.machine)}."
+    )
+    table = f"{markdown(columns, found.ranking, left=('speed-up',))}\n\n" if found.ranking else ""
+    return f"{found.answer}\n\n  {found.command}\n\n{table}{failed}{measured}"

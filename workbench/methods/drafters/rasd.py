@@ -1,0 +1,149 @@
+"""A tree of a draft model's tokens with what a store of text has grafted onto it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from workbench.core.grown import Grown
+from workbench.core.params import param
+from workbench.core.transfer import to_device, to_host
+from workbench.core.tree import DraftTree, Sampling
+from workbench.engine.datastore import Datastore
+from workbench.engine.models import Models
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.engine.storing import store_of
+from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
+from workbench.methods.drafters.rest import RETRIEVED, Retrieved, longest, retrieve, shortest, stored
+from workbench.methods.growers.best_first import BestFirst
+
+MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
+"""Who proposed a node."""
+
+
+class FusedState(GrowthState):
+    """A row of the draft model's cache, and the store that is read beside it."""
+
+    def __init__(self, held: GrowthState, store: Datastore) -> None:
+        super().__init__(held.slot)
+        self.store = store
+
+
+def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:
+    """Only the branches of which the first token is one of these."""
+    stays, kept = dict[int, int](), list[int]()
+    for node, (token, parent) in enumerate(zip(found.tokens, found.parents, strict=True)):
+        if parent in stays or (parent < 0 and token in allowed):
+            stays[node] = len(kept)
+            kept.append(node)
+    return replace(
+        found,
+        tokens=[found.tokens[node] for node in kept],
+        parents=[stays.get(found.parents[node], -1) for node in kept],
+        counts=[found.counts[node] for node in kept],
+    )
+
+
+def fuse(tokens: Sequence[int], parents: Sequence[int], other: Retrieved, most: int) -> tuple[list[int], list[int]]:
+    """Graft a tree onto another one where their paths part: the longest common prefix of each path is there already.
+
+    Args:
+        tokens: of the tree that is there; it keeps its nodes and their numbers.
+        parents: of it.
+        other: what is grafted, parents first; `most` of its nodes that are not there yet at most.
+        most: see `other`.
+
+    Returns:
+        Of each node of `other`, its number in the fused tree; −1 where there was no room. And the nodes of `other` that
+        were added, in their order.
+    """
+    at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
+    place, added = list[int](), list[int]()
+    for node, (token, parent) in enumerate(zip(other.tokens, other.parents, strict=True)):
+        above = -1 if parent < 0 else place[parent]
+        if parent >= 0 and above < 0:  # its parent found no room
+            place.append(-1)
+            continue
+        found = at.get((above, token), -1)
+        if found < 0 and len(added) < most:
+            found = at[above, token] = len(tokens) + len(added)
+            added.append(node)
+        place.append(found)
+    return place, added
+
+
+@dataclass(frozen=True)
+class Rasd(TreeFromModel):
+    """Grow a tree in the draft model, look the newest tokens up in a store, and verify both as one tree.
+
+    Of what is retrieved, the branches go whose first token is not among the draft model's `top` likeliest. The rest is
+    grafted where its paths leave the model's: they go deeper than a model of small depth. Every node says who proposed
+    it. Both trees are functions of what is committed, so that tokens are chosen, not drawn.
+
+    Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
+    """
+
+    superposes: ClassVar[bool] = False  # what is retrieved is no token of a superposed one
+    source: ClassVar[str] = MODEL
+    usual: ClassVar[BestFirst] = BestFirst(ranked=False)
+    store: str = stored()
+    retrieved: int = param(8, ge=0, le=32, doc="nodes from the store at most, beside the draft model's")
+    levels: int = param(4, ge=1, le=16, doc="levels that the draft model grows; what the store has may go deeper")
+    top: int = param(8, ge=1, le=64, doc="a branch of the store has to begin with one of so many likeliest tokens")
+    longest: int = longest()
+    shortest: int = shortest()
+
+    def siblings(self) -> frozenset[Sampling]:
+        """Chosen by the model's law, and looked up."""
+        return frozenset({Sampling.DETERMINISTIC})
+
+    def prime(self, row: Row, models: Models) -> FusedState:
+        """A row of the draft model's cache, and the store."""
+        store = store_of(models, self.store == "own")
+        return FusedState(super().prime(row, models), store)
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        """The model's tree, and what the store has to add to it."""
+        state: FusedState = row.state
+        growth = self.begin(row)
+        tree = (plan.grower or self.usual).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
+        allowed = growth.root.best(self.top)[1][0]
+        tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
+        room, context = plan.within(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
+        found = retrieve(state.store, context, self.longest, self.shortest, len(tree) + room, plan.depth)
+        found.tell(row, state.store)
+        found = prune(found, first)
+        place, added = fuse(tokens, parents, found, room)
+        row.signals["nodes from the store"] = len(added)
+        parents += [-1 if found.parents[node] < 0 else place[found.parents[node]] for node in added]
+        whole = DraftTree.of([*tokens, *(found.tokens[node] for node in added)], parents, device=tree.tokens.device)
+        both = set(place)
+        sources = [*(BOTH if node in both else MODEL for node in range(len(tree))), *[STORE] * len(added)]
+        return explained(replace(whole, source=tuple(sources)), tree, found, added)
+
+
+def explained(whole: DraftTree, tree: DraftTree, found: Retrieved, added: Sequence[int]) -> DraftTree:
+    """The fused tree with the scores of its nodes, and why they are there.
+
+    Args:
+        whole: the model's nodes, then those of the store.
+        tree: the model's.
+        found: what was retrieved, and pruned.
+        added: the nodes of it that were grafted.
+    """
+    device, told = tree.tokens.device, tree.grown
+    counts, shares = (
+        to_device([values[node] for node in added], device, torch.float32) for values in (found.counts, found.shares)
+    )
+    if tree.score is not None:
+        whole = replace(whole, score=torch.cat([tree.score.float(), shares]))
+    if told is not None and isinstance(told.before, Tensor) and isinstance(told.after, Tensor):
+        of = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
+        before, after = torch.cat([told.before.float(), counts]), torch.cat([told.after.float(), shares])
+        whole = replace(whole, grown=Grown((told.rules[0], RETRIEVED), of, before, after))
+    return whole
