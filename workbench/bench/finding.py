@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +100,13 @@ def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "cho
             user = {kind: users.split(" or ")[0]} if users else {}
             found += [method.with_params(**user, **{name: v}) for v in _ends(spec) if v != spec.default]
     return found
+
+
+def leaping(settings: Sequence[Configured]) -> list[Configured]:
+    """All of them, neighbours far apart: any beginning of the list is spread over the whole."""
+    n = len(settings)
+    step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # the golden section leaps evenly
+    return [settings[i * step % n] for i in range(n)]
 
 
 def _ends(spec: ParamSpec) -> list[Any]:
