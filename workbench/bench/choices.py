@@ -50,6 +50,11 @@ class Choice:
     rank: int
 
     @property
+    def is_telling(self) -> bool:
+        """Whether it is among those that give a name its evidence."""
+        return self.rank < 2
+
+    @property
     def configured(self) -> Configured:
         """What a row runs."""
         return self.method.with_params(**self.values)

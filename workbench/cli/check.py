@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -199,30 +200,32 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     ends, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
     chosen = every(registry.get(name) for name in names or registry.names())
     saved = {} if fresh else board.read("exactness")
-    for target, drafter in _text_pairs():
-        models = None
-        for choice in chosen:
-            one = choice.configured
-            key = f"{board.choice_key(one)} on {target}"
-            if saved.get(key, {}).get("promise") == one.promise.value or "pictures" in one.needs:
-                continue
-            if time.monotonic() > ends:
-                print(f"The {minutes:g} minutes are over; --minutes 0 takes all, the same command goes on.")
-                return int(failed > 0)
-            own = target in bundled()
-            models = models or load(target, drafter, "cpu", dtype="float64" if own else "auto")
-            if models.why_not(one.needs):
-                continue
-            prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if own else 2]]
-            try:
-                findings = list(check_choice(choice, models, prompts, max_new_tokens, runs if own else 0))
-            except WorkbenchError as error:
-                print(f"{SIGNS['skipped']:<11} {key}: {error}", flush=True)
-                continue
-            for found in findings:
-                failed += found.verdict == FAIL
-                print(f"{SIGNS[found.verdict]:<11} {key}: {found.detail} [{found.seconds:.0f} s]", flush=True)
-            board.save_choice(one, target, str(models.target.dtype).removeprefix("torch."), findings)
+    loaded: dict[str, Any] = {}
+    order = itertools.product((True, False), _text_pairs(), chosen)  # what tells most on all targets, then the rest
+    for telling, (target, drafter), choice in order:
+        one = choice.configured
+        key = f"{board.choice_key(one)} on {target}"
+        if choice.is_telling is not telling or saved.get(key, {}).get("promise") == one.promise.value:
+            continue
+        if time.monotonic() > ends:
+            print(f"The {minutes:g} minutes are over; --minutes 0 takes all, the same command goes on.")
+            return int(failed > 0)
+        own = target in bundled()
+        if target not in loaded:
+            loaded[target] = load(target, drafter, "cpu", dtype="float64" if own else "auto")
+        models = loaded[target]
+        if models.why_not(one.needs):
+            continue
+        prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if own else 2]]
+        try:
+            findings = list(check_choice(choice, models, prompts, max_new_tokens, runs))
+        except WorkbenchError as error:
+            print(f"{SIGNS['skipped']:<11} {key}: {error}", flush=True)
+            continue
+        for found in findings:
+            failed += found.verdict == FAIL
+            print(f"{SIGNS[found.verdict]:<11} {key}: {found.detail} [{found.seconds:.0f} s]", flush=True)
+        board.save_choice(one, target, str(models.target.dtype).removeprefix("torch."), findings)
     print(f"The board is in {board.folder()}.")
     return int(failed > 0)
 
