@@ -25,7 +25,7 @@ from workbench.core.tree import Sampling
 from workbench.engine import Engine
 from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.models import Models
-from workbench.engine.parts import siblings_of
+from workbench.engine.parts import Verifier, siblings_of
 from workbench.engine.recording import PAID
 from workbench.trace.metrics import drafted
 
@@ -106,8 +106,8 @@ def check_choice(
 ) -> Iterator[Finding]:
     """Test one choice: greedy text on the target, and a law.
 
-    The law is that of tiny models, enumerated, on a target in float64; on one in another format, the places of long
-    texts' tokens in the target's own laws (`check_places`).
+    The law is that of tiny models, enumerated, on a target in float64; on one in another format, or with a part that
+    tiny models do not serve, the places of long texts' tokens in the target's own laws (`check_places`).
 
     Args:
         choice: what; it can run on these models.
@@ -119,7 +119,10 @@ def check_choice(
     one = choice.configured
     if one.verifier.keeps_greedy:
         yield check_greedy(choice.method, models, prompts, max_new_tokens, others=(), usual=one)
-    if models.target.dtype != torch.float64 or not set(one.needs) <= {"drafter", "trees"}:
+    of_words = (
+        type(one.verifier).probes is not Verifier.probes
+    )  # it says something, which tiny models have no words for
+    if of_words or models.target.dtype != torch.float64 or not set(one.needs) <= {"drafter", "trees"}:
         yield check_places(one, models, prompts)
         return
     with one_thread():
