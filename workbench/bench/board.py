@@ -18,11 +18,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding, setting
+from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
 from workbench.bench.markdown import markdown as table
 from workbench.core.errors import WorkbenchError
 from workbench.engine.machine import machine_facts
 from workbench.engine.method import Configured, Method, Promise
+from workbench.methods import combinations
 from workbench.trace.files import write_whole
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
@@ -137,7 +138,7 @@ def save_choice(one: Configured, target: str, dtype: str, findings: Sequence[Fin
 
 def choice_key(one: Configured) -> str:
     """A setting by its method and what is not at its default: "draft-model, verifier=k-seq"."""
-    return f"{one.name}, {setting(one)}"
+    return combinations.setting(one)
 
 
 def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Request
 from workbench.engine.method import Configured, Method
 from workbench.engine.models import Models
+from workbench.methods import combinations
 
 PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
 NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"
@@ -120,5 +121,4 @@ def _ends(spec: ParamSpec) -> list[Any]:
 
 def setting(configured: Configured) -> str:
     """The parameters that are not at their defaults, in words."""
-    changed = {k: v for k, v in configured.values.items() if v != configured.method.params[k].default}
-    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"
+    return combinations.changed(configured)
