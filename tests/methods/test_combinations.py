@@ -8,7 +8,7 @@ import pytest
 
 from workbench.engine.method import Method, Promise
 from workbench.methods import registry
-from workbench.methods.combinations import matrix, offers, title
+from workbench.methods.combinations import matrix, offers, setting, title
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -62,3 +62,15 @@ def test_the_board_s_evidence_stands_only_where_the_promise_is_the_one_it_was_ma
     others = {(offer.promise, offer.standing) for offer in found if offer not in shown}
     assert others <= {("exact", "unproven"), ("approximate", "no promise"), ("simulation", "no promise")}
     assert len(others) > 1
+
+
+def test_a_policy_has_the_evidence_of_its_own_pair_with_the_verifier_and_of_no_other_promise() -> None:
+    method = next(m for m in registry.methods() if "policy" in m.params and "verifier" in m.params)
+    verifier = next(v for v in method.other_verifiers if not method.unsound(v))
+    policy = method.params["policy"].choices[1]
+    made = method.with_params(verifier=verifier.name, policy=policy)
+    evidence = {(setting(made), made.promise.value): "broken", (setting(made), "approximate"): "no promise"}
+    told = {name: s for o in offers(method, title(verifier), "shown", evidence) for name, s in o.policies.items()}
+    assert set(told) == set(method.params["policy"].choices)
+    assert told.pop(policy) == "broken"
+    assert "broken" not in told.values()

@@ -36,7 +36,7 @@ from workbench.methods.verifiers.independent import Independent
 from workbench.methods.verifiers.k_seq import KSeq, discount
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.offered import EXACT, offered, refused
-from workbench.methods.verifiers.optimal_two import OptimalTwo, weights
+from workbench.methods.verifiers.optimal_two import OptimalTwo, group, weights
 from workbench.trace import theory
 
 pytestmark = pytest.mark.unchecked
@@ -169,13 +169,14 @@ def test_the_best_of_two_is_exact_for_every_choice_of_weights(
         assert distance(law, pair(3, 5)[0]) < EXACTLY, n
 
 
-def test_weights_for_the_likeliest_tokens_come_near_the_bound_in_a_large_vocabulary() -> None:
-    """By the closed form of the law of the choice, which is checked against its definition."""
+@pytest.mark.parametrize(("flat", "free"), [(0.1, 64), (3.0, 4)])
+def test_weights_of_few_tokens_and_of_groups_come_near_the_bound_in_a_large_vocabulary(flat: float, free: int) -> None:
+    """By the closed form of the law of the choice, checked against its definition; flat laws have a long tail."""
     rng = np.random.default_rng(0)
-    p, q = (torch.tensor(rng.dirichlet(np.full(200, 0.1)))[None] for _ in range(2))
+    p, q = (torch.tensor(rng.dirichlet(np.full(200, flat)))[None] for _ in range(2))
     for without in (False, True):
-        at, found, r = weights(p, q, without, 64, 60)
-        log_w = found[0, -1].repeat(200).scatter(0, at[0], found[0, :-1])
+        at, found, r = weights(p, q, without, free, 60)
+        log_w = found[0][(group(p, q) + free)[0]].scatter(0, at[0], found[0, :free])
         w = torch.sigmoid(log_w[:, None] - log_w[None])
         both = q[0][:, None] * q[0][None] * (1 / (1 - q[0][:, None]) if without else 1.0)
         both = both.clone()
@@ -212,9 +213,11 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     for law in (r, plainly):
         torch.testing.assert_close(law.sum(1), torch.ones(5), atol=1e-5, rtol=0)
     monkeypatch.delenv("WORKBENCH_COMPILED")
-    _, one, _ = weights(p, q, without, 64, 1)
+    _, one, law = weights(p, q, without, 64, 1)
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
-    torch.testing.assert_close(one, weights(p, q, without, 64, 1)[1], atol=1e-4, rtol=1e-4)
+    _, plain_one, plain_law = weights(p, q, without, 64, 1)
+    torch.testing.assert_close(one, plain_one, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(law, plain_law, atol=1e-6, rtol=1e-4)
 
 
 # -- whole rounds -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Finding
 from workbench.bench.markdown import markdown as table
 from workbench.core.errors import WorkbenchError
 from workbench.engine.machine import machine_facts
-from workbench.engine.method import Method, Promise
+from workbench.engine.method import Configured, Method, Promise
+from workbench.methods import combinations
 from workbench.trace.files import write_whole
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
@@ -120,6 +121,50 @@ def save_exactness(method: Method, target: str, findings: Sequence[Finding]) -> 
     save("exactness", method.name, row, lambda rows: exactness_markdown(exactness(known(), rows)))
 
 
+def save_choice(one: Configured, target: str, dtype: str, findings: Sequence[Finding]) -> None:
+    """Put the evidence for one setting of a method on one target onto the board."""
+    promise, key = one.promise.value, choice_key(one)
+    row = {
+        "promise": promise,
+        "target": target,
+        "dtype": dtype,
+        "choice": key,
+        "findings": [asdict(f) for f in findings],
+    }
+    save(
+        "exactness", f"{key} on {target}", row, lambda rows: exactness_markdown(exactness(known(), rows), choices(rows))
+    )
+
+
+def choice_key(one: Configured) -> str:
+    """A setting by its method and what is not at its default: "draft-model, verifier=k-seq"."""
+    return combinations.setting(one)
+
+
+def choices(rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """A row for each setting of a method with evidence of its own, in the order in which it came.
+
+    Args:
+        rows: saved rows; by default those of the repository.
+    """
+    saved = (read("exactness") if rows is None else rows).values()
+    return [
+        {"choice": row["choice"], "dtype": row["dtype"], **_evidence(row, row["promise"])}
+        for row in saved
+        if "choice" in row
+    ]
+
+
+def choice_standings() -> dict[tuple[str, str], str]:
+    """What the board says of a setting with a promise, on all targets together: one that broke it is not made good."""
+    found: dict[tuple[str, str], str] = {}
+    for row in choices():
+        key = row["choice"], row["promise"]
+        if found.get(key) != BROKEN:
+            found[key] = row["standing"]
+    return found
+
+
 def known() -> list[tuple[str, str, str]]:
     """(name, title, promise) of every registered method."""
     from workbench.methods import registry
@@ -140,23 +185,25 @@ def exactness(
     found = []
     for name, title, promise in known() if methods is None else methods:
         row = saved.get(name, {})
-        evidence = row.get("findings", []) if row.get("promise") == promise else []
-        found.append(
-            {
-                "method": name,
-                "title": title,
-                "promise": promise,
-                "standing": standing(promise, evidence),
-                "target": row.get("target", ""),
-                "greedy": _greedy(evidence),
-                "laws": [_law(f) for f in evidence if f["kind"] == "law" and f["figures"]],
-                "lacks": next((f["detail"] for f in evidence if f["kind"] == "availability"), ""),
-                "date": row.get("date", "") if evidence else "",
-                "commit": commit_of(row) if evidence else "",
-                "command": f"workbench check --report --fresh {name}",
-            }
-        )
+        entry = _evidence(row, promise)
+        command = f"workbench check --report --fresh {name}"
+        found.append({"method": name, "title": title, **entry, "command": command})
     return found
+
+
+def _evidence(row: dict[str, Any], promise: str) -> dict[str, Any]:
+    """What a saved row says of a promise; what was found of another promise counts for nothing."""
+    evidence = row.get("findings", []) if row.get("promise") == promise else []
+    return {
+        "promise": promise,
+        "standing": standing(promise, evidence),
+        "target": row.get("target", ""),
+        "greedy": _greedy(evidence),
+        "laws": [_law(f) for f in evidence if f["kind"] == "law" and f["figures"]],
+        "lacks": next((f["detail"] for f in evidence if f["kind"] == "availability"), ""),
+        "date": row.get("date", "") if evidence else "",
+        "commit": commit_of(row) if evidence else "",
+    }
 
 
 def _greedy(findings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -180,8 +227,8 @@ def _law(finding: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "verdict": finding["verdict"], **finding["figures"]}
 
 
-def exactness_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The board as a table for people."""
+def exactness_markdown(rows: Sequence[dict[str, Any]], chosen: Sequence[dict[str, Any]] | None = None) -> str:
+    """The board as a table for people, of methods and of their choices; these by default as saved."""
     lines = [
         "# Exactness board",
         "",
@@ -192,7 +239,18 @@ def exactness_markdown(rows: Sequence[dict[str, Any]]) -> str:
         "law that is kept is called broken once in 10,000. A method without evidence is *unproven*. "
         "Generated by `workbench check --report`.",
         "",
-        table(COLUMNS, rows, left=("promise", "standing", "sampling: χ² (degrees), p", "made")),
+        table(COLUMNS, rows, left=WORDS),
+        "",
+        "## Choices",
+        "",
+        "Verifiers, growers and policies, each with a row of its own on each target; what is not named is at its "
+        "default. On a target in float64 the law is that of tiny random models, enumerated, in fewer runs than a "
+        "method's; on another, each token of a few sampled texts has a place in the target's own law behind that text, "
+        "and places are evenly spread where the law is kept (n: tokens). Of an approximate rule the distance is told: "
+        "total variation from the enumerated law, beside what chance alone makes of so many runs, or what it paid a "
+        "token. Generated by `workbench check --choices --report`.",
+        "",
+        table(CHOICE_COLUMNS, choices() if chosen is None else chosen, left=(*WORDS, "target")),
     ]
     return "\n".join(lines) + "\n"
 
@@ -208,8 +266,17 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+WORDS = ("promise", "standing", "sampling: χ² (degrees), p", "made")
+CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "choice": lambda r: f"`{r['choice']}`",
+    "target": lambda r: f"{r['target']}, {r['dtype']}",
+    **{title: COLUMNS[title] for title in ("promise", "standing", "greedy texts equal", *WORDS[2:])},
+}
+
+
 def law_words(law: dict[str, Any]) -> str:
     """A goodness-of-fit test in one line."""
     apart = f", total variation {law['total_variation']:.3f}" if law["verdict"] == MEASURED else ""
+    apart += f" ({law['by_chance']:.3f} by chance)" if apart and "by_chance" in law else ""
     tests = f", worst of {law['tests']} settings" if law.get("tests", 1) > 1 else ""
     return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}{tests}, n = {law['runs']}{apart}"

@@ -24,6 +24,7 @@ from workbench.bench.finding import (
     Finding,
     Prompt,
     corners,
+    leaping,
     setting,
 )
 from workbench.bench.forced import noisy_copy
@@ -76,7 +77,7 @@ def check_method(
         few = affordable(method, models, prompts[0], runs // 3, seconds / 2)
         yield _sampled(check_law(method, models, given_law(models, prompts[0], few), few, prompts[0]), few, runs // 3)
         return
-    with _one_thread():
+    with one_thread():
         for which in LAWS:
             tiny = which.world(models.tokenizer)
             few = affordable(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(LAWS), which)
@@ -113,15 +114,15 @@ def picture_prompts(models: Models) -> list[Prompt]:
 
 def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new_tokens: int = 24) -> Finding:
     """Greedy tokens against Hugging Face's, with the defaults, on a tiny random model of each family."""
-    start = time.perf_counter()
+    start, usual = time.perf_counter(), method.with_params()
     same, wrong, refused, n_drafted = [], "", [], 0
-    with _one_thread():
+    with one_thread():
         for name in names:
             target = family(name, seed=1)
             models = Models(Runner(target), tokenizer, name)
             if "drafter" in method.needs:
                 models.drafter, models.drafter_name = Runner(noisy_copy(target, 0.2)), "noisy-copy"
-            found = _Greedy.of(method, models, [FAMILY_PROMPT], max_new_tokens, ())
+            found = _Greedy.of(usual, models, [FAMILY_PROMPT], max_new_tokens, ())
             n_drafted += found.drafted
             if not found.tried:
                 refused.append(name)
@@ -134,7 +135,7 @@ def check_families(method: Method, tokenizer: Any, names: Sequence[str], max_new
     detail = f"{len(same)} of {tried} families equal{wrong}"
     detail += f"; refused: {', '.join(refused)}" if refused else ""
     claim = "greedy text equals Hugging Face's in every family"
-    return _judged(method, claim, len(same) == tried, detail, start, "families", figures)
+    return _judged(usual, claim, len(same) == tried, detail, start, "families", figures)
 
 
 def check_greedy(
@@ -144,6 +145,7 @@ def check_greedy(
     max_new_tokens: int = 24,
     others: Sequence[Configured] | None = None,
     seconds: float = math.inf,
+    usual: Configured | None = None,
 ) -> Finding:
     """Greedy tokens against Hugging Face's `generate` on the same model, for the defaults and for other settings.
 
@@ -160,11 +162,12 @@ def check_greedy(
         others: settings besides the defaults; None: all parameter corners.
         seconds: after which no further one of the others is begun. They are taken in an order that leaps from
             parameter to parameter, the same in every run, so that what was tried is a sample of them all.
+        usual: the setting that is tried on every prompt; None: the defaults.
     """
-    start = time.perf_counter()
+    start, usual = time.perf_counter(), usual or method.with_params()
     settings = corners(method) if others is None else others
     settings = [c for c in settings if c.verifier.keeps_greedy and not models.why_not(c.needs)]
-    found = _Greedy.of(method, models, prompts, max_new_tokens, settings, seconds)
+    found = _Greedy.of(usual, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": found.equal,
         "tried": found.tried,
@@ -175,7 +178,7 @@ def check_greedy(
         "settings_left_out": found.left_out,
     }
     good = found.equal == found.tried
-    return _judged(method, "greedy text equals Hugging Face's", good, found.detail, start, "greedy", figures)
+    return _judged(usual, "greedy text equals Hugging Face's", good, found.detail, start, "greedy", figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,7 @@ class _Greedy:
     @classmethod
     def of(
         cls,
-        method: Method,
+        usual: Configured,
         models: Models,
         prompts: Sequence[Sequence[int] | Prompt],
         length: int,
@@ -201,7 +204,7 @@ class _Greedy:
         engine, ends = Engine(models, record=False), time.perf_counter() + seconds
         given = [Prompt.of(prompt) for prompt in prompts]
         wanted = [greedy_reference(models, prompt, length) for prompt in given]
-        cases = [(method.with_params(), i) for i in range(len(prompts))] + [(c, 0) for c in leaping(others)]
+        cases = [(usual, i) for i in range(len(prompts))] + [(c, 0) for c in leaping(others)]
         same, n_drafted, wrong, refused, left_out = 0, 0, "", [], 0
         for number, (configured, i) in enumerate(cases):
             if number >= len(prompts) and time.perf_counter() > ends:
@@ -231,13 +234,6 @@ class _Greedy:
         return cls(same, tried, n_drafted, detail, left_out)
 
 
-def leaping(settings: Sequence[Configured]) -> list[Configured]:
-    """All of them, neighbours far apart: any beginning of the list is spread over the whole."""
-    n = len(settings)
-    step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # the golden section leaps evenly
-    return [settings[i * step % n] for i in range(n)]
-
-
 TRIAL, LEAST = 16, 96
 """Runs by which it is found how long one takes, and the fewest that say anything of a law."""
 
@@ -258,20 +254,20 @@ def affordable(
 
 
 def _judged(
-    method: Method, claim: str, good: bool, detail: str, start: float, kind: str, figures: dict[str, Any]
+    tried: Configured, claim: str, good: bool, detail: str, start: float, kind: str, figures: dict[str, Any]
 ) -> Finding:
     """Pass where everything tried was right, and where something was tried: that nothing went wrong is no proof."""
     if not figures["tried"]:
         good, detail = False, f"{NEVER_RAN}: {detail}"
-    elif good and not figures["drafted"] and not isinstance(method.drafter, Nothing):
+    elif good and not figures["drafted"] and not isinstance(tried.drafter, Nothing):
         good, detail = False, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
     seconds = time.perf_counter() - start
     verdict = PASS if good else FAIL
-    return Finding(method.name, method.promise.value, claim, verdict, detail, seconds, kind, figures)
+    return Finding(tried.name, tried.promise.value, claim, verdict, detail, seconds, kind, figures)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Tiny models are faster without threads that wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Request
 from workbench.engine.method import Configured, Method
 from workbench.engine.models import Models
+from workbench.methods import combinations
 
 PASS, FAIL, MEASURED, SKIPPED = "pass", "fail", "measured", "skipped"
 NEVER_RAN, NEVER_DRAFTED = "never ran", "never drafted"
@@ -101,6 +103,13 @@ def corners(method: Method, kinds: Sequence[str] = ("int", "float", "bool", "cho
     return found
 
 
+def leaping(settings: Sequence[Configured]) -> list[Configured]:
+    """All of them, neighbours far apart: any beginning of the list is spread over the whole."""
+    n = len(settings)
+    step = next((k for k in range(round(n * 0.618), n) if math.gcd(k, n) == 1), 1)  # the golden section leaps evenly
+    return [settings[i * step % n] for i in range(n)]
+
+
 def _ends(spec: ParamSpec) -> list[Any]:
     if spec.kind == "choice":
         return list(spec.choices)
@@ -112,5 +121,4 @@ def _ends(spec: ParamSpec) -> list[Any]:
 
 def setting(configured: Configured) -> str:
     """The parameters that are not at their defaults, in words."""
-    changed = {k: v for k, v in configured.values.items() if v != configured.method.params[k].default}
-    return ", ".join(f"{k}={v}" for k, v in changed.items()) or "defaults"
+    return combinations.changed(configured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,16 @@ def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> floa
     """Half the sum of absolute differences between the observed frequencies and the law: 0 is equal, 1 disjoint."""
     n = max(sum(counts.values()), 1)
     return sum(abs(counts.get(c, 0) / n - law.get(c, 0.0)) for c in {*counts, *law}) / 2
+
+
+def variation_by_chance(law: Mapping[Any, float], n: int) -> float:
+    """The `total_variation` to expect between a law and the counts of `n` samples of it, by the normal approximation.
+
+    Example:
+        >>> round(variation_by_chance({"a": 0.5, "b": 0.5}, 100), 3)
+        0.04
+    """
+    return math.sqrt(2 / math.pi) / 2 * sum(math.sqrt(p * (1 - p) / n) for p in law.values() if p < 1)
 
 
 def places(laws: Float[Tensor, "n V"], tokens: Int[Tensor, " n"], within: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

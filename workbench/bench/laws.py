@@ -16,6 +16,7 @@ from workbench.bench.goodness import (
     holm,
     joint_law,
     total_variation,
+    variation_by_chance,
 )
 from workbench.bench.worlds import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
@@ -65,7 +66,12 @@ TINY_PROMPT = (3, 1, 4, 1, 5, 3, 1, 4, 1)
 
 
 def check_law(
-    method: Method, models: Models, which: Law, runs: int, prompt: Sequence[int] | Prompt = TINY_PROMPT
+    method: Method,
+    models: Models,
+    which: Law,
+    runs: int,
+    prompt: Sequence[int] | Prompt = TINY_PROMPT,
+    one: Configured | None = None,
 ) -> Finding:
     """Sampled first tokens against their exact joint law.
 
@@ -79,6 +85,7 @@ def check_law(
         which: the law.
         runs: samples of each setting.
         prompt: token ids, or a prompt with pictures.
+        one: the only setting that is tested, on what it promises itself; None: the defaults and the choices.
     """
     start = time.perf_counter()
     given, claim = Prompt.of(prompt), f"sampling law ({which.name})"
@@ -86,7 +93,8 @@ def check_law(
     fits: dict[str, Fit] = {}
     apart: dict[str, float] = {}
     refused: list[str] = []
-    same, less = choices(method)
+    same, less = choices(method) if one is None else ([one], [])
+    promise = (one or method).promise
     for i, configured in enumerate(same):
         try:
             samples = sample_many(configured, models, which, runs, given, first_seed=i * runs)
@@ -101,7 +109,7 @@ def check_law(
         said = f"{detail}; refused: {', '.join(refused)}" if refused else detail
         said += f"; promises no law, not judged: {', '.join(map(setting, less))}" if less else ""
         seconds = time.perf_counter() - start
-        return Finding(method.name, method.promise.value, claim, verdict, said, seconds, "law", figures)
+        return Finding(method.name, promise.value, claim, verdict, said, seconds, "law", figures)
 
     if not fits:
         return found(FAIL, NEVER_RAN, {})
@@ -117,14 +125,16 @@ def check_law(
         "tests": len(fits),
         "setting": worst,
         "total_variation": apart[worst],
+        "by_chance": variation_by_chance(exact, runs),
         "impossible": len(fit.impossible),
         "settings": {name: {"p_value": fits[name].p_value, "adjusted": adjusted[name]} for name in fits},
     }
     detail = f"{runs} runs{_among(len(fits), worst, adjusted[worst])}, {fit}"
     if all(not own.freedom and not own.impossible for own in fits.values()):
         return found(SKIPPED, f"the target leaves no choice to draw from: {detail}", {})
-    if method.promise is Promise.APPROXIMATE:
-        return found(MEASURED, f"{detail}; total variation {apart[worst]:.3f}", figures)
+    if promise is Promise.APPROXIMATE:
+        by_chance = f"{figures['by_chance']:.3f} would be chance"
+        return found(MEASURED, f"{detail}; total variation {apart[worst]:.3f} ({by_chance})", figures)
     if broken:
         return found(FAIL, detail + (f"; broken with {', '.join(broken)}" if len(fits) > 1 else ""), figures)
     return found(PASS, detail, figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -42,6 +43,10 @@ def check(
     families: Annotated[
         bool, typer.Option(help="Instead: try every family that transformers knows; goes on where its board stops.")
     ] = False,
+    choices: Annotated[
+        bool,
+        typer.Option(help="With --report: verifiers, growers and policies one by one; goes on where it was stopped."),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -58,7 +63,9 @@ def check(
 
     With --report tiny models of many families are decoded too, methods for pictures run on the bundled vision target,
     those whose heads were trained for SmolLM2 on it where it is here, and the evidence goes into assets/boards, method
-    by method.
+    by method. With --choices every verifier, grower and policy gets a row of its own, on the bundled target in float64
+    and then on SmolLM2 in the format that it runs in, with shorter texts and fewer samples; after --minutes no further
+    one is begun.
     """
     if families:
         raise typer.Exit(_families(fresh, as_json))
@@ -66,6 +73,8 @@ def check(
 
     for name in names or ():
         known.get(name)
+    if choices:
+        raise typer.Exit(_choices(names, runs, max_new_tokens, minutes, fresh))
     if not report:
         check_models(target, drafter, device, "float64")
     from workbench.bench import board
@@ -154,14 +163,71 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
 
     Published ones that are on this machine follow: some heads were trained for these alone.
     """
-    from workbench.engine.bundle import bundled
     from workbench.engine.names import own_drafter
+
+    return [
+        (name, own_drafter(name, method.drafter.blind) or "none") for name in _targets(DEFAULT_TARGET, VISION_TARGET)
+    ]
+
+
+def _text_pairs() -> list[tuple[str, str]]:
+    """Targets that read text, each with its draft model: the bundled one, and published ones on this machine."""
+    from workbench.engine.names import own_drafter
+
+    return [(name, own_drafter(name, False) or "none") for name in _targets(DEFAULT_TARGET)]
+
+
+def _targets(*own: str) -> list[str]:
+    from workbench.engine.bundle import bundled
     from workbench.engine.published import PUBLISHED
     from workbench.service.inventory import TO_FETCH, state
 
-    names = [name for name in (DEFAULT_TARGET, VISION_TARGET) if name in bundled()]
-    names += [name for name, model in PUBLISHED.items() if state(model) != TO_FETCH]
-    return [(name, own_drafter(name, method.drafter.blind) or "none") for name in names]
+    return [
+        *(name for name in own if name in bundled()),
+        *(name for name, model in PUBLISHED.items() if state(model) != TO_FETCH),
+    ]
+
+
+def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
+    """A row of the board for each choice on each target that lacks one; 1 if a promise is broken, else 0."""
+    from workbench.bench import board
+    from workbench.bench.choices import check_choice, every
+    from workbench.bench.finding import FAIL
+    from workbench.core.errors import WorkbenchError
+    from workbench.engine.bundle import bundled
+    from workbench.methods import registry
+
+    ends, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
+    chosen = every(registry.get(name) for name in names or registry.names())
+    saved = {} if fresh else board.read("exactness")
+    loaded: dict[str, Any] = {}
+    order = itertools.product((True, False), _text_pairs(), chosen)  # what tells most on all targets, then the rest
+    for telling, (target, drafter), choice in order:
+        one = choice.configured
+        key = f"{board.choice_key(one)} on {target}"
+        if choice.is_telling is not telling or saved.get(key, {}).get("promise") == one.promise.value:
+            continue
+        if time.monotonic() > ends:
+            print(f"The {minutes:g} minutes are over; --minutes 0 takes all, the same command goes on.")
+            return int(failed > 0)
+        own = target in bundled()
+        if target not in loaded:
+            loaded[target] = load(target, drafter, "cpu", dtype="float64" if own else "auto")
+        models = loaded[target]
+        if models.why_not(one.needs):
+            continue
+        prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if own else 2]]
+        try:
+            findings = list(check_choice(choice, models, prompts, max_new_tokens, runs))
+        except WorkbenchError as error:
+            print(f"{SIGNS['skipped']:<11} {key}: {error}", flush=True)
+            continue
+        for found in findings:
+            failed += found.verdict == FAIL
+            print(f"{SIGNS[found.verdict]:<11} {key}: {found.detail} [{found.seconds:.0f} s]", flush=True)
+        board.save_choice(one, target, str(models.target.dtype).removeprefix("torch."), findings)
+    print(f"The board is in {board.folder()}.")
+    return int(failed > 0)
 
 
 def _families(fresh: bool, as_json: bool) -> int:

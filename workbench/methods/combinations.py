@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.engine.method import Method, Promise
+from workbench.engine.method import Configured, Method, Promise
 from workbench.engine.parts import Verifier
 from workbench.methods import deviation
 
@@ -31,6 +31,7 @@ class Offer:
             they do.
         ways: by the name of a choice ("policy", "grower"), its values; a choice that the method has not is left out.
         standing: what the exactness board says of it.
+        policies: by policy, what the board says of it under this verifier with the usual grower.
     """
 
     method: str
@@ -40,19 +41,24 @@ class Offer:
     reason: str
     ways: Mapping[str, Sequence[str]]
     standing: str
+    policies: Mapping[str, str]
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         ways = {name: list(values) for name, values in self.ways.items()}
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"ways": ways}
+        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return named | {"ways": ways, "policies": dict(self.policies)}
 
 
-def matrix(methods: Iterable[Method], standings: Mapping[str, str]) -> dict[str, Any]:
+def matrix(
+    methods: Iterable[Method], standings: Mapping[str, str], choices: Mapping[tuple[str, str], str] | None = None
+) -> dict[str, Any]:
     """Drafters by verifiers: what is offered with what promise and evidence, and why the rest would not be sound.
 
     Args:
         methods: of the registry; those whose rounds do not draft have no place in it.
         standings: of the exactness board, by method.
+        choices: what that board says of single choices, by `setting` and promise.
 
     Returns:
         `verifiers`, their names in the order of the registry; `rows`, each with the `drafter`'s class and a cell for
@@ -68,7 +74,7 @@ def matrix(methods: Iterable[Method], standings: Mapping[str, str]) -> dict[str,
     for drafter, its in by_drafter.items():
         cells: list[dict[str, Any]] = []
         for name, verifier in verifiers.items():
-            found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""))]
+            found = [offer for method in its for offer in offers(method, name, standings.get(method.name, ""), choices)]
             reason = "" if found else deviation.taught(its[0], verifier)
             cells.append({"offers": [offer.to_wire() for offer in found], "reason": reason})
         rows.append({"drafter": drafter, "cells": cells})
@@ -80,13 +86,16 @@ def title(verifier: Verifier) -> str:
     return verifier.name or type(verifier).__name__
 
 
-def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
+def offers(
+    method: Method, verifier: str, standing: str, evidence: Mapping[tuple[str, str], str] | None = None
+) -> list[Offer]:
     """What a method offers under the verifier of that title, a row for each promise; empty where it does not offer it.
 
     Args:
         method: a method that drafts.
         verifier: its title.
         standing: of the method on the exactness board, which speaks of its usual policy and grower.
+        evidence: of single choices there, by `setting` and promise.
     """
     judges = [v for v in method.verifiers if title(v) == verifier]
     if not judges:
@@ -96,6 +105,7 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
     chosen = {"verifier": judge.name} if len(method.verifiers) > 1 else {}
     choices = [name for name, parts in zip(HOW, (method.policies, method.growers), strict=True) if len(parts) > 1]
     found: dict[tuple[Promise, str, bool], list[dict[str, str]]] = {}
+    seen: dict[tuple[Promise, str, bool], dict[str, str]] = {}
     for policy, grower in itertools.product(method.policies, method.growers or (None,)):
         names = (policy.name, "" if grower is None else grower.name)
         how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
@@ -103,7 +113,11 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
         made = replace(usual, verifier=judge, policy=policy, grower=grower, values=values)
         is_usual = judge is method.verifier and all(usual.values[name] == value for name, value in how.items())
         reason = deviation.taught(method, made.verifier, made.policy.grows or made.grower) if made.unsound else ""
-        found.setdefault((made.promise, reason, is_usual), []).append(how)
+        key = made.promise, reason, is_usual
+        found.setdefault(key, []).append(how)
+        if "policy" in how and how.get("grower", made.values.get("grower")) == _usual(method, "grower"):
+            told = (evidence or {}).get((setting(made), made.promise.value))
+            seen.setdefault(key, {})[how["policy"]] = told or _standing(method, made.promise, standing, is_usual)
     return [
         Offer(
             method.name,
@@ -113,9 +127,25 @@ def offers(method: Method, verifier: str, standing: str) -> list[Offer]:
             reason,
             {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
             _standing(method, promise, standing, is_usual),
+            seen.get((promise, reason, is_usual), {}),
         )
         for (promise, reason, is_usual), hows in found.items()
     ]
+
+
+def setting(made: Configured) -> str:
+    """A method and what is not at its default, as the exactness board names it: "draft-model, verifier=k-seq"."""
+    return f"{made.name}, {changed(made)}"
+
+
+def changed(made: Configured) -> str:
+    """The parameters that are not at their defaults, in words."""
+    values = {k: v for k, v in made.values.items() if v != made.method.params[k].default}
+    return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
+
+
+def _usual(method: Method, choice: str) -> str | None:
+    return str(method.params[choice].default) if choice in method.params else None
 
 
 def _standing(method: Method, promise: Promise, standing: str, is_usual: bool) -> str:

@@ -32,7 +32,7 @@ def add(demo: gr.Blocks, client: Client) -> None:
 
         exactness = board.exactness()
         standings = {row["method"]: row["standing"] for row in exactness}
-        found = combinations.matrix(registry.methods(), standings)
+        found = combinations.matrix(registry.methods(), standings, board.choice_standings())
         return {"exactness": exactness, "claims": claimsboard.rows(), "combinations": found}
 
     add_page(demo, "Methods", "methodcards", [methods, matrix, recording, boards])

@@ -10,7 +10,7 @@ from numba import njit
 from workbench.engine.compiled.sharing import done, take, wait
 
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
-_NEARLY = np.float32(1e-12)
+_NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
@@ -25,53 +25,141 @@ def _beaten(own, w, q, g):
     return from_q, from_g
 
 
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
+@no_type_check
+def _sums(w, q, g, from_q, from_g):
+    """Σ q′ / (w + w′) and Σ g′ / (w + w′) over all others, times w, of each."""
+    for i in range(w.shape[0]):
+        own_q, own_g = q[i], g[i]
+        q[i] = g[i] = _NONE
+        by_q, by_g = _beaten(w[i], w, q, g)
+        q[i], g[i] = own_q, own_g
+        from_q[i], from_g[i] = w[i] * by_q, w[i] * by_g
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
-def improve(p, q, g, without, steps, most, best, taken):
-    """Weights of the largest acceptance that were met.
+def _choose(p, q, g, inside, steps, most, best, from_q, from_g):
+    """Weights of the largest acceptance that were met, and their sums as `_sums` has them."""
+    size = p.shape[0]
+    w, r = np.ones(size, np.float32), np.empty(size, np.float32)
+    most_kept = -_ONE
+    for _ in range(steps + 1):
+        _sums(w, q, g, from_q, from_g)
+        kept = _NONE
+        for i in range(size):
+            r[i] = g[i] * from_q[i] + q[i] * from_g[i] + inside[i]
+            kept += min(p[i], r[i])
+        if kept > most_kept:
+            most_kept = kept
+            best[:] = w
+        for i in range(size):
+            if q[i] > 0:
+                w[i] = min(max(w[i] * (max(p[i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
+    _sums(best, q, g, from_q, from_g)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _group_of(p_bits, q_bits, groups, of):
+    """As `workbench.methods.verifiers.optimal_two.group` has it."""
+    for x in range(p_bits.shape[0]):
+        octaves = ((p_bits[x] - q_bits[x]) >> 22) + (groups - 3)
+        of[x] = min(max(octaves, 0), groups - 1)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _add(one, two, of, into):
+    """Two laws at once, and two banks: neighbours are often of one group, and each sum would wait for that before."""
+    odd, even = np.zeros_like(into), one.shape[0] - one.shape[0] % 2
+    for x in range(0, even, 2):
+        into[0, of[x]] += one[x]
+        odd[0, of[x + 1]] += one[x + 1]
+        into[1, of[x]] += two[x]
+        odd[1, of[x + 1]] += two[x + 1]
+    for x in range(even, one.shape[0]):
+        into[0, of[x]] += one[x]
+        into[1, of[x]] += two[x]
+    into += odd
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def _add_one(law, of, into):
+    odd, even = np.zeros_like(into), law.shape[0] - law.shape[0] % 2
+    for x in range(0, even, 2):
+        into[of[x]] += law[x]
+        odd[of[x + 1]] += law[x + 1]
+    for x in range(even, law.shape[0]):
+        into[of[x]] += law[x]
+    into += odd
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _with_itself(q, found):
+    for x in range(q.shape[0]):
+        found[x] = q[x] * q[x] / max(_ONE - q[x], _NEARLY)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _law_without(q, of, q_all, g_all, from_q, from_g, r):
+    half_q, half_g = from_q + _HALF * q_all, from_g + _HALF * g_all
+    for x in range(q.shape[0]):
+        r[x] = q[x] * ((half_q[of[x]] - q[x]) / max(_ONE - q[x], _NEARLY) + half_g[of[x]])
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@no_type_check
+def _law(q, of, q_all, from_q, from_g, r):
+    chance = from_q + from_g + q_all
+    for x in range(q.shape[0]):
+        r[x] = q[x] * chance[of[x]]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+@no_type_check
+def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
+    """Weights of the largest acceptance that were met, and the law of the draft that they choose.
 
     Any number of threads run it on the same arrays, as in `forward`: each takes the next row that nobody has.
 
     What it takes:
-        p: float32 [R, m + 1], the target's law of m tokens, and of all others together.
+        p: float32 [R, V], the target's law.
         q: the same of the drafter's.
-        g: the same of q / (1 − q), or of q where the two drafts may be one.
-        without: whether they may not.
+        p_bits: int32 [R, V], the bits of p.
+        q_bits: the same of q.
+        at: int64 [R, m], tokens with weights of their own.
+        without: whether the two drafts differ.
         steps: improvements.
         most: largest weight, float32; the least is its inverse.
-        best: float32 [R, m + 1], written.
+        best: float32 [R, m + G], written: weights of those tokens, and of the groups of all others.
+        r: float32 [R, V], written.
         taken: int64 [2], zeros: rows that were taken, rows that are done.
     """
     n, size = p.shape
-    m = size - 1
-    w, r, other_q, other_g = (np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.float32),
-                              np.empty(size, np.float32))  # fmt: skip
+    m, groups = at.shape[1], best.shape[1] - at.shape[1]
+    of, sums = np.empty(size, np.int32), np.empty((6, groups + m), np.float32)
+    weight = np.empty(groups + m, np.float32)
     row = take(taken, n)
     while row >= 0:
-        w[:] = _ONE
-        other_q[:], other_g[:] = q[row], g[row]
-        most_kept = -_ONE
-        for _ in range(steps + 1):
-            total = _NONE
-            for i in range(m):
-                own = q[row, i]
-                other_q[i] = other_g[i] = _NONE
-                from_q, from_g = _beaten(w[i], w, other_q, other_g)
-                other_q[i], other_g[i] = own, g[row, i]
-                if without:
-                    r[i] = own * w[i] * (from_q / max(_ONE - own, _NEARLY) + from_g)
-                else:
-                    r[i] = own * (own + w[i] * (from_q + from_q))
-                total += r[i]
-            r[m] = max(_ONE - total, _NONE)
-            kept = _NONE
-            for i in range(size):
-                kept += min(p[row, i], r[i])
-            if kept > most_kept:
-                most_kept = kept
-                best[row] = w
-            for i in range(size if q[row, m] > 0 else m):
-                w[i] = min(max(w[i] * (max(p[row, i], _TINY) / max(r[i], _TINY)), _ONE / most), most)
+        _group_of(p_bits[row], q_bits[row], groups, of)
+        for i in range(m):
+            of[at[row, i]] = groups + i
+        sums[:] = _NONE
+        _add(p[row], q[row], of, sums[:2])
+        if without:  # q / (1 − q) is q and q² / (1 − q), and q² / (1 − q) is what q meets of itself
+            _with_itself(q[row], r[row])
+            _add_one(r[row], of, sums[3])
+        sums[2] = sums[1] + sums[3]
+        _choose(sums[0], sums[1], sums[2], sums[1] * sums[2] - sums[3], steps, most, weight, sums[4], sums[5])
+        best[row, :m], best[row, m:] = weight[groups:], weight[:groups]
+        if without:
+            _law_without(q[row], of, sums[1], sums[2], sums[4], sums[5], r[row])
+        else:
+            _law(q[row], of, sums[1], sums[4], sums[5], r[row])
         done(taken)
         row = take(taken, n)
     wait(taken, n)

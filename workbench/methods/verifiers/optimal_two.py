@@ -28,8 +28,11 @@ from workbench.methods.verifiers.k_seq import KSeq
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0
 """Largest logarithm of a weight: e⁸⁰ between two of them is certainty."""
-FEW = 16
-"""Free tokens from which the search for their weights is compiled."""
+GROUPS = 16
+"""Of tokens without a weight of their own, by p / q: 2 or more, where a token is kept whenever it is chosen, 14 half
+octaves below that, and all the rest."""
+FEW = 32
+"""Tokens of a vocabulary from which the search for weights is compiled."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class OptimalTwo(ByEmission):
     r is the law of s, known in closed form for every w, so that the rule keeps the target's law whatever w is; if s
     fails, the token comes from (p − r)₊, and may be the other draft. w ← w · p / r leads to the w of
     the largest acceptance, which reaches the optimal-transport bound. Weights are free for the `free` tokens of the
-    largest max(p, q), and one for all others.
+    largest max(p, q); the others share 16, those of about the same p / q one.
 
     Further siblings are tested one after the other against (p − r)₊. How many there are was settled before the first
     was drawn: r is the law of the pair.
@@ -70,8 +73,8 @@ class OptimalTwo(ByEmission):
             key="bound", tolerance=0.005, method="draft-tree-sampled",
         ),
     )  # fmt: skip
-    free: int = param(64, ge=1, le=256, doc="tokens with a weight of their own; more come nearer to the optimum")
-    steps: int = param(40, ge=0, le=200, doc="improvements of the weights")
+    free: int = param(32, ge=1, le=256, doc="tokens with a weight of their own; more come nearer to the optimum")
+    steps: int = param(24, ge=0, le=200, doc="improvements of the weights")
 
     def prime(self, row: Row, models: Models) -> None:
         """No state; but what improves weights is compiled here, which takes seconds once, and not in a round."""
@@ -92,8 +95,8 @@ class OptimalTwo(ByEmission):
         two, pair = there[:, 1:2], x[:, :2]
         r = by_row(two.squeeze(1), r, q)
         is_free = at.unsqueeze(1) == pair.unsqueeze(2)  # [R, 2, m]
-        own = torch.where(is_free, log_w[:, None, :-1], 0.0).sum(2)
-        own = torch.where(is_free.any(2), own, log_w[:, -1:])
+        others = at.shape[1] + group(p.gather(1, pair), q.gather(1, pair))
+        own = log_w.gather(1, torch.where(is_free.any(2), is_free.long().argmax(2), others))
         first = torch.where(two, torch.sigmoid(own[:, :1] - own[:, 1:]), 1.0)
         kept = torch.where(there[:, :2], torch.cat([first, 1 - first], 1) * test(p, r, pair), 0.0)
         missed, left = 1 - kept.sum(1, keepdim=True), residual(p, r)
@@ -111,8 +114,8 @@ class OptimalTwo(ByEmission):
 
 def weights(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], without: bool, free: int, steps: int
-) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_1"], Float[Tensor, "R V"]]:
-    """The free tokens; logarithms of the weights, theirs and the others'; and the law of the draft chosen from two.
+) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
+    """The free tokens; logarithms of the weights, theirs and the groups'; and the law of the draft chosen from two.
 
     Args:
         p: the target's law.
@@ -122,66 +125,75 @@ def weights(
         steps: improvements; of all weights met, those of the largest acceptance are taken.
     """
     at = largest(torch.maximum(p, q), min(free, p.shape[1]))[1]  # [R, m]
-    m = at.shape[1]
-    p_all, q_all = (_with_others(law, at) for law in (p, q))  # [R, m + 1], the last for all others
-    others = (1 - q).clamp_min_(1e-12) if without else None
-    g_all = q_all if others is None else _with_others(q / others, at)  # an elder draft of this token makes q / others
-    q_t, g_t = q_all[:, m:], g_all[:, m:]
-    improve = _improved_compiled if p.dtype == torch.float32 and m >= FEW and on_host(p.device) else _improved
-    w = improve(p_all, q_all, g_all, without, steps)
-    r_h, over = _chosen(w, q_all, g_all, without)
-    a_q, a_g = ((law[:, :m] * (1 - over)).sum(1, keepdim=True) for law in (q_all, g_all))
-    r = q * (2 * a_q + q_t)
-    if others is not None:  # q · ((a_q + (q_t − q) / 2) / (1 − q) + a_g + (g_t − q / (1 − q)) / 2)
-        r = (a_q + q_t / 2 - q).div_(others).add_(a_g + g_t / 2).mul_(q)
-    return at, w.log(), r.scatter_(1, at, r_h)
+    search = _found_compiled if p.dtype == torch.float32 and p.shape[1] >= FEW and on_host(p.device) else _found
+    w, r = search(p, q, at, without, steps)
+    return at, w.log(), r
 
 
-def _chosen(w: Tensor, q: Tensor, g: Tensor, without: bool) -> tuple[Float[Tensor, "R m"], Float[Tensor, "R m"]]:
-    """The law of the choice at the free tokens; and with what chance each of them is chosen beside one of the others.
+def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Which of the groups a token that is not free is in, by p / q: half an octave each, beyond them the first or last.
 
-    Args:
-        w: weights [R, m + 1], the last that of all others; the same of `q` and `g`.
-        q: the drafter's law.
-        g: what an elder draft of this token makes of another's.
-        without: whether the two differ.
+    Tokens alike in p / q are alike in what weight they need. It is read off the bits of both, whose difference is that
+    of the logarithms but for the curve between powers of two.
     """
-    own, q_h = w[:, :-1].unsqueeze(2), q[:, :-1]
-    shares = (own + w.unsqueeze(1)).reciprocal_()  # [R, m, m + 1]
-    shares.diagonal(dim1=1, dim2=2).zero_()
-    from_q, from_g = (own * (shares @ torch.stack([q, g], 2))).unbind(2)
-    from_q = from_q / (1 - q_h).clamp_min(1e-12) if without else q_h + from_q
-    r_h = q_h * (from_q + from_g)
-    return r_h, w[:, :-1] * shares[:, :, -1]
+    kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
+    p, q = (law if kind is torch.int32 else law.double() for law in (p, q))
+    octaves = (p.contiguous().view(kind) - q.contiguous().view(kind)) >> half
+    return (octaves + (GROUPS - 3)).clamp_(0, GROUPS - 1).long()
 
 
-def _improved(p: Tensor, q: Tensor, g: Tensor, without: bool, steps: int) -> Float[Tensor, "R m_plus_1"]:
-    """Weights of the largest acceptance that were met; laws [R, m + 1] as in `_chosen`."""
-    tiny, has_weight = torch.finfo(p.dtype).tiny, torch.cat([torch.ones_like(q[:, :-1]), q[:, -1:]], 1) > 0
-    w = best_w = torch.ones_like(p)
-    best = torch.full_like(q[:, :1], -1.0)
+def _found(
+    p: Tensor, q: Tensor, at: Int[Tensor, "R m"], without: bool, steps: int
+) -> tuple[Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
+    """Weights of the largest acceptance that were met, and the law of the choice.
+
+    A token of weight w is chosen of itself and others with r = q · (w · A_q / (1 − q) + w · A_g) and, of two equal ones
+    in the same group, by halves: A_q and A_g are Σ q / (w + w′) and Σ q / (1 − q) / (w + w′) over all other groups, a
+    free token being a group of its own. With independent drafts 1 − q is 1, and a draft may meet itself.
+    """
+    m = at.shape[1]
+    k = (group(p, q) + m).scatter_(1, at, torch.arange(m, device=at.device).expand_as(at))
+    g = q / (1 - q).clamp_min(1e-12) if without else q  # what an elder draft of this token makes of another's q
+
+    def together_(law: Tensor) -> Float[Tensor, "R m_plus_G"]:
+        return law.new_zeros(len(law), m + GROUPS).scatter_add_(1, k, law)
+
+    p_all, q_all, g_all = together_(p), together_(q), together_(g)
+    inside = q_all * g_all - together_(q * g) if without else q_all * g_all
+    tiny, best = torch.finfo(p.dtype).tiny, torch.full_like(q_all[:, :1], -1.0)
+    w = best_w = torch.ones_like(p_all)
     for _ in range(steps + 1):
-        r_h, _ = _chosen(w, q, g, without)
-        r = torch.cat([r_h, (1 - r_h.sum(1, keepdim=True)).clamp_min_(0)], 1)
-        kept = torch.minimum(p, r).sum(1, keepdim=True)
+        a_q, a_g = _beaten(w, q_all, g_all)
+        r = g_all * a_q + q_all * a_g + inside
+        kept = torch.minimum(p_all, r).sum(1, keepdim=True)
         better = kept > best
         best, best_w = torch.where(better, kept, best), torch.where(better, w, best_w)
-        moved = (w * (p.clamp_min(tiny) / r.clamp_min(tiny))).clamp_(math.exp(-MOST), math.exp(MOST))
-        w = torch.where(has_weight, moved, w)
-    return best_w
+        moved = (w * (p_all.clamp_min(tiny) / r.clamp_min(tiny))).clamp_(math.exp(-MOST), math.exp(MOST))
+        w = torch.where(q_all > 0, moved, w)
+    a_q, a_g, q_in, g_in = (of.gather(1, k) for of in (*_beaten(best_w, q_all, g_all), q_all, g_all))
+    if not without:
+        return best_w, q * (a_q + a_g + q_in)
+    return best_w, q * ((a_q + q_in / 2 - q).div_((1 - q).clamp_min(1e-12)) + a_g + g_in / 2)
 
 
-def _improved_compiled(p: Tensor, q: Tensor, g: Tensor, without: bool, steps: int) -> Float[Tensor, "R m_plus_1"]:
+def _beaten(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
+    """Times w, Σ q′ / (w + w′) and Σ g′ / (w + w′) over all others, of laws and weights [R, M]."""
+    shares = (w.unsqueeze(2) + w.unsqueeze(1)).reciprocal_()  # [R, M, M]
+    shares.diagonal(dim1=1, dim2=2).zero_()
+    a_q, a_g = (w.unsqueeze(2) * (shares @ torch.stack([q, g], 2))).unbind(2)
+    return a_q, a_g
+
+
+def _found_compiled(
+    p: Tensor, q: Tensor, at: Int[Tensor, "R m"], without: bool, steps: int
+) -> tuple[Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
     """The same as one compiled function, where functions are compiled: a tenth of the time."""
     if (pairs := compiled("pairs")) is None:
-        return _improved(p, q, g, without, steps)
-    found = torch.empty_like(p)
-    laws = [law.contiguous().numpy() for law in (p, q, g)]
-    given = (*laws, without, steps, np.float32(math.exp(MOST)), found.numpy(), np.zeros(2, np.int64))
-    together(lambda: pairs.improve(*given))
-    return found
-
-
-def _with_others(law: Float[Tensor, "R V"], at: Int[Tensor, "R m"]) -> Float[Tensor, "R m_plus_1"]:
-    """What a law gives to some tokens, and to all others together."""
-    return torch.cat([law.gather(1, at), law.scatter(1, at, 0.0).sum(1, keepdim=True)], 1)
+        return _found(p, q, at, without, steps)
+    w, r = p.new_empty(len(p), at.shape[1] + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
+    laws = [law.contiguous().numpy() for law in (p, q)]
+    bits = [law.view(np.int32) for law in laws]
+    given = (*laws, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
+    out = (w.numpy(), r.numpy(), np.zeros(2, np.int64))
+    together(lambda: pairs.improve(*given, *out))
+    return w, r

@@ -99,7 +99,7 @@ function board(id, title, about, head, rows) {
 }
 
 function matrix({ verifiers, rows }) {
-  const about = `Drafters by what judges their drafts. A cell names the methods that join the two, the policies and growers they offer, what they promise, and what the exactness board says of it. What would not keep the target's law says why.`;
+  const about = `Drafters by what judges their drafts. A cell names the methods that join the two, the policies and growers they offer, what they promise, and what the exactness board says of it, and of each policy. What would not keep the target's law says why.`;
   const heads = verifiers.map((name) => `judged by ${name}`), word = (said) => standing(said, h);
   const lines = rows.map((row) => combinations.line(row, word));
   return board("combinations", "What combines with what", about, ["drafter", ...heads], lines);

@@ -4,10 +4,15 @@
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 
-/** The choices of an offer in words, one line each. Pure.
- *  @param {{verifier: string, ways: Record<string, string[]>, reason: string}} offer  @returns {string[]} */
+/** The choices of an offer in words, one line each; behind each policy what was seen of it. Pure.
+ *  @param {{verifier: string, ways: Record<string, string[]>, policies?: Record<string, string>, reason: string}} offer
+ *  @returns {string[]} */
 export function lines(offer) {
-  const ways = Object.entries(offer.ways).map(([name, values]) => `${name}: ${values.join(", ")}`);
+  const seen = offer.policies ?? {};
+  const said = (name, value) => (name === "policy" && seen[value] ? `${value} (${seen[value]})` : value);
+  const ways = Object.entries(offer.ways).map(
+    ([name, values]) => `${name}: ${values.map((value) => said(name, value)).join(", ")}`,
+  );
   return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...ways, offer.reason].filter(Boolean);
 }
 

@@ -1,0 +1,120 @@
+"""Problems whose answers a program checks: small sums in words, and records to be written or read as JSON.
+
+They are what approximate verifiers are asked, whose text may be another than the target's: how many answers stay right.
+Each is made of a template by a seeded generator, so that the same numbers and names come on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+
+from workbench.bench.prompts import BenchPrompt
+
+WORD_PROBLEMS, RECORDS = "word problems", "records"
+N = 24
+"""Problems of each group."""
+SHOWN: dict[str, tuple[str, ...]] = {
+    WORD_PROBLEMS: (
+        "Anna has 6 pears. Leo gives Anna 3 more pears. How many pears does Anna have now?",
+        "6 + 3 = 9. The answer is 9.",
+        "There are 4 bags with 5 nuts in each bag. How many nuts are there in total?",
+        "4 * 5 = 20. The answer is 20.",
+        "Finn had 8 balls and lost 2 of them. How many balls are left?",
+        "8 - 2 = 6. The answer is 6.",
+    ),
+    RECORDS: (
+        "Write this record as JSON: name: Anna, age: 31, color: red",
+        '{"name": "Anna", "age": 31, "color": "red"}',
+        'What is the "color" in this JSON? {"name": "Leo", "age": 64, "color": "blue"}',
+        '{"color": "blue"}',
+    ),
+}
+"""Conversations before a problem, which show how short an answer is to be."""
+_NAMES = ("Mia", "Tom", "Nora", "Ben", "Lucy", "Sam", "Rosa", "Paul", "Ella", "Jack")
+_THINGS = ("apples", "books", "pencils", "marbles", "stickers", "coins", "shells", "cards")
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "city": ("Oslo", "Paris", "Rome", "Madrid", "Vienna", "Lisbon"),
+    "job": ("teacher", "baker", "pilot", "nurse", "painter", "farmer"),
+    "pet": ("dog", "cat", "rabbit", "horse", "goat", "duck"),
+}
+
+
+def problems(seed: int = 0) -> Iterator[BenchPrompt]:
+    """All problems: `N` of either group, in an order in which templates take turns.
+
+    Args:
+        seed: of names and numbers.
+    """
+    for group, templates in ((WORD_PROBLEMS, WORDED), (RECORDS, RECORDED)):
+        rng = random.Random(f"{group}/{seed}")
+        for i in range(N):
+            prompt, answer = templates[i % len(templates)](rng)
+            yield BenchPrompt(f"{group}-{i + 1}", prompt, group, chat=True, before=SHOWN[group], answer=answer)
+
+
+Template = Callable[[random.Random], tuple[str, str]]
+"""A random source → what the user says, and the answer."""
+
+
+def _here_and_there(rng: random.Random) -> tuple[str, str]:
+    what, a, b = rng.choice(_THINGS), rng.randint(2, 9), rng.randint(2, 9)
+    said = f"There are {a} {what} on the table and {b} {what} in the bag. How many {what} are there in total?"
+    return said, str(a + b)
+
+
+def _lost(rng: random.Random) -> tuple[str, str]:
+    one, what, b, left = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 5), rng.randint(2, 6)
+    return f"{one} had {left + b} {what} and lost {b} of them. How many {what} are left?", str(left)
+
+
+def _boxes(rng: random.Random) -> tuple[str, str]:
+    what, a, b = rng.choice(_THINGS), rng.randint(2, 10), rng.randint(2, 9)
+    return f"There are {b} boxes with {a} {what} in each box. How many {what} are there in total?", str(a * b)
+
+
+def _price(rng: random.Random) -> tuple[str, str]:
+    one, what, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 9), rng.randint(2, 6)
+    return f"{one} buys {b} {what} for {a} dollars each. How many dollars does {one} pay in total?", str(a * b)
+
+
+def _days(rng: random.Random) -> tuple[str, str]:
+    one, a, b = rng.choice(_NAMES), rng.randint(2, 10), rng.randint(2, 7)
+    return f"{one} reads {a} pages every day. How many pages does {one} read in {b} days?", str(a * b)
+
+
+def _and_more(rng: random.Random) -> tuple[str, str]:
+    one, what, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 6), rng.randint(2, 5)
+    c = rng.randint(2, 9)
+    said = f"{one} has {b} boxes with {a} {what} in each box, and {c} more {what}. How many {what} does {one} have?"
+    return said, str(a * b + c)
+
+
+WORDED: tuple[Template, ...] = (_here_and_there, _lost, _boxes, _price, _days, _and_more)
+
+
+def _record(rng: random.Random) -> dict[str, str | int]:
+    field = rng.choice(sorted(_FIELDS))
+    return {"name": rng.choice(_NAMES), "age": rng.randint(18, 80), field: rng.choice(_FIELDS[field])}
+
+
+def _write(rng: random.Random) -> tuple[str, str]:
+    record = _record(rng)
+    plain = ", ".join(f"{field}: {value}" for field, value in record.items())
+    return f"Write this record as JSON: {plain}", json.dumps(record)
+
+
+def _read(rng: random.Random) -> tuple[str, str]:
+    record = _record(rng)
+    field = rng.choice(list(record))
+    return f'What is the "{field}" in this JSON? {json.dumps(record)}', json.dumps({field: record[field]})
+
+
+def _told(rng: random.Random) -> tuple[str, str]:
+    name, age, city = rng.choice(_NAMES), rng.randint(18, 80), rng.choice(_FIELDS["city"])
+    said = f'{name} is {age} years old and lives in {city}. Write "name", "age" and "city" as JSON.'
+    return said, json.dumps({"name": name, "age": age, "city": city})
+
+
+RECORDED: tuple[Template, ...] = (_write, _read, _told)
