@@ -29,6 +29,8 @@ class Purpose(IntEnum):
     """Which siblings a stochastic beam takes, one number a token and parent."""
     TIE = 4
     """Which of equals is taken, where a rule leaves that to chance."""
+    SEARCH = 5
+    """What a drafter that looks for the best way to draft tries next."""
 
 
 class Draw:
