@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.transfer import to_device
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment, Slot
+
+AT_ONCE = 96
+"""Streams that the head reads in one pass."""
 
 
 @torch.inference_mode()
@@ -39,8 +42,8 @@ def read_again(
 
 
 @torch.inference_mode()
-def said_of(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Int[Tensor, " n"]:
-    """The likeliest token that final norm and LM head name for each of some residual streams.
+def said_of(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
+    """Logits that final norm and LM head give of residual streams, whatever layers they stand behind.
 
     Args:
         runner: the model.
@@ -48,7 +51,11 @@ def said_of(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Int[Ten
         states: of any layers and places.
     """
     last = runner.n_layers - 1
-    beside = Slot(slot.index, owner=slot.owner)  # of no place in the text, and an attention left out writes nowhere
-    blank = torch.zeros(len(states), dtype=torch.long, device=runner.device)
-    out = runner.forward([Segment(beside, blank, states=states)], layers=[last], without={2 * last, 2 * last + 1})
-    return out.logits[0].argmax(1)
+    beside = Slot(slot.index, owner=slot.owner)  # of no place in the text; an attention left out writes nowhere
+    found = []
+    for piece in states.split(AT_ONCE):
+        blank = torch.zeros(len(piece), dtype=torch.long, device=runner.device)
+        segment = Segment(beside, blank, states=piece)
+        found.append(runner.forward([segment], layers=[last], without={2 * last, 2 * last + 1}).logits[0])
+        beside.scratch = 0
+    return torch.cat(found)
