@@ -37,6 +37,8 @@ METHOD = Method(
         "requests, where a set that was lucky once bars the way of better ones.",
         "The surrogate chooses every 4th set by default, and at most 48 sets are tried for a text; the paper's every "
         "25th of up to 1,000 needs texts longer than those that are written here.",
+        "Where the best of eight sets foretells less than half of the window, half as many halves are left out from "
+        "then on: a small model can spare fewer of them than the paper's, from which r is taken.",
         "A draft stops before the token of which it is unsure, where the paper still verifies it: the test then looks "
         "at no drawn token, and is exact when sampling too.",
         "Chains only: the comb of siblings beside the chain that the released code drafts is not built.",

@@ -25,6 +25,8 @@ REMEMBERED = 128
 """Scored sets that the surrogate knows, the newest."""
 KAPPA, NOISE = 2.5, 1e-2
 """Of the surrogate: how many standard deviations its bound lies above the mean, and the variance of a score."""
+POOR, PATIENCE = 0.5, 8
+"""A best matchness below the first, after so many sets of one size, is too poor: half as many are left out."""
 
 
 @dataclass(slots=True)
@@ -32,17 +34,21 @@ class Search:
     """What a row knows of the sets that were tried.
 
     Attributes:
+        size: how many halves are left out.
         best: the set that drafts.
         score: its matchness on the window, once there is one.
         end: position behind the window's last token that is read; None: there is no window yet.
         tried: sets scored so far, the first among them.
+        of_size: of these, such of the present size.
         seen: scored sets, as bits over the halves that may be left out, and their matchness.
     """
 
+    size: int
     best: Halves
     score: float = 0.0
     end: int | None = None
     tried: int = 0
+    of_size: int = 0
     seen: list[tuple[Bool[np.ndarray, " n"], float]] = field(default_factory=list)
 
 
@@ -53,7 +59,8 @@ class Swift(Skipping):
     One set is tried a round: the thinned target reads a window of committed tokens again, in one pass, and its score,
     the *matchness*, is the share of places at which its likeliest token is the one that the text has. A set with a
     better score drafts from then on. Every few steps it is the set for which a Gaussian process over those seen
-    promises most (μ + κ σ), else a random one. First and last layer always run.
+    promises most (μ + κ σ), else a random one. First and last layer always run. Where no set is any good, fewer halves
+    are left out.
 
     Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
     """
@@ -68,7 +75,8 @@ class Swift(Skipping):
     def prime(self, row: Row, models: Models) -> Search:
         """Begin with layers left out evenly, as many as the ratio lets be."""
         n = models.target.n_layers
-        return Search(spread(n, n - self._left_out(n) // 2))
+        size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
+        return Search(size, first(n, size))
 
     def without(self, row: Row) -> Halves:
         """The best set so far."""
@@ -85,9 +93,11 @@ class Swift(Skipping):
         """Score one more set, which drafts if it is better; or the best one anew, where the text has moved on."""
         state: Search = row.state
         begin = 0 if row.place.pictured is None else len(row.place.pictured.embeds)
-        end = len(row.committed) - 1
-        n_out = self._left_out(row.models.target.n_layers)
-        if n_out and end - begin >= self.window and state.tried < self.steps:
+        end, n = len(row.committed) - 1, row.models.target.n_layers
+        if state.size and end - begin >= self.window and state.tried < self.steps:
+            if state.of_size >= PATIENCE and state.score < POOR and state.size > 1:
+                state.size, state.of_size, state.end = state.size // 2, 0, None
+                state.best = first(n, state.size)
             if state.end is None or end - state.end >= self.window:
                 state.end = end
                 state.score = self.try_out(row, state, state.best)
@@ -97,15 +107,15 @@ class Swift(Skipping):
                 if score > state.score:
                     state.best, state.score = chosen, score
         row.signals["sets tried"] = state.tried
+        row.signals["halves left out"] = len(state.best)
         if state.tried:
             row.signals["matchness"] = state.score
 
     def candidate(self, row: Row, state: Search) -> Halves:
         """The set that is tried next."""
-        n_layers = row.models.target.n_layers
-        n, k = 2 * n_layers - 4, self._left_out(n_layers)
+        n = 2 * row.models.target.n_layers - 4
         numbers = row.draw.uniform(len(row.committed), Purpose.SEARCH, POOL * n).reshape(POOL, n)
-        pool = numbers.argsort(1).argsort(1) < k
+        pool = numbers.argsort(1).argsort(1) < state.size
         if state.tried % self.every or len(state.seen) < 2:
             return to_halves(pool[0])
         pool = np.concatenate([pool, swapped(to_bits(state.best, n))])
@@ -118,13 +128,15 @@ class Swift(Skipping):
         logits = read_again(target, row.place, start, row.committed[start : state.end], chosen)
         wanted = to_device(row.committed[start + 1 : state.end + 1], logits.device, torch.long)
         score = float((logits.argmax(1) == wanted).float().mean())
-        state.tried += 1
+        state.tried, state.of_size = state.tried + 1, state.of_size + 1
         state.seen = [*state.seen, (to_bits(chosen, 2 * target.n_layers - 4), score)][-REMEMBERED:]
         return score
 
-    def _left_out(self, n_layers: int) -> int:
-        """Halves that are left out, of those between first and last layer."""
-        return int(self.ratio * max(0, 2 * n_layers - 4) + 1e-9)
+
+def first(n_layers: int, size: int) -> Halves:
+    """The set that a search begins with: whole layers, evenly spread, and of an odd number one attention more."""
+    found = spread(n_layers, n_layers - size // 2)
+    return found if size % 2 == 0 else found | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in found)}
 
 
 def to_bits(halves: Halves, n: int) -> Bool[np.ndarray, " n"]:
