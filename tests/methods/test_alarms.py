@@ -32,7 +32,7 @@ COPIES: dict[str, dict[str, Any]] = {
     "draft-tree": {"nodes": 24},
     "draft-tree-sampled": {},
     "early-exit": {"exit_layer": 3},
-    "swift": {"ratio": 0.0},
+    "swift": {"ratio": 0.0, "policy": "fixed"},
     "unified-skip": {"speedup": 1.0},
     "oracle": {"acceptance": 1.0},
 }
