@@ -21,8 +21,8 @@ BUNDLED_ONLY = {
     "13_several_drafts": MODELS,
     "14_target_drafts_itself": ("DRAFTER",),
 }
-"""What a lesson does not ask for, because it would not use it: heads fit one target, the guide and 13 run no model, in 14
-the target is its own drafter."""
+"""What a lesson does not ask for, because it would not use it: heads fit one target, the guide and 13 run no model, the
+target of 14 is its own drafter."""
 GUIDE = "12_teachers_guide"
 TIMED = re.compile(r"(?:^|_)(?:s|ms|seconds|elapsed|time|slope|gains?|costs?|speedups?|duration)$")
 """Names that hold a time, or something made of times."""
