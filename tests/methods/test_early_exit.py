@@ -10,7 +10,7 @@ import torch
 import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Engine, Models, Request, Row
+from workbench.engine import Configured, Engine, Models, Request, Row
 from workbench.engine.layers import decoder_layers
 from workbench.engine.lean import LeanLayer
 from workbench.engine.request import ENDED
@@ -47,12 +47,18 @@ def counted(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
     return read
 
 
-@pytest.mark.parametrize("policy", ["fixed", "confidence"])
+@pytest.mark.parametrize(
+    "method",
+    [*(EARLY.with_params(exit_layer=2, depth=4, policy=policy) for policy in ("fixed", "confidence")),
+     registry.get("del").with_params(policy="fixed", depth=3)],
+    ids=["fixed", "confidence", "del"],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_layer_reads_a_token_of_a_round_twice(kind: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_layer_reads_a_token_of_a_round_twice(
+    kind: str, method: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = worlds.world(kind, noise=None)
     engine = Engine(models)
-    method = EARLY.with_params(exit_layer=2, depth=4, policy=policy)
     row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))
     engine.step()  # which also tries whether verification may go on from there
     read = counted(monkeypatch, models.target)

@@ -15,8 +15,14 @@ from workbench.site import pairs
 NAMES = pairs.names()
 PARAMETERS = ("FAST", "SERVER")
 MODELS = ("TARGET", "DRAFTER", "DEVICE")
-BUNDLED_ONLY = {"07_heads": ("TARGET", "DRAFTER"), "12_teachers_guide": MODELS, "13_several_drafts": MODELS}
-"""What a lesson does not ask for, because it would not use it: heads fit one target, the guide and 13 run no model."""
+BUNDLED_ONLY = {
+    "07_heads": ("TARGET", "DRAFTER"),
+    "12_teachers_guide": MODELS,
+    "13_several_drafts": MODELS,
+    "14_target_drafts_itself": ("DRAFTER",),
+}
+"""What a lesson does not ask for, because it would not use it: heads fit one target, the guide and 13 run no model, the
+target of 14 is its own drafter."""
 GUIDE = "12_teachers_guide"
 TIMED = re.compile(r"(?:^|_)(?:s|ms|seconds|elapsed|time|slope|gains?|costs?|speedups?|duration)$")
 """Names that hold a time, or something made of times."""
@@ -57,8 +63,8 @@ def code(lesson: NotebookNode) -> str:
     return "\n".join(cell.source for cell in lesson.cells if cell.cell_type == "code")
 
 
-def test_there_are_fourteen() -> None:
-    assert [int(name[:2]) for name in NAMES] == list(range(14))
+def test_there_are_fifteen() -> None:
+    assert [int(name[:2]) for name in NAMES] == list(range(15))
 
 
 def test_pair_is_in_step_and_stripped(name: str) -> None:

@@ -116,6 +116,8 @@ def block_of(row: Row, tree: DraftTree, models: Models) -> Block:
 
 
 def exits(row: Row, tree: DraftTree) -> Exits | None:
-    """What verification goes on from, unless somebody reads what stands before it."""
+    """What verification goes on from, unless somebody reads what stands before it and was not kept."""
     found = None if row.silenced or len(tree) == 0 else row.drafter.exits(row, tree)
-    return None if found is None or any(layer < found.layer for layer in row.taps) else found
+    return (
+        None if found is None or any(layer < found.layer and layer not in found.taps for layer in row.taps) else found
+    )

@@ -7,7 +7,8 @@ Committing a path moves its entries to the front; rejecting moves nothing. No la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -163,6 +164,16 @@ class TreeCache(Cache):
             for stack in self._stacks:
                 index = to_device([length + node for node in path], stack.device)
                 stack[:, :, row, :, length : length + len(path)] = stack[:, :, row].index_select(3, index)
+
+    @contextlib.contextmanager
+    def kept(self, row: int, start: int, stop: int) -> Iterator[None]:
+        """Whatever is written to these positions of a row meanwhile, they are as they were when it ends."""
+        held = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
+        try:
+            yield
+        finally:
+            for stack, entries in zip(self._stacks, held, strict=True):
+                stack[:, :, row, :, start:stop] = entries
 
     @property
     def n_bytes(self) -> int:

@@ -138,6 +138,7 @@ class Fused:
         cache: TreeCache,
         layers: Sequence[int],
         taps: Collection[int] = (),
+        without: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
         """The residual stream behind `layers`, in float32, and [B, n, D] in the model's type after each tapped one.
 
@@ -148,6 +149,7 @@ class Fused:
             cache: written and read at its window.
             layers: indices of layers.
             taps: of them, those whose stream is wanted.
+            without: halves that are left out (see `workbench.engine.layers`).
         """
         n_rows, n = positions.shape
         stream = x.to(torch.float32, copy=True).contiguous()
@@ -169,8 +171,9 @@ class Fused:
         found: dict[int, Tensor] = {}
         for part in _parted(layers, taps):
             taken = np.zeros((self._phases * len(part), 2), np.int64)
+            halves = np.array([[2 * i not in without, 2 * i + 1 not in without] for i in part], np.int64)
             arguments = (
-                self._kind, np.array(part, np.int64), stream.numpy(), self._weights, self._scales,
+                self._kind, np.array(part, np.int64), halves, stream.numpy(), self._weights, self._scales,
                 self._biases, self._norms, self._eps, self._sizes, self._scale, self._cos[where], self._sin[where],
                 address, *shared, taken, *scratch,
             )  # fmt: skip

@@ -1,12 +1,17 @@
-"""The parts of a Hugging Face model that the engine needs by name: its decoder layers, its head, a subset of layers."""
+"""The parts of a Hugging Face model that the engine needs by name: its decoder layers, its head, a subset of layers.
+
+A layer has two *halves*, each added to the residual stream: half 2 i is the attention of layer i, half 2 i + 1 its
+feed-forward. A pass may leave out any of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -15,6 +20,8 @@ from workbench.core.errors import ModelError
 
 _M = TypeVar("_M", bound=nn.Module)
 
+HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
+"""What a layer's attention and its feed-forward are called."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
 
@@ -91,12 +98,19 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     )
 
 
-def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
+def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int] = ()) -> PreTrainedModel:
     """The same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the cache.
 
     Modules on the way to the layer list are copied shallowly; nothing else is. The original is not changed.
+
+    Args:
+        model: the whole.
+        keep: indices of layers.
+        without: halves that are left out. A layer whose halves have other names is run whole, unless both are.
     """
     name, layers = decoder_layers(model)
+    some = [i for i in keep if not {2 * i, 2 * i + 1} <= set(without)]
+    keep = some or keep[-1:]  # of which nothing is left but what hands its stream on
     path = name.split(".")
     top = _shallow(model)
     at: Any = top
@@ -104,13 +118,36 @@ def subset(model: PreTrainedModel, keep: Sequence[int]) -> PreTrainedModel:
         twin = _shallow(at.get_submodule(part))
         at._modules[part] = twin
         at = twin
-    at._modules[path[-1]] = nn.ModuleList(layers[i] for i in keep)
+    at._modules[path[-1]] = nn.ModuleList(_half(layers[i], [h for h in (0, 1) if 2 * i + h in without]) for i in keep)
     types = getattr(getattr(at, "config", None), "layer_types", None)
     if types:
         config: Any = copy.copy(at.config)
         config.layer_types = [types[i] for i in keep]
         at.config = config
     return top
+
+
+def _half(layer: nn.Module, without: Sequence[int]) -> nn.Module:
+    """A layer without its attention (0) or its feed-forward (1): what takes their place adds nothing."""
+    found = [next((n for n, _ in layer.named_children() if n in HALVES[half]), None) for half in without]
+    if not found or None in found:
+        return layer
+    twin = _shallow(layer)
+    for half, name in zip(without, found, strict=True):
+        twin._modules[str(name)] = _Nothing(gives_weights=half == 0)
+    return twin
+
+
+class _Nothing(nn.Module):
+    """Zeros in the place of an attention, which also gives its weights, or of a feed-forward."""
+
+    def __init__(self, gives_weights: bool) -> None:
+        super().__init__()
+        self.gives_weights = gives_weights
+
+    def forward(self, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
+        zeros = torch.zeros_like(hidden_states)
+        return (zeros, None) if self.gives_weights else zeros
 
 
 def given(

@@ -86,6 +86,12 @@ class LeanLayer:
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
     ) -> Float[Tensor, "T D"]:
         """Residual stream after the layer. `number` is the layer's place in the cache."""
+        return self.fed(self.attended(x, rope, mask, store, number))
+
+    def attended(
+        self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
+    ) -> Float[Tensor, "T D"]:
+        """Residual stream after the layer's attention."""
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
         both = self.heads + self.kv_heads
         heads = self.qkv(norm(self.before, x)).view(n_rows, n, both + self.kv_heads, self.head_size).transpose(1, 2)
@@ -97,7 +103,10 @@ class LeanLayer:
         turned.mul_(rope[0]).addcmul_(other_half, rope[1])
         keys, values = store.put(number, heads[:, self.heads :].unflatten(1, (2, self.kv_heads)).transpose(0, 1))
         mixed = attend(turned[:, : self.heads], keys, values, mask, self.scale)
-        x = self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1), add=x)
+        return self.out(mixed.transpose(1, 2).reshape(x.shape[0], -1), add=x)
+
+    def fed(self, x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+        """Residual stream after the layer's feed-forward."""
         gate, up = self.gate_up(norm(self.between, x)).chunk(2, -1)
         return self.down(nn.functional.silu(gate, inplace=True).mul_(up), add=x)
 
@@ -158,6 +167,7 @@ class LeanDecoder:
         taps: Collection[int] = (),
         head: bool = True,
         states: Float[Tensor, "B n D"] | None = None,
+        without: Collection[int] = (),
     ) -> tuple[Float[Tensor, "B m V"], Float[Tensor, "B m D"], dict[int, Tensor]]:
         """A forward over a cache whose window is set.
 
@@ -171,6 +181,7 @@ class LeanDecoder:
             taps: layers whose residual stream is wanted.
             head: compute logits; without them both they and what the LM head reads are empty.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
+            without: halves that are left out (see `workbench.engine.layers`).
 
         Returns:
             Logits; what the LM head read; and [B, n, D] after each tapped layer.
@@ -178,7 +189,7 @@ class LeanDecoder:
         order = range(len(self.layers)) if layers is None else layers
         n_rows, size = ids.shape[0], self.table.shape[0]
         x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
-        x, found = self.through(order, x, mask, positions, cache, taps)
+        x, found = self.through(order, x, mask, positions, cache, taps, without)
         if not head:
             return self.table.new_empty(n_rows, 0, size), self.table.new_empty(n_rows, 0, x.shape[1]), found
         if last_only and ids.shape[1] > 1:
@@ -194,14 +205,21 @@ class LeanDecoder:
         positions: Int[Tensor, "B n"],
         cache: TreeCache,
         taps: Collection[int] = (),
+        without: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
         """The residual stream behind some layers, and [B, n, D] after each tapped one. Arguments as of a forward."""
         if self.fused is not None and self.fused.takes(positions.shape):
-            return self.fused(x, mask, positions, cache, order, taps)
+            return self.fused(x, mask, positions, cache, order, taps, without)
         rope, store = self.places(positions, cache)
         found: dict[int, Tensor] = {}
         for number in order:
-            x = self.layers[number](x, rope, mask, store, number)
+            layer = self.layers[number]
+            if 2 * number not in without and 2 * number + 1 not in without:
+                x = layer(x, rope, mask, store, number)
+            elif 2 * number not in without:
+                x = layer.attended(x, rope, mask, store, number)
+            elif 2 * number + 1 not in without:
+                x = layer.fed(x)
             if number in taps:
                 found[number] = x.view(*positions.shape, -1)
         return x, found

@@ -79,7 +79,7 @@ def difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     with torch.no_grad(), unpacked(model):  # copies for a forward that will not be used again would double the memory
         if model.dtype not in TOLERANCE:
             return _by_layers(lean, model, ids, mask, places, cache)
-        found = _share(lean(ids, mask, places, cache)[0], model(input_ids=ids, use_cache=False).logits)
+        found = logits_error(lean(ids, mask, places, cache)[0], model(input_ids=ids, use_cache=False).logits)
     return "" if found <= TOLERANCE[model.dtype] else f"logits differ by {found:.1e}"
 
 
@@ -113,12 +113,12 @@ def _by_layers(
             return f"layer {number} errs by {float(error.max()):.1e}, its own by {float(own.max()):.1e}"
     # compiled layers hand their stream on in float32, and it goes on as it came
     last = stream[0] if lean.fused is None else stream[0].float()
-    found = _share(lean.read(last)[0], logits[0])
+    found = logits_error(lean.read(last)[0], logits[0])
     return "" if found <= HEAD * eps else f"the head differs by {found:.1e}"
 
 
-def _share(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """The largest difference, as a share of the largest magnitude; what both shut (−∞) is left out."""
+def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
+    """Largest difference, as a share of the largest magnitude; tokens that neither knows (−∞) are left out."""
     said = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[said].double(), own[said].double()
     return float((mine - own).abs().max() / own.abs().max())

@@ -21,13 +21,15 @@ from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
 from workbench.engine.layers import decoder_layers, given, longest_context, refuse_unverifiable, subset, text_config
-from workbench.engine.leancheck import lean_of
+from workbench.engine.leancheck import lean_of, logits_error
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.quantised import refuse_int8, stored
 from workbench.engine.segment import Output, Segment, Slot, states_of
 
 SCRATCH = 192
 """Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
+VIEWS = 64
+"""Ways of cutting a model to some of its layers that are kept."""
 GOES_ON = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 """Largest difference, as a share of the largest logit, between reading a token with a prompt and behind it."""
 
@@ -62,7 +64,7 @@ class Runner:
         self.clock, self.meter = Clock(self.device), Meter()
         self.slots: list[Slot] = []
         self._asked: Collection[int] = ()
-        self._views: dict[tuple[int, ...], PreTrainedModel] = {}
+        self._views: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
         self._hidden: Tensor | None = None
         self._taps: dict[int, Tensor] = {}
         self._lean = lean_of(model, self.context + SCRATCH)
@@ -224,6 +226,7 @@ class Runner:
         layers: Sequence[int] | None = None,
         head: bool = True,
         taps: Collection[int] = (),
+        without: Collection[int] = (),
     ) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
 
@@ -234,13 +237,15 @@ class Runner:
             layers: indices of the layers to run; all by default. They read the segments' `states`, if any.
             head: compute logits; without them only taps are worth reading.
             taps: indices of the layers whose residual stream is wanted.
+            without: halves of layers that are left out (see `workbench.engine.layers`). An attention that is left out
+                writes no entries.
 
         Raises:
             ModelError: a segment is a tree, and the model verifies chains only (see `admission.admit`).
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
             with torch.inference_mode():
-                return self.forward(batch, last_only, layers, head, taps)
+                return self.forward(batch, last_only, layers, head, taps, without)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Take a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
@@ -262,10 +267,10 @@ class Runner:
         start = self.clock.mark()
         if self._lean is not None and isinstance(mask, Tensor):
             logits, self._hidden, self._taps = self._lean(
-                ids, mask, positions, self.cache, layers, last_only, taps, head, states
+                ids, mask, positions, self.cache, layers, last_only, taps, head, states, without
             )
         else:
-            model = self.model if layers is None else self._view(tuple(layers))
+            model = self.model if layers is None and not without else self._view(layers, without)
             with given(self.embed, self.layers, (layers or [0])[0], states):
                 logits = model(
                     input_ids=ids,
@@ -285,13 +290,11 @@ class Runner:
         asked = [s.slot.index - lo for s in batch]
         return Output(logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
 
-    def _view(self, layers: tuple[int, ...]) -> PreTrainedModel:
-        if layers not in self._views:
-            self._views[layers] = subset(self.model, layers)
-        return self._views[layers]
-
-
-def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """Largest difference, as a share of the largest magnitude; tokens that neither knows (−∞) are left out."""
-    known = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
-    return float((mine[known] - own[known]).abs().max() / own[known].abs().max())
+    def _view(self, layers: Sequence[int] | None, without: Collection[int]) -> PreTrainedModel:
+        """The model cut to some layers and halves; the last few such are kept."""
+        key = tuple(range(self.n_layers) if layers is None else layers), frozenset(without)
+        if key not in self._views:
+            if len(self._views) == VIEWS:
+                del self._views[next(iter(self._views))]
+            self._views[key] = subset(self.model, *key)
+        return self._views[key]

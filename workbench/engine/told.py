@@ -94,10 +94,13 @@ class Exits:
     Attributes:
         layer: how many layers.
         states: the residual stream behind them, row 0 at the last committed token, row i + 1 at node i.
+        taps: index of a layer → the stream behind it at the same places, for layers among the first ones; of those
+            alone may parts that read taps be told (`Outcome.taps`).
     """
 
     layer: int
     states: Float[Tensor, "N_plus_1 D"]
+    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class Turn:
         n = 1 + len(self.block.tree)
         self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
         self.probed = self.block.probed(out.logits[b], out.hidden[b])
-        self.taps = {layer: out.taps[layer][b, :n] for layer in self.row.taps}
+        before = {} if self.block.exits is None else self.block.exits.taps
+        self.taps = {i: out.taps[i][b, :n] if i in out.taps else before[i] for i in self.row.taps}
 
     def figures(self, record: bool) -> list[Tensor]:
         """The rule, on the device: see `judging.figures`."""

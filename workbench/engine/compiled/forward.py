@@ -38,10 +38,10 @@ evenly, more of them read memory in longer runs."""
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def run_layers(
-    kind, layers, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen, count, taken,
-    query, mixed, wide,
+    kind, layers, halves, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen,
+    count, taken, query, mixed, wide,
 ):  # fmt: skip
-    """Run layers, int64 indices, over x.
+    """Run layers, int64 indices, over x; of each its attention and its feed-forward where `halves`, int64, has a 1.
 
     Besides the arrays of the module's docstring: `kind` of the weights; `sizes` (H, G, d, F); `scale` of the scores;
     scratch in float32: `query` and `mixed` [T, H, d], dealt; `wide` [T, F].
@@ -54,10 +54,11 @@ def run_layers(
     row_of_some, odds = some.shape[1], np.empty((HEADS, seen.shape[1] + LANES), np.float32)
     shared = heads // groups
     stream, at = x.ctypes.data, 0
-    for number in layers:
+    for i_layer in range(len(layers)):
+        number, attends, feeds = layers[i_layer], halves[i_layer, 0], halves[i_layer, 1]
         w, s = weights[number], scales[number]
 
-        pieces, is_first = heads + 2 * groups, True
+        pieces, is_first = attends * (heads + 2 * groups), True
         piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:
@@ -88,7 +89,7 @@ def run_layers(
         wait(taken[at], pieces)
         at += 1
 
-        pieces = n_tokens * groups
+        pieces = attends * n_tokens * groups
         piece = take(taken[at], pieces)
         while piece >= 0:
             t, group = piece // groups, piece % groups
@@ -103,7 +104,7 @@ def run_layers(
         wait(taken[at], pieces)
         at += 1
 
-        pieces = (width + _OUT - 1) // _OUT
+        pieces = attends * ((width + _OUT - 1) // _OUT)
         piece = take(taken[at], pieces)
         while piece >= 0:
             lo, hi = piece * _OUT, min(width, piece * _OUT + _OUT)
@@ -114,7 +115,7 @@ def run_layers(
         wait(taken[at], pieces)
         at += 1
 
-        pieces, is_first = (forward + _WIDE - 1) // _WIDE, True
+        pieces, is_first = feeds * ((forward + _WIDE - 1) // _WIDE), True
         piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:
@@ -133,7 +134,7 @@ def run_layers(
         wait(taken[at], pieces)
         at += 1
 
-        pieces, is_first = (width + _OUT - 1) // _OUT, True
+        pieces, is_first = feeds * ((width + _OUT - 1) // _OUT), True
         piece = take(taken[at], pieces)
         while piece >= 0:
             if is_first:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from workbench.core.errors import ModelError
 from workbench.engine.cache import Window
-from workbench.engine.runner import GOES_ON, Runner, logits_error
+from workbench.engine.leancheck import logits_error
+from workbench.engine.runner import GOES_ON, Runner
 from workbench.engine.segment import Segment, Slot
 from workbench.engine.vision.layout import Pictured, layout, watched, why_no_pictures
 

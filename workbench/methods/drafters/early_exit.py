@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 import torch
@@ -25,10 +25,17 @@ from workbench.methods.growers.chain import draft_chain
 
 @dataclass(slots=True)
 class ExitStates:
-    """What a row keeps of its draft: the tree, and the exit states at the root and behind each node."""
+    """What a row keeps of its draft.
+
+    Attributes:
+        tree: the draft.
+        layer: how many layers made it.
+        states: by layer, its states at the root and behind each node, of all that are wanted.
+    """
 
     tree: DraftTree | None = None
-    states: Float[Tensor, "N_plus_1 D"] | None = None
+    layer: int = 0
+    states: dict[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,8 @@ class Exit:
 
     target: Runner
     layer: int
-    states: dict[Slot, list[Tensor]]
+    wanted: Collection[int]
+    states: dict[Slot, list[dict[int, Tensor]]]
 
     @property
     def device(self) -> torch.device:
@@ -51,44 +59,43 @@ class Exit:
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Logits by the final norm and head, in the order of the rows in the cache."""
-        last = self.layer - 1
-        out = self.target.forward(batch, layers=range(self.layer), taps={last})
-        self.keep(batch, out.taps[last])
+        return self.read(batch, head=True)
+
+    def read(self, batch: Sequence[Segment], head: bool) -> Output:
+        """Run new tokens, and keep the states of the wanted layers."""
+        out = self.target.forward(batch, layers=range(self.layer), head=head, taps=self.wanted)
+        for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
+            kept = {layer: found[b, : len(segment.tokens)] for layer, found in out.taps.items()}
+            self.states[segment.slot].append(kept)
         return out
 
-    def keep(self, batch: Sequence[Segment], states: Float[Tensor, "B n D"]) -> None:
-        """Keep the exit states of new tokens."""
-        for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
-            self.states[segment.slot].append(states[b, : len(segment.tokens)])
 
-
-@dataclass(frozen=True)
-class EarlyExit(Drafter):
-    """Draft with layers 0 … E−1, the final norm and the head, over the target's own cache; verify with the others.
+class Exiting(Drafter):
+    """Drafts with layers 0 … E − 1, the final norm and the head, over the target's own cache; the others verify.
 
     Drafting writes keys and values of the first E layers behind the committed part, and keeps the exit states. The last
     drafted token is read by the first E layers, too; then verification runs layers E … over all exit states at once. So
-    there is no second model, no second cache, nothing to keep in step, and no layer reads a token twice.
+    there is no second model, no second cache, nothing to keep in step, and no layer reads a token twice. Subclasses say
+    what E is; `row.state`, or what it holds, are the exit states.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are used again).
     """
 
     reads_target: ClassVar[bool] = True
-    exit_layer: int = param(2, ge=1, le=64, doc="number of target layers that draft")
+    source: ClassVar[str]
 
-    def prime(self, row: Row, models: Models) -> ExitStates:
-        """Check that the target is deep enough; its cache is all the state there is between two rounds."""
-        n_layers = models.target.n_layers
-        if self.exit_layer > n_layers:
-            raise MethodUnavailableError(
-                f"exit_layer={self.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers}."
-            )
-        return ExitStates()
+    def exit_of(self, row: Row) -> int:
+        """How many layers draft in this round."""
+        raise NotImplementedError
+
+    def kept(self, row: Row) -> ExitStates:
+        """Where the row keeps its exit states."""
+        return row.state
 
     def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
         """Chains, together for rows that leave at the same layer."""
         trees: dict[int, DraftTree] = {}
-        exits = {id(row): cast(EarlyExit, row.drafter).exit_layer for row in rows}
+        exits = {id(row): cast(Exiting, row.drafter).exit_of(row) for row in rows}
         for exit_layer in sorted(set(exits.values())):
             group = [row for row in rows if exits[id(row)] == exit_layer]
             trees.update(zip(map(id, group), self._propose(group, exit_layer), strict=True))
@@ -100,24 +107,51 @@ class EarlyExit(Drafter):
             row.place.scratch = 0
         first = [to_device(row.committed[-1:], target.device) for row in rows]
         slots = [row.place for row in rows]
-        exit_ = Exit(target, exit_layer, {slot: [] for slot in slots})
-        trees = draft_chain(rows, exit_, slots, first, "early-exit")
+        wanted = {exit_layer - 1, *(layer for row in rows for layer in row.taps if layer < exit_layer)}
+        exit_ = Exit(target, exit_layer, wanted, {slot: [] for slot in slots})
+        trees = draft_chain(rows, exit_, slots, first, self.source)
         unread = [
             Segment(slot, tree.tokens[-1:])  # where a policy stopped the draft, its last token was read before
             for slot, tree in zip(slots, trees, strict=True)
             if slot.scratch == len(tree)
         ]
         if unread and target.may_begin_at(exit_layer):
-            exit_.keep(unread, target.exit_states(unread, exit_layer))
+            exit_.read(unread, head=False)
         for row, slot, tree in zip(rows, slots, trees, strict=True):
-            kept = cast(ExitStates, row.state)
-            kept.tree, kept.states = tree, torch.cat(exit_.states[slot])
+            kept, read = cast(Exiting, row.drafter).kept(row), exit_.states[slot]
+            kept.tree, kept.layer = tree, exit_layer
+            kept.states = {layer: torch.cat([states[layer] for states in read]) for layer in wanted}
         return trees
 
     def exits(self, row: Row, tree: DraftTree) -> Exits | None:
-        kept = cast(ExitStates, row.state)
-        is_of_it = kept.tree is tree and kept.states is not None and len(kept.states) == len(tree) + 1
-        if not is_of_it or not row.models.target.may_begin_at(self.exit_layer):
+        kept = self.kept(row)
+        states = kept.states.get(kept.layer - 1)
+        is_of_it = kept.tree is tree and states is not None and len(states) == len(tree) + 1
+        if not is_of_it or not row.models.target.may_begin_at(kept.layer):
             return None
-        assert kept.states is not None
-        return Exits(self.exit_layer, kept.states)
+        assert states is not None
+        return Exits(kept.layer, states, kept.states)
+
+
+@dataclass(frozen=True)
+class EarlyExit(Exiting):
+    """Draft with the first E layers of the target. See `Exiting`.
+
+    Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3.
+    """
+
+    source: ClassVar[str] = "early-exit"
+    exit_layer: int = param(2, ge=1, le=64, doc="number of target layers that draft")
+
+    def prime(self, row: Row, models: Models) -> ExitStates:
+        """Check that the target is deep enough; its cache is all the state there is between two rounds."""
+        n_layers = models.target.n_layers
+        if self.exit_layer > n_layers:
+            raise MethodUnavailableError(
+                f"exit_layer={self.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers}."
+            )
+        return ExitStates()
+
+    def exit_of(self, row: Row) -> int:
+        """As set."""
+        return self.exit_layer

@@ -1,5 +1,6 @@
 /** One node, or one round when no node is chosen: probabilities, the test that was made, what came of it. */
 
+import { isCell } from "./cells.js";
 import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
 import * as growth from "./growth.js";
@@ -132,7 +133,7 @@ export function roundFacts(round) {
     ["time", timeText(round)],
     ["forwards", `${round.draft_forwards} of the drafter, ${round.target_forwards} of the target`],
   ];
-  for (const [name, value] of Object.entries(round.signals))
+  for (const [name, value] of Object.entries(round.signals).filter(([name]) => !isCell(name)))
     out.push([name, Number.isInteger(value) ? `${value}` : Number(value).toPrecision(3)]);
   for (const note of round.notes) out.push(["note", note]);
   return out;

@@ -1,0 +1,366 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["colab"]
+# Google Colab: installs the workbench from its repository. Everywhere else this cell does nothing.
+import importlib.util
+import subprocess
+import sys
+
+if "google.colab" in sys.modules and importlib.util.find_spec("workbench") is None:
+    clone = "/content/workbench-repository"
+    address = input("Address of the workbench's git repository: ")
+    subprocess.run(["git", "clone", "--depth", "1", address, clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{clone}[notebooks]"], check=True)
+    sys.path.insert(0, clone)
+
+# %% [markdown]
+# # 14 · The target drafts for itself
+#
+# **You will be able to**
+#
+# - read what every layer of a model would say, and choose where a draft leaves it (exit);
+# - leave out attentions and feed-forwards, and say which ones a draft can spare (skip);
+# - let a run find them out while it writes, and say what that search costs (search);
+# - tell from two numbers when drafting with a part of the target cannot pay at all.
+#
+# **You need**: the loop of [04](04_without_a_model.ipynb), and acceptance and cost of [05](05_draft_model.ipynb). No
+# second model is loaded here.
+
+# %% tags=["parameters"]
+import os
+
+FAST = os.environ.get("WORKBENCH_FAST", "1") == "1"
+TARGET = None  # a Hub id or a folder of a Llama-like model; None: the bundled model
+DEVICE = "cpu"
+SERVER = None  # "http://localhost:7860" shares the app's backend
+
+# %%
+import contextlib
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from workbench import Workbench
+from workbench import widgets as w
+from workbench.bench.prompts import load_prompts
+from workbench.engine.names import locate
+from workbench.methods.drafters.dynamic_exit import tokens_per_layer
+from workbench.methods.drafters.skipping import spread
+from workbench.trace.metrics import acceptance_rate, tau
+
+disable_progress_bar()
+BUNDLED = TARGET is None  # what is said of figures below was checked with it
+TARGET = TARGET or "text-target"
+wb = Workbench(SERVER) if SERVER else Workbench(target=TARGET, drafter=None, device=DEVICE)
+tokenizer = AutoTokenizer.from_pretrained(locate(TARGET))
+target = AutoModelForCausalLM.from_pretrained(locate(TARGET), dtype=torch.float32).to(DEVICE).eval()
+torch.set_grad_enabled(False)
+L = target.config.num_hidden_layers
+length = 48 if FAST else 160
+prompt = {p.name: p.encode(tokenizer) for p in load_prompts()}["story-bear"]
+plain = wb.generate(prompt, method="autoregressive", max_new_tokens=length)
+text = torch.tensor([[*prompt, *plain.token_ids]], device=DEVICE)
+places = slice(len(prompt) - 1, text.shape[1] - 1)  # behind each of them stands a token that the target wrote
+wanted = text[0, len(prompt) :]
+print(f"{L} layers; {len(wanted)} tokens written")
+
+# %% [markdown]
+# ## 1 · Exit: what would each layer say?
+#
+# A layer adds to the residual stream and hands it on. The final norm and the LM head can be put behind *any* layer:
+# what they name there is the layer's guess. One pass gives the guesses of all layers at all places.
+#
+# **Predict.** Behind which layer is the guess right at half of the places: a quarter of the way up, half, three
+# quarters?
+
+# %%
+streams = target(text, output_hidden_states=True).hidden_states  # [1, n, D] before each layer, and the last one normed
+guesses = [target.lm_head(target.model.norm(streams[layer][0, places])).argmax(-1) for layer in range(1, L)]
+right = np.array([float((guess == wanted).float().mean()) for guess in guesses] + [1.0])
+for layer, share in enumerate(right, 1):
+    print(f"behind layer {layer:2}: right at {share:4.0%} of the places {'█' * round(30 * share)}")
+if BUNDLED:
+    assert right[L // 2] > right[0]
+
+# %% [markdown]
+# The bundled target was trained to leave early now and then (LayerSkip does so, too); other models say little before
+# their last layers. Try `TARGET`.
+#
+# Leaving behind layer E costs E layers a drafted token. The states that the draft leaves behind layer E are the
+# target's own, so that verification goes on from there: of K + 1 tokens the layers up to E read none twice. **Count**:
+# how many layers are run for a round of K = 3 and E = 2, with and without that?
+
+# %%
+K, E = 3, min(2, L - 1)
+again = K * E + (K + 1) * L  # in layers times tokens
+once = (K + 1) * E + (K + 1) * (L - E)
+print(f"a round of K = {K}, E = {E}: {again} layers read a token without it, {once} with it")
+assert once == (K + 1) * L
+
+# %% [markdown]
+# Now both at once. If the guess of layer E is right with chance α, a round of d drafts gives 1 + α + … + α^d tokens;
+# count its cost as d · E + L layers. DEL draws up that table before each round, from what it has seen so far, and takes
+# the best cell; d = 0, plain decoding, is one of them.
+#
+# **Predict.** For the shares above: which exit, and how long a draft?
+
+# %%
+exits = np.arange(1, L)
+table = tokens_per_layer(right[:-1], exits, 6, L)
+best = np.unravel_index(table.argmax(), table.shape)
+print(f"best: exit behind layer {exits[best[0]]}, {best[1]} drafts, {table.max() * L:.2f} × plain decoding, in layers")
+layout = go.Layout(
+    title="Expected tokens a layer, times L", xaxis_title="drafts", yaxis_title="exit behind layer", height=340
+)
+w.figure(go.Figure(go.Heatmap(z=table * L, x=list(range(7)), y=exits.tolist(), colorscale="Blues"), layout))
+
+# %%
+run = wb.generate(prompt, method="del", params={"depth": 4}, max_new_tokens=length)
+assert run.token_ids == plain.token_ids, "it is verified: the text is the target's"
+for r in run.rounds[:: max(1, len(run.rounds) // 6)]:
+    left = f"exit behind layer {r.signals['exit layer']:.0f}" if r.nodes.tokens else "nothing drafted"
+    print(f"round {r.index + 1:2}: planned {r.signals['planned depth']:.0f}, {left}, {len(r.path)} accepted")
+print(f"τ = {tau(run.rounds):.2f}")
+w.tree(run, round=len(run.rounds) - 1)
+
+
+# %% [markdown]
+# ## 2 · Skip: which parts can a draft do without?
+#
+# Nothing says that the *last* layers are the ones to leave out. A layer has two halves, an attention and a
+# feed-forward, each added to the stream. We silence some and ask how often the likeliest token is still the one of the
+# text: the **matchness** of the set.
+
+# %%
+@contextlib.contextmanager
+def without(halves):
+    """While it lasts these halves add nothing: 2 i is the attention of layer i, 2 i + 1 its feed-forward."""
+
+    def nothing(module, args, out):
+        return (torch.zeros_like(out[0]), *out[1:]) if isinstance(out, tuple) else torch.zeros_like(out)
+
+    layers = target.model.layers
+    parts = [layers[h // 2].mlp if h % 2 else layers[h // 2].self_attn for h in halves]
+    hooks = [part.register_forward_hook(nothing) for part in parts]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def matchness(halves):
+    """Share of the places at which the thinned target names the token that stands there."""
+    with without(halves):
+        return float((target(text).logits[0, places].argmax(-1) == wanted).float().mean())
+
+
+assert matchness([]) == 1.0
+single = np.array([[matchness([2 * layer + half]) for layer in range(L)] for half in (0, 1)])
+for name, row in zip(("attention", "feed-forward"), single, strict=True):
+    print(f"{name:13}" + " ".join(f"{share:4.0%}" for share in row))
+
+# %% [markdown]
+# **Predict.** Leave out a third of the layers: the last third, the middle third, or spread evenly with first and last
+# kept (Unified Layer Skipping). Which is best, and which worst?
+
+# %%
+third = max(1, L // 3)
+ways = {
+    "the last third": range(L - third, L),
+    "the middle third": range((L - third) // 2, (L - third) // 2 + third),
+    "spread evenly": sorted({h // 2 for h in spread(L, L - third)}),
+}
+shares = {name: matchness([h for layer in layers for h in (2 * layer, 2 * layer + 1)]) for name, layers in ways.items()}
+for name, share in shares.items():
+    print(f"{name:17} without layers {[layer + 1 for layer in ways[name]]}: matchness {share:.0%}")
+assert all(0 <= share <= 1 for share in shares.values())
+if BUNDLED:
+    assert shares["the last third"] > shares["spread evenly"]
+
+# %% [markdown]
+# The paper finds even spacing best, on models that were trained as usual: their last layers matter, and of neighbours
+# in the middle one can go. The bundled target learned to leave early, so that its last third is nearly idle, and even
+# spacing takes out layer 2, which it needs. What can be spared is a property of the model, and no rule of thumb.
+
+# %% [markdown]
+# ## 3 · Search: found while it writes
+#
+# Which halves are best depends on the model and on the text, and nobody can try all sets: 8 out of 20 are 125,970.
+# SWIFT tries **one set a round** on tokens already written: random sets, and now and then the one that a Gaussian
+# process over those seen finds most promising. The better one drafts from then on.
+#
+# **Predict.** The search begins with layers spread evenly. How far does it get within a text: a little, or nearly to
+# all of the places?
+
+# %%
+found = wb.generate(prompt, method="swift", params={"window": 16, "enough": 1.0}, max_new_tokens=2 * length)
+assert found.token_ids[: len(plain.token_ids)] == plain.token_ids
+last = None
+for r in found.rounds:
+    strips = ["".join("█" if r.signals.get(f"layers that draft [{row}, {i + 1}]") else "·" for i in range(L))
+              for row in ("attention", "feed-forward")]  # fmt: skip
+    if r.nodes.tokens and strips != last:
+        score = r.signals.get("matchness")
+        told = "no window yet" if score is None else f"matchness {score:.0%} after {r.signals['sets tried']:.0f} sets"
+        print(f"round {r.index + 1:2}  {strips[0]}  {strips[1]}  {told}")
+        last = strips
+print(f"accepted {acceptance_rate(found.rounds) or 0:.0%}, τ = {tau(found.rounds):.2f}")
+
+# %% [markdown]
+# Each line is a set that drafted: on the left the attentions of layer 1 to L, on the right the feed-forwards; a dot is
+# left out. The score is exact for its window and optimistic for the text behind it: of many sets the one that was lucky
+# wins. That is why the best set is scored anew where the window moves on.
+
+# %%
+w.app_link(found)
+
+# %% [markdown]
+# ## 4 · When it cannot pay
+#
+# A draft that runs a share s of the target has s of its cost, whatever is left out. With acceptance α and K drafts the
+# speed-up is at most (1 + α + … + α^K) / (1 + K s), and less by all that a round costs besides.
+#
+# **Predict.** SWIFT leaves out 45 % of the halves, s = 0.55. From which α on does it gain anything?
+
+# %%
+for s in (0.25, 0.55, 0.75):
+    gains = {
+        a: max(sum(a**i for i in range(K + 1)) / (1 + K * s) for K in range(1, 9)) for a in (0.5, 0.7, 0.8, 0.9, 1.0)
+    }
+    print(f"s = {s}: " + "   ".join(f"α = {a}: {value:.2f}×" for a, value in gains.items()))
+
+
+# %% [markdown]
+# One draft already tells: (1 + α) / (1 + s) > 1 means **α > s**. A separate draft model has s of a few per cent; a part
+# of the target has half. So the target has to be large, and redundant in depth, before it is its own best drafter.
+# SmolLM2 with 30 layers on this project's figures is not: without a tenth of its halves it names half of the tokens.
+#
+# ## Exercises
+#
+# **1.** Choose exit and length by hand: of acceptances `alpha[i]` at exits `layers[i]` of `whole` layers, the pair
+# (exit, d ≤ 6) with most tokens a layer. d = 0 counts as exit 0.
+
+# %% tags=["answer"]
+def my_plan(alpha, layers, whole):
+    """(exit, drafts) with the largest (1 + α + … + α^d) / (d · exit + whole)."""
+    raise NotImplementedError
+
+
+# %% tags=["check"]
+@w.check
+def plans(plan):
+    """Against the table of the method."""
+    for alpha in ([0.2, 0.5, 0.9], [0.0, 0.1, 0.1], [0.9, 0.95, 0.97]):
+        cells = tokens_per_layer(np.array(alpha), np.array([1, 3, 6]), 6, 12)
+        at, d = np.unravel_index(cells.argmax(), cells.shape)
+        wanted_plan = ((1, 3, 6)[at] if d else 0, int(d))
+        assert tuple(plan(alpha, [1, 3, 6], 12)) == wanted_plan, f"for α = {alpha} it is {wanted_plan}"
+
+
+plans(my_plan)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def best_plan(alpha, layers, whole):
+    """All cells."""
+    cells = {(0, 0): 1 / whole}
+    for a, layer in zip(alpha, layers, strict=True):
+        for d in range(1, 7):
+            cells[layer, d] = sum(a**i for i in range(d + 1)) / (d * layer + whole)
+    return max(cells, key=cells.get)
+
+
+assert plans(best_plan).right
+assert not plans(lambda alpha, layers, whole: (layers[int(np.argmax(alpha))], 6)).right  # the most accurate exit
+
+
+# %% [markdown]
+# **2.** Which layers run if k of L are kept, evenly spread, first and last among them? Counted from 0.
+
+# %% tags=["answer"]
+def my_layers(n, k):
+    """Indices of the layers that are kept."""
+    raise NotImplementedError
+
+
+# %% tags=["check"]
+@w.check
+def kept(layers):
+    """What the method leaves in."""
+    for n, k in ((12, 4), (12, 6), (30, 20), (9, 9)):
+        wanted_layers = [layer for layer in range(n) if 2 * layer not in spread(n, k)]
+        assert list(layers(n, k)) == wanted_layers, f"of {n} layers {k} are {wanted_layers}"
+
+
+kept(my_layers)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+def even_layers(n, k):
+    """Round i (n − 1) / (k − 1)."""
+    return [round(i * (n - 1) / (k - 1)) for i in range(k)]
+
+
+assert kept(even_layers).right
+assert not kept(lambda n, k: list(range(0, n, n // k))[:k]).right  # the last layer is missed
+
+# %% [markdown]
+# **3.** A set scored 60 % on a window of 16 tokens, and it is the best of 40 tried that are all equally good: each
+# place is right with chance 0.5. How high is the best of 40 scores on average? Draw it.
+
+# %% tags=["answer"]
+my_luck = None  # a number between 0 and 1
+
+
+# %% tags=["check"]
+@w.check
+def luck(value):
+    """The mean of the largest of 40 shares."""
+    assert value is not None, "a number"
+    assert value > 0.6, "the best of many is better than its chance, without being any better"
+    assert abs(value - 0.764) < 0.02, "binomial with 16 places and 0.5, the largest of 40, mean over many draws"
+
+
+luck(my_luck)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+draws = np.random.default_rng(0).binomial(16, 0.5, (4000, 40)).max(1) / 16
+print(f"the best of 40 equal sets scores {draws.mean():.3f} on average")
+assert luck(draws.mean()).right
+assert not luck(0.5).right
+
+# %% [markdown]
+# ## Close this page and answer
+#
+# 1. Why may verification go on from the states that an early exit left, and not from those that a skipping draft left?
+# 2. A draft runs half of the target. What must its acceptance be before one drafted token pays?
+# 3. Why are places behind a rejection not counted when an exit's acceptance is learned?
+# 4. The best set of a search scores 90 % on its window. Why is it accepted less often on the text behind it?
+#
+# ## Where to read on
+#
+# - Elhoushi et al. 2024, *LayerSkip*, arXiv:2404.16710: early exit, and training for it.
+# - Zarch et al. 2025, *DEL*, arXiv:2504.05598: exit and length from what each layer would have said.
+# - Liu et al. 2024, *Unified Layer Skipping*, arXiv:2404.06954: layers spread evenly.
+# - Xia et al. 2024, *SWIFT*, arXiv:2410.06916: the set is searched while the text is written.
+# - Zhang et al. 2023, *Draft & Verify*, arXiv:2309.08168: the same drafter, searched once beforehand.
+
+# %%
+wb.close()

@@ -1,0 +1,87 @@
+"""Passes that leave out attentions or feed-forwards, and passes beside the rounds: what they give, and leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor
+
+from workbench.engine.asides import read_again, said_of
+from workbench.engine.layers import HALVES, decoder_layers
+from workbench.engine.runner import VIEWS, Runner
+from workbench.engine.segment import Segment
+
+KINDS = ["llama", "gpt2", "gemma3_text"]
+"""A lean decoder; positions added to embeddings; scaled embeddings, sliding windows, norms behind the halves."""
+TEXT = worlds.random_prompt(12)
+
+
+def silenced(model: Any, without: Collection[int], ids: list[int]) -> Tensor:
+    """The model's own logits of a text while the outputs of some halves are zeros."""
+
+    def zeros(module: Any, args: Any, made: Any) -> Any:
+        return (torch.zeros_like(made[0]), *made[1:]) if isinstance(made, tuple) else torch.zeros_like(made)
+
+    hooks = []
+    for i, layer in enumerate(decoder_layers(model)[1]):
+        for half, names in enumerate(HALVES):
+            if 2 * i + half in without:
+                module = next(child for name, child in layer.named_children() if name in names)
+                hooks.append(module.register_forward_hook(zeros))
+    try:
+        with torch.inference_mode():
+            return model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize("without", [{2}, {3}, {2, 3}, {0, 3, 5}, set(range(6))], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_half_that_is_left_out_adds_nothing(kind: str, without: set[int], device: str) -> None:
+    """From the first token on, so that what the others read is thinned as well."""
+    runner = Runner(worlds.family(kind, device=device))
+    slot, ids = runner.open(), torch.tensor(TEXT, device=device)
+    found = runner.forward([Segment(slot, ids)], without=without).logits[0]
+    torch.testing.assert_close(found, silenced(runner.model, without, TEXT), rtol=0, atol=1e-12)
+    slot.scratch = 0
+    whole = runner.forward([Segment(slot, ids)]).logits[0]  # the model itself is as it was
+    torch.testing.assert_close(whole, silenced(runner.model, (), TEXT), rtol=0, atol=1e-12)
+    assert float((whole - found).abs().max()) > 1e-3
+
+
+def test_few_ways_of_cutting_a_model_are_kept() -> None:
+    runner = Runner(worlds.family("gpt2"))
+    slot, ids = runner.open(), torch.tensor([1])
+    for i in range(VIEWS + 3):
+        slot.scratch = 0
+        runner.forward(
+            [Segment(slot, ids)], without={h for h in range(6) if (i >> h) & 1}, layers=[0, 1, 2][: 3 - i % 2]
+        )
+    assert len(runner._views) <= VIEWS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_beside_the_rounds_leave_nothing_behind(kind: str, device: str) -> None:
+    runner = Runner(worlds.family(kind, device=device))
+    first, slot = runner.open(), runner.open()
+    runner.prefill(first, TEXT[:5])
+    runner.prefill(slot, TEXT)
+    slot.scratch = 2
+    before = [stack.clone() for stack in runner.cache._stacks]
+    again = read_again(runner, slot, 4, TEXT[4:9], ())
+    torch.testing.assert_close(again, silenced(runner.model, (), TEXT)[4:9], rtol=0, atol=1e-12)
+    thin = read_again(runner, slot, 4, TEXT[4:9], {2, 5})
+    assert float((again - thin).abs().max()) > 1e-3
+    with torch.inference_mode():
+        read = runner.model(input_ids=torch.tensor([TEXT], device=device), use_cache=False, output_hidden_states=True)
+    streams = read.hidden_states[2][0].repeat(9, 1)  # more than the head reads at once
+    said = said_of(runner, slot, streams)
+    wanted = silenced(runner.model, {4, 5}, TEXT).repeat(9, 1)
+    torch.testing.assert_close(said, wanted, rtol=0, atol=1e-12)
+    assert all(torch.equal(was, now) for was, now in zip(before, runner.cache._stacks, strict=True))
+    assert (slot.length, slot.scratch, first.length) == (12, 2, 5)

@@ -1,0 +1,134 @@
+"""DEL: its table against sums by hand, and what it counts against the target's own streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import worlds
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request, Row
+from workbench.methods import registry
+from workbench.methods.drafters.dynamic_exit import PRIOR, DynamicExit, Ledger, tokens_per_layer
+from workbench.methods.policies.tokens_per_layer import TokensPerLayer
+
+PROMPT = worlds.random_prompt(9)
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    """A target of six layers."""
+    return worlds.world("llama", noise=None, device=device, num_hidden_layers=6)
+
+
+def finished(models: Models, temperature: float = 0.0, tokens: int = 40, **params: Any) -> tuple[Row, Ledger]:
+    """A run, and what its drafter knew in the end."""
+    engine = Engine(models)
+    method = registry.get("del").with_params(**params)
+    row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), tokens, seed=2, stop_at_eos=False))
+    ledger = None
+    while not engine.idle:
+        engine.step()
+        ledger = row.state or ledger
+    assert row.error is None
+    assert isinstance(ledger, Ledger)
+    return row, ledger
+
+
+def test_golden_tokens_per_layer() -> None:
+    """α = ½ and ¾ at exits 2 and 4 of 8; 1 + α + α² over d · E + 8. By hand."""
+    found = tokens_per_layer(np.array([0.5, 0.75]), np.array([2, 4]), 2, 8)
+    assert found.tolist() == [
+        pytest.approx([1 / 8, 1.5 / 10, 1.75 / 12]),
+        pytest.approx([1 / 8, 1.75 / 12, 2.3125 / 16]),
+    ]
+    with_head = tokens_per_layer(np.array([0.5]), np.array([2]), 1, 8, head=4.0)
+    assert with_head.tolist() == [pytest.approx([1 / 12, 1.5 / 18])]
+
+
+def planned(hits: list[float], trials: float = 10.0, head: float = 0.0) -> tuple[int, int]:
+    """(exit, length) for acceptances of exits 1, 2, 4 of 8 layers."""
+    m = len(hits)
+    ledger = Ledger([1, 2, 4], 8, head, np.array(hits), np.full(m, trials), np.zeros((4, m)))
+    rates = ledger.rates(6)
+    depth = int(rates.max(0).argmax())
+    return ledger.layers[ledger.best(depth)], depth
+
+
+def test_the_plan_is_the_best_of_all_cells() -> None:
+    assert planned([0.0, 0.0, 0.0])[1] == 0
+    assert planned([9.0, 9.0, 9.0])[0] == 1
+    assert planned([1.0, 9.0, 9.5]) == (2, 6)
+    assert planned([0.0, 0.0, 9.9])[0] == 4
+    assert planned([0.0, 5.0, 0.0])[1] == 1
+    assert planned([0.0, 3.0, 0.0], head=6.0)[1] == 0, "a head as dear as six layers"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
+    temperature: float, models: Models
+) -> None:
+    """Places behind a rejection would be more trials than there are tokens."""
+    row, ledger = finished(models, temperature, policy="fixed", depth=3, remembering=1.0)
+    assert row.trace is not None
+    assert any("rejected" in r.nodes.status for r in row.trace.rounds)
+    n = row.n_new - len(row.trace.rounds[-1].emitted)  # the last round ends the text, and teaches nothing
+    assert ledger.trials.tolist() == [n + 1] * len(ledger.layers)
+    model, text = models.target.model, torch.tensor([row.committed], device=models.target.device)
+    with torch.inference_mode():
+        read = model(text, use_cache=False, output_hidden_states=True).hidden_states
+        at = slice(len(PROMPT) - 1, len(PROMPT) - 1 + n)
+        laws = [model.lm_head(model.model.norm(read[layer][0, at])).float().softmax(1) for layer in ledger.layers]
+    wanted = text[0, len(PROMPT) : len(PROMPT) + n]
+    right = [(p.argmax(1) == wanted).double() for p in laws]
+    assert ledger.hits.tolist() == [PRIOR + float(r.sum()) for r in right]
+    assert ledger.hits.max() > PRIOR
+    sure = [p.amax(1).double() for p in laws]
+    sums = [[float((s * (1 - r)).sum()), float((s * r).sum())] for s, r in zip(sure, right, strict=True)]
+    np.testing.assert_allclose(ledger.sure[:2].T, sums, rtol=1e-5)
+    assert (ledger.sure[2] + ledger.sure[3]).tolist() == [n] * len(ledger.layers)
+
+
+def test_the_table_of_the_trace_is_what_was_planned_by(models: Models) -> None:
+    row, _ = finished(models, depth=3, exits_seen=2)
+    assert row.trace is not None
+    for r in row.trace.rounds:
+        cells = {k: v for k, v in r.signals.items() if k.startswith("expected tokens a layer [")}
+        assert len(cells) == 2 * 4
+        best = max(cells, key=lambda name: cells[name])
+        assert r.signals["planned depth"] == int(best.rstrip("]").split(", ")[1])
+        assert len(r.nodes) <= r.signals["planned depth"]
+        if r.nodes.tokens:
+            assert best.startswith(f"expected tokens a layer [exit {r.signals['exit layer']},")
+
+
+def test_a_text_of_another_kind_moves_the_exit() -> None:
+    """Old rounds are forgotten: after 1 / (1 − ω) new ones they weigh less than a half."""
+    one, m = np.ones(2), 2
+    ledger = Ledger([1, 4], 8, 0.0, PRIOR * one, one, np.zeros((4, m)))
+    for _ in range(40):
+        ledger.count(np.array([[True], [True]]), np.full((2, 1), 0.9), 0.9)
+    assert ledger.layers[ledger.best(3)] == 1
+    n = 0
+    while ledger.layers[ledger.best(3)] == 1 and n < 30:
+        n += 1
+        ledger.count(np.array([[False], [True]]), np.full((2, 1), 0.4), 0.9)
+    assert n <= 10
+    assert ledger.threshold(1) == 0.0, "never wrong: nothing to stop at"
+    assert 0.4 < ledger.threshold(0) < 0.9
+
+
+def test_exits_are_spread_below_the_last_layer() -> None:
+    assert DynamicExit(exits_seen=5).layers(12) == [1, 3, 5, 7, 9]
+    assert DynamicExit(exits_seen=32).layers(4) == [1, 2]
+    assert DynamicExit(exits_seen=1).layers(30) == [1]
+    assert DynamicExit().layers(1) == [1]
+
+
+def test_with_another_drafter_the_policy_plans_its_bound(models: Models) -> None:
+    engine = Engine(models)
+    row = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4))
+    assert TokensPerLayer(depth=3).plan(row, [0.5]).depth == 3

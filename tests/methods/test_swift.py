@@ -1,0 +1,154 @@
+"""SWIFT: scores and surrogate against figures by hand, the search in a run, and what its drafts leave in the cache."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import worlds
+
+from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.block import Block
+from workbench.methods import registry
+from workbench.methods.drafters.skipping import spread
+from workbench.methods.drafters.swift import KAPPA, NOISE, PATIENCE, bounds, first, swapped, to_bits, to_halves
+
+PROMPT = worlds.random_prompt(9)
+LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    """A target of six layers: eight halves may be left out."""
+    return worlds.world("llama", noise=None, device=device, num_hidden_layers=LAYERS)
+
+
+def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
+    """A run's row after each of its rounds."""
+    engine = Engine(models)
+    method = registry.get(name).with_params(policy="fixed", depth=3, **params)
+    row = engine.submit(Request(PROMPT, method, max_new_tokens=tokens, seed=1, stop_at_eos=False))
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.slot is not None and len(row.committed) > before:
+            yield row
+    assert row.error is None
+
+
+def matchness(models: Models, row: Row, window: int) -> float:
+    """Of the row's set on its window, by the model with a cache of its own that the whole model filled before it."""
+    state, model = row.state, models.target.model
+    start, texts = state.end - window, torch.tensor([row.committed], device=models.target.device)
+    with torch.inference_mode():
+        past = model(texts[:, :start], use_cache=True).past_key_values if start else None
+        layers = model.model.layers
+        hooks = [
+            (layers[h // 2].mlp if h % 2 else layers[h // 2].self_attn).register_forward_hook(
+                lambda m, a, out: (torch.zeros_like(out[0]), *out[1:]) if isinstance(out, tuple) else out * 0
+            )
+            for h in state.best
+        ]
+        said = model(texts[:, start : state.end], past_key_values=past, use_cache=True).logits[0].argmax(1)
+        for hook in hooks:
+            hook.remove()
+    return float((said == texts[0, start + 1 : state.end + 1]).double().mean())
+
+
+def test_layers_are_spread_evenly_and_the_ends_are_kept() -> None:
+    assert spread(12, 12) == frozenset()
+    kept = [[i for i in range(12) if 2 * i not in spread(12, k)] for k in (8, 6, 4, 3, 2)]
+    assert kept == [[0, 2, 3, 5, 6, 8, 9, 11], [0, 2, 4, 7, 9, 11], [0, 4, 7, 11], [0, 6, 11], [0, 11]]  # by hand
+    for n in range(2, 14):
+        sizes = [len(spread(n, k)) for k in range(2, n + 1)]
+        assert sizes == [2 * (n - k) for k in range(2, n + 1)]
+    assert [len(first(6, size)) for size in range(9)] == list(range(9))
+
+
+def test_sets_are_bits_and_a_swap_changes_two() -> None:
+    bits = to_bits(frozenset({2, 5}), 4)
+    assert bits.tolist() == [True, False, False, True]
+    assert to_halves(bits) == {2, 5}
+    assert {to_halves(b) for b in swapped(bits)} == {frozenset(s) for s in ({3, 5}, {4, 5}, {2, 3}, {2, 4})}
+
+
+def test_golden_bounds_of_two_scores() -> None:
+    """Sets that differ in two of four halves lie one kernel length apart: k = (1 + √5 + 5/3) e^−√5. By hand."""
+    a, b = to_bits(frozenset({2}), 4), to_bits(frozenset({3}), 4)
+    k = (1 + math.sqrt(5) + 5 / 3) * math.exp(-math.sqrt(5))
+    assert k == pytest.approx(0.5240, abs=1e-4)
+    mean = (1 - k) / (1 + NOISE - k)  # of scores +1 and −1
+    left = 1 - ((1 + NOISE) * (1 + k * k) - 2 * k * k) / ((1 + NOISE) ** 2 - k * k)
+    found = bounds([(a, 0.9), (b, 0.5)], np.stack([a, b]))
+    assert found == pytest.approx([mean + KAPPA * math.sqrt(left), -mean + KAPPA * math.sqrt(left)])
+    far = to_bits(frozenset({4, 5}), 4)
+    assert bounds([(a, 0.9), (b, 0.5)], far[None])[0] > found.max(), "what is not known promises more"
+
+
+def test_the_score_of_the_set_that_drafts_is_its_matchness_and_never_falls_on_a_window(models: Models) -> None:
+    scores: dict[int, list[float]] = {}
+    for row in rounds(models, "swift", 50, ratio=0.5, window=8, enough=1.0):
+        state = row.state
+        if state.end is not None and len(row.committed) > state.end + 1:
+            assert len(state.best) == state.size
+            assert state.score == pytest.approx(matchness(models, row, 8))
+            scores.setdefault(state.end, []).append(state.score)
+    assert len(scores) > 3, "the window moved on"
+    assert all(a == sorted(a) for a in scores.values())
+    assert any(a[-1] > a[0] for a in scores.values()), "a better set was found"
+
+
+def test_a_target_that_can_spare_little_is_spared_less(models: Models) -> None:
+    sizes = [row.state.size for row in rounds(models, "swift", 40, ratio=0.9, window=8)]
+    assert sizes[0] == 7
+    assert sizes[-1] < 7
+    assert sizes.index(3) >= PATIENCE
+
+
+def test_the_strip_in_the_trace_is_the_set(models: Models) -> None:
+    for row in rounds(models, "swift", tokens=12, ratio=0.5, window=4):
+        signals = row.trace.rounds[-1].signals
+        run = {
+            2 * layer + half
+            for half, name in enumerate(("attention", "feed-forward"))
+            for layer in range(LAYERS)
+            if signals[f"layers that draft [{name}, {layer + 1}]"]
+        }
+        assert run == set(range(2 * LAYERS)) - row.state.best
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("swift", {"ratio": 0.5, "window": 4}), ("unified-skip", {"speedup": 3.0})]
+)
+def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any], models: Models) -> None:
+    """The committed entries are a clean prefill's in every layer, those that did not draft included."""
+    seen = 0
+    for row in rounds(models, name, tokens=20, **params):
+        target, n = models.target, row.place.length
+        clean = target.open()
+        target.prefill(clean, row.committed[:n])
+        mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
+        target.close(clean)
+        torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
+        seen += any(s == "rejected" for s in row.trace.rounds[-1].nodes.status)
+    assert seen, "a draft was rejected"
+
+
+def test_entries_of_a_draft_that_stayed_would_change_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative of it: verification that reads the draft behind itself, instead of over it, is another text."""
+    plain = Block.segment
+
+    def behind(self: Block, row: Row, of: Models) -> Any:
+        made, drafted = plain(self, row, of), len(self.tree)
+        row.place.scratch = drafted if drafted and made.sees is None else 0
+        return made
+
+    text = worlds.hf_greedy(models.target.model, PROMPT, 24)
+    method = registry.get("unified-skip").with_params(policy="fixed", depth=3, speedup=2.0)
+    request = Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False)
+    assert Engine(models).generate(request).token_ids == text
+    monkeypatch.setattr(Block, "segment", behind)
+    assert Engine(models).generate(request).token_ids != text

@@ -1,0 +1,56 @@
+"""The target's first layers draft; how many of them, and how long, is decided every round."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim
+from workbench.engine.method import Method, Promise, Source
+from workbench.methods.drafters.dynamic_exit import DynamicExit
+from workbench.methods.policies.bandit import Bandit
+from workbench.methods.policies.confidence import Confidence
+from workbench.methods.policies.fixed import Fixed
+from workbench.methods.policies.optimal_oracle import OptimalOracle
+from workbench.methods.policies.planned import Planned
+from workbench.methods.policies.tokens_per_layer import TokensPerLayer
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "del",
+    title="DEL (dynamic exit layer)",
+    promise=Promise.EXACT,
+    source=Source(
+        "DEL: context-aware dynamic exit layer for efficient self-speculative decoding",
+        "Zarch et al.",
+        2025,
+        "https://arxiv.org/abs/2504.05598",
+        "§3",
+    ),
+    teaches="The best place to leave the target, and the best length of a draft, depend on each other and on the text.",
+    idea=(
+        "Verification leaves the streams behind all layers at every accepted place; the target's head says what each "
+        "exit would have drafted there, and so how often it is right. The next draft takes exit and length that "
+        "give most expected tokens for their cost in layers."
+    ),
+    formula="TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h);  d = 0 is plain decoding",
+    differs=(
+        "The LM head is counted, as h layers by its weights, in drafts and in verification: a small model with a large "
+        "vocabulary spends as much on it as on many layers. The paper counts layers alone.",
+        "A few exits are looked at, spread evenly, because the head reads every one of them at every accepted place.",
+        "A draft stops before the token of which the exit is unsure: the test then looks at no drawn token, and is "
+        "exact when sampling too. The threshold lies midway between the mean probabilities of right and of wrong "
+        "shadow tokens; the authors' code was not read.",
+        "The bundled target was trained with an early-exit loss, and without the paper's layer dropout.",
+    ),
+    place=71,
+    drafter=DynamicExit(),
+    verifier=Lossless(),
+    policies=(
+        *(TokensPerLayer(depth=4), Fixed(depth=4), Planned(depth=4), Confidence(depth=4)),
+        *(Bandit(depth=4), OptimalOracle(depth=4)),
+    ),
+    claims=(
+        Claim(
+            "speed-up over plain decoding", "LayerSkip models (LLaMA-2, LLaMA-3, CodeLLaMA), seven tasks",
+            2.16, 2.62, "Zarch et al. 2025, arXiv:2504.05598v2, abstract", lambda lab: lab.speed(), timed=True,
+        ),
+    ),
+)  # fmt: skip

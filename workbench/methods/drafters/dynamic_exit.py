@@ -1,0 +1,155 @@
+"""DEL: where a draft leaves the target is decided every round, by what each layer would have said of the text so far.
+
+The *shadow token* of layer E at a place is what final norm and LM head name for the stream behind it. Verification runs
+all layers at all accepted places, so that one look at the streams it left says of every exit how often it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from workbench.core.params import param
+from workbench.core.transfer import to_device, to_host
+from workbench.engine.asides import said_of
+from workbench.engine.layers import decoder_layers
+from workbench.engine.models import Models
+from workbench.engine.request import Row
+from workbench.engine.runner import Runner
+from workbench.engine.told import Outcome
+from workbench.methods.drafters.early_exit import Exiting, ExitStates
+
+PRIOR = 0.5
+"""Acceptance of a layer before it was seen, as if of one trial."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a row knows of each exit.
+
+    Attributes:
+        layers: the exits that may be taken, in layers from the first, ascending.
+        whole: layers of the target.
+        head: what the LM head costs, in layers.
+        hits: forgetful count of shadow tokens that were right, by exit.
+        trials: of all shadow tokens.
+        sure: forgetful sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1), and,
+            behind these, of how many they were.
+        exit: states of the draft.
+    """
+
+    layers: list[int]
+    whole: int
+    head: float
+    hits: Float[np.ndarray, " m"]
+    trials: Float[np.ndarray, " m"]
+    sure: Float[np.ndarray, "4 m"]
+    exit: ExitStates = field(default_factory=ExitStates)
+
+    @property
+    def acceptance(self) -> Float[np.ndarray, " m"]:
+        """α of each exit."""
+        return self.hits / self.trials
+
+    def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
+        """Expected tokens of a round / its cost in layers, for each exit and 0 … `depth` drafted tokens."""
+        return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.whole, self.head)
+
+    def best(self, depth: int) -> int:
+        """Which exit is best for drafts of this length, as its place in `layers`."""
+        return int(self.rates(depth)[:, depth].argmax())
+
+    def threshold(self, at: int) -> float:
+        """Between the mean probability of right and of wrong shadow tokens of an exit; 0 while either is not known."""
+        wrong, right, n_wrong, n_right = self.sure[:, at]
+        return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
+
+    def count(self, right: np.ndarray, sure: np.ndarray, forgetting: float) -> None:
+        """Take in a round: bool and float [m, places], whether shadow tokens were right and their probabilities."""
+        self.hits = forgetting * self.hits + right.sum(1)
+        self.trials = forgetting * self.trials + right.shape[1]
+        new = np.stack([(sure * ~right).sum(1), (sure * right).sum(1), (~right).sum(1), right.sum(1)])
+        self.sure = forgetting * self.sure + new
+
+
+def tokens_per_layer(
+    acceptance: Float[np.ndarray, " m"], layers: np.ndarray, depth: int, whole: int, head: float = 0.0
+) -> Float[np.ndarray, "m depth_plus_1"]:
+    """TPL(E, d) = (1 + α + … + α^d) / (d · (E + head) + L + head), for each exit E and d = 0 … depth.
+
+    Source: Zarch et al. 2025, DEL, arXiv:2504.05598; there the head is not counted.
+
+    Example:
+        >>> tokens_per_layer(np.array([0.5]), np.array([2]), 2, 8).round(3).tolist()
+        [[0.125, 0.15, 0.146]]
+    """
+    drafts = np.arange(depth + 1)
+    tokens = np.cumsum(acceptance[:, None] ** drafts, 1)
+    return tokens / (drafts * (layers[:, None] + head) + whole + head)
+
+
+@dataclass(frozen=True)
+class DynamicExit(Exiting):
+    """Draft with the first E layers, where E has most tokens a layer for the length that is planned.
+
+    Which length that is, is the policy's affair: `TokensPerLayer` chooses both together. After each round the target's
+    own head reads the streams behind all exits at the places that became text, and counts which named the next token;
+    places behind a rejection are not looked at, for what stands there was never written.
+
+    Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
+    """
+
+    source: ClassVar[str] = "del"
+    exits_seen: int = param(5, ge=1, le=32, doc="exit layers that are looked at, spread evenly over the target")
+    remembering: float = param(0.95, ge=0.5, le=1.0, doc="ω, weight of a past round, by the next one")
+
+    def layers(self, n_layers: int) -> list[int]:
+        """The exits: some of 1 … L − 1."""
+        spread = np.linspace(1, max(1, n_layers - 1), min(self.exits_seen, max(1, n_layers - 1)) + 1)[:-1]
+        return sorted(set(spread.round().astype(int).tolist()))
+
+    def taps(self, models: Models) -> set[int]:
+        """The streams behind the exits."""
+        return {layer - 1 for layer in self.layers(models.target.n_layers)}
+
+    def prime(self, row: Row, models: Models) -> Ledger:
+        """Nothing is known."""
+        target = models.target
+        layers = self.layers(target.n_layers)
+        m, one = len(layers), np.ones(len(layers))
+        return Ledger(layers, target.n_layers, head_in_layers(target), PRIOR * one, one, np.zeros((4, m)))
+
+    def kept(self, row: Row) -> ExitStates:
+        """In the ledger."""
+        return row.state.exit
+
+    def exit_of(self, row: Row) -> int:
+        """The best for this length."""
+        ledger: Ledger = row.state
+        exit_ = ledger.layers[ledger.best(row.plan.depth)]
+        row.signals["exit layer"] = exit_
+        return exit_
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """Ask the head what each exit would have said at the places that became text."""
+        ledger: Ledger = row.state
+        path: Sequence[int] = outcome.verdict.path
+        places = [0, *(node + 1 for node in path)][: len(outcome.emitted)]
+        streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
+        p = said_of(row.models.target, row.place, streams).float().softmax(1)
+        sure, named = p.max(1)
+        wanted = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
+        right, sure = to_host([(named == wanted).float(), sure])
+        shape = len(ledger.layers), len(places)
+        ledger.count(np.array(right).reshape(shape) > 0, np.array(sure).reshape(shape), self.remembering)
+
+
+def head_in_layers(target: Runner) -> float:
+    """Weights of the LM head / weights of a layer: what is read for a token, and so about what it costs."""
+    layer = sum(p.numel() for p in decoder_layers(target.model)[1][0].parameters())
+    return target.lm_head.get_parameter("weight").numel() / max(1, layer)

@@ -1,0 +1,182 @@
+"""SWIFT: which halves of the target's layers may be left out of a draft is found out while the text is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from workbench.core.draw import Purpose
+from workbench.core.params import param
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree
+from workbench.engine.asides import read_again
+from workbench.engine.models import Models
+from workbench.engine.request import Row
+from workbench.methods.drafters.skipping import Halves, Skipping, spread
+
+POOL = 128
+"""Random sets among which a step by the surrogate chooses, besides all that differ from the best one by a swap."""
+REMEMBERED = 128
+"""Scored sets that the surrogate knows, the newest."""
+KAPPA, NOISE = 2.5, 1e-2
+"""Of the surrogate: how many standard deviations its bound lies above the mean, and the variance of a score."""
+POOR, PATIENCE = 0.5, 8
+"""A best matchness below the first, after so many sets of one size, is too poor: half as many are left out."""
+
+
+@dataclass(slots=True)
+class Search:
+    """What a row knows of the sets that were tried.
+
+    Attributes:
+        size: how many halves are left out.
+        best: the set that drafts.
+        score: its matchness on the window, once there is one.
+        end: position behind the window's last token that is read; None: there is no window yet.
+        tried: sets scored so far, the first among them.
+        of_size: of these, such of the present size.
+        seen: scored sets, as bits over the halves that may be left out, and their matchness.
+    """
+
+    size: int
+    best: Halves
+    score: float = 0.0
+    end: int | None = None
+    tried: int = 0
+    of_size: int = 0
+    seen: list[tuple[Bool[np.ndarray, " n"], float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Swift(Skipping):
+    """Draft without a share of the target's halves, and look for a better set of them before each round.
+
+    One set is tried a round: the thinned target reads a window of committed tokens again, in one pass, and its score,
+    the *matchness*, is the share of places at which its likeliest token is the one that the text has. A set with a
+    better score drafts from then on. Every few steps it is the set for which a Gaussian process over those seen
+    promises most (μ + κ σ), else a random one. First and last layer always run. Where no set is any good, fewer halves
+    are left out.
+
+    Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
+    """
+
+    source: ClassVar[str] = "swift"
+    ratio: float = param(0.45, ge=0.0, le=0.9, doc="share r of the halves between first and last layer left out")
+    window: int = param(32, ge=4, le=96, doc="committed tokens that a set is scored on")
+    steps: int = param(48, ge=0, le=1000, doc="most sets tried for a text; 0: the evenly spread one stays")
+    every: int = param(4, ge=1, le=100, doc="every how many steps the surrogate chooses; random sets between")
+    enough: float = param(0.95, ge=0.0, le=1.0, doc="matchness at which the search rests")
+
+    def prime(self, row: Row, models: Models) -> Search:
+        """Begin with layers left out evenly, as many as the ratio lets be."""
+        n = models.target.n_layers
+        size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
+        return Search(size, first(n, size))
+
+    def without(self, row: Row) -> Halves:
+        """The best set so far."""
+        state: Search = row.state
+        return state.best
+
+    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+        """A step of the search for each row, then chains."""
+        for row in rows:
+            row.drafter.step(row)
+        return super().propose(rows)
+
+    def step(self, row: Row) -> None:
+        """Score one more set, which drafts if it is better; or the best one anew, where the text has moved on."""
+        state: Search = row.state
+        begin = 0 if row.place.pictured is None else len(row.place.pictured.embeds)
+        end, n = len(row.committed) - 1, row.models.target.n_layers
+        if state.size and end - begin >= self.window and state.tried < self.steps:
+            if state.of_size >= PATIENCE and state.score < POOR and state.size > 1:
+                state.size, state.of_size, state.end = state.size // 2, 0, None
+                state.best = first(n, state.size)
+            if state.end is None or end - state.end >= self.window:
+                state.end = end
+                state.score = self.try_out(row, state, state.best)
+            elif state.score < self.enough:
+                chosen = self.candidate(row, state)
+                score = self.try_out(row, state, chosen)
+                if score > state.score:
+                    state.best, state.score = chosen, score
+        row.signals["sets tried"] = state.tried
+        row.signals["halves left out"] = len(state.best)
+        if state.tried:
+            row.signals["matchness"] = state.score
+
+    def candidate(self, row: Row, state: Search) -> Halves:
+        """The set that is tried next."""
+        n = 2 * row.models.target.n_layers - 4
+        numbers = row.draw.uniform(len(row.committed), Purpose.GUESS, POOL * n).reshape(POOL, n)
+        pool = numbers.argsort(1).argsort(1) < state.size
+        if state.tried % self.every or len(state.seen) < 2:
+            return to_halves(pool[0])
+        pool = np.concatenate([pool, swapped(to_bits(state.best, n))])
+        return to_halves(pool[bounds(state.seen, pool).argmax()])
+
+    def try_out(self, row: Row, state: Search, chosen: Halves) -> float:
+        """The matchness of a set on the window."""
+        assert state.end is not None
+        start, target = state.end - self.window, row.models.target
+        logits = read_again(target, row.place, start, row.committed[start : state.end], chosen)
+        wanted = to_device(row.committed[start + 1 : state.end + 1], logits.device, torch.long)
+        score = float((logits.argmax(1) == wanted).float().mean())
+        state.tried, state.of_size = state.tried + 1, state.of_size + 1
+        state.seen = [*state.seen, (to_bits(chosen, 2 * target.n_layers - 4), score)][-REMEMBERED:]
+        return score
+
+
+def first(n_layers: int, size: int) -> Halves:
+    """The set that a search begins with: whole layers, evenly spread, and of an odd number one attention more."""
+    found = spread(n_layers, n_layers - size // 2)
+    return found if size % 2 == 0 else found | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in found)}
+
+
+def to_bits(halves: Halves, n: int) -> Bool[np.ndarray, " n"]:
+    """Which of the n halves behind the first layer are in a set."""
+    return np.isin(np.arange(2, n + 2), list(halves))
+
+
+def to_halves(bits: Bool[np.ndarray, " n"]) -> Halves:
+    """The set of these bits."""
+    return frozenset((np.flatnonzero(bits) + 2).tolist())
+
+
+def swapped(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
+    """All sets that have another half in the place of one of theirs."""
+    pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
+    found = np.repeat(bits[None], len(pairs), 0)
+    for row, (i, j) in zip(found, pairs, strict=True):
+        row[i], row[j] = False, True
+    return found
+
+
+def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarray, "m n"]) -> Float[np.ndarray, " m"]:
+    """Upper bounds μ + κ σ on the scores of sets, by a Gaussian process over scored ones (Matérn 5/2).
+
+    Two sets are as far apart as the square root of the number of halves in which they differ; half of the halves is one
+    length of the kernel. Scores are taken in their own standard deviations.
+
+    Args:
+        seen: two at least.
+        pool: sets in question.
+    """
+    x, y = np.stack([bits for bits, _ in seen]).astype(float), np.array([score for _, score in seen])
+    y = (y - y.mean()) / (y.std() or 1.0)
+
+    def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        differ = a @ (1 - b).T + (1 - a) @ b.T
+        far = np.sqrt(5 * differ / (a.shape[1] / 2))
+        return (1 + far + far**2 / 3) * np.exp(-far)
+
+    across = kernel(pool.astype(float), x)
+    solved = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, across.T]))
+    variance = 1 - (across * solved[:, 1:].T).sum(1)
+    return across @ solved[:, 0] + KAPPA * np.sqrt(variance.clip(0))

@@ -1,0 +1,28 @@
+"""Layers are left out evenly, the same for every token: the plainest way to thin a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.core.params import param
+from workbench.engine.request import Row
+from workbench.methods.drafters.skipping import Halves, Skipping, spread
+
+
+@dataclass(frozen=True)
+class UnifiedSkip(Skipping):
+    """Draft with L / s of the target's L layers, evenly spread, the first and the last among them.
+
+    Which ones depends on the wanted speed-up alone, and on no token: rows of a batch run the same layers.
+
+    Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
+    """
+
+    source: ClassVar[str] = "unified-skip"
+    speedup: float = param(1.25, ge=1.0, le=8.0, doc="s, wanted speed-up of a pass: L / s layers draft")
+
+    def without(self, row: Row) -> Halves:
+        """All layers but round(L / s) of them, and two at least."""
+        n = row.models.target.n_layers
+        return spread(n, min(n, max(2, round(n / self.speedup))))
