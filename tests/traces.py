@@ -10,26 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from workbench.core.rules import Rule
-from workbench.trace.events import (
-    ACCEPTED,
-    BONUS,
-    CORRECTED,
-    DISCARDED,
-    PNG_URL,
-    REJECTED,
-    Change,
-    Emitted,
-    Footer,
-    Header,
-    Nodes,
-    Phase,
-    Picture,
-    Placed,
-    Probe,
-    Round,
-    Top,
-    Trace,
-)
+from workbench.trace.events import Change, Footer, Header, Phase, Round, Trace
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, Top
+from workbench.trace.pictures import PNG_URL, Picture
+from workbench.trace.tokens import BONUS, CORRECTED, Emitted, Placed
 
 FIXTURES = Path(__file__).parent / "fixtures" / "wire"
 

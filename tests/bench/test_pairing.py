@@ -14,7 +14,9 @@ from workbench import Workbench
 from workbench.bench import hosted, waiting
 from workbench.bench.pairing import LONGEST_S, MOST, Pairs, enough, measure_pairs
 from workbench.core.errors import CapacityError, WorkbenchError
-from workbench.trace.events import STOPPED, Emitted, Footer, Nodes, Round
+from workbench.trace.events import STOPPED, Footer, Round
+from workbench.trace.nodes import Nodes
+from workbench.trace.tokens import Emitted
 
 
 class Made:

@@ -14,7 +14,9 @@ from workbench.cli import say
 from workbench.cli.loading import Waiting
 from workbench.cli.stream import Marks, TokenPrinter
 from workbench.client import Workbench
-from workbench.trace.events import Emitted, Nodes, Round, Trace
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import Nodes
+from workbench.trace.tokens import Emitted
 
 from .conftest import Command
 

@@ -22,7 +22,8 @@ from workbench.methods import registry
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace import export, metrics
-from workbench.trace.events import ACCEPTED, DISCARDED, REJECTED, Trace
+from workbench.trace.events import Trace
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
 ASKED = [5, 9, 2]
 N = 24

@@ -20,7 +20,8 @@ from workbench.engine.recording import PAID
 from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing, bits
-from workbench.trace.events import ACCEPTED, Trace
+from workbench.trace.events import Trace
+from workbench.trace.nodes import ACCEPTED
 
 from .test_rules import check_formulas
 

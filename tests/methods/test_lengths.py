@@ -30,8 +30,9 @@ from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.entropy import Entropy, root_entropy
 from workbench.methods.policies.planned import Belief, Planned
 from workbench.methods.policies.specdec_plus_plus import AcceptanceHead, chance
-from workbench.trace.events import Nodes, Phase, Round
+from workbench.trace.events import Phase, Round
 from workbench.trace.metrics import summary
+from workbench.trace.nodes import Nodes
 from workbench.training.acceptance import said
 
 Seconds = Callable[[int], float]

@@ -26,7 +26,8 @@ from workbench.engine.vision.reading import read
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.typical import TypicalAcceptance
-from workbench.trace.events import ACCEPTED, Round, Top, Trace
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import ACCEPTED, Top
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
 close = partial(pytest.approx, rel=1e-9, abs=1e-12)

@@ -31,7 +31,7 @@ from workbench.engine.timing import Drafting, Timing, Work, share
 from workbench.methods.drafters.nothing import Nothing
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.trace.events import PLAIN, Emitted, Placed
+from workbench.trace.tokens import PLAIN, Emitted, Placed
 
 
 @dataclass(frozen=True)

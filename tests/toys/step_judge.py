@@ -23,7 +23,7 @@ from workbench.engine.parts import Verifier
 from workbench.engine.told import Settled, Verification
 from workbench.methods.drafters.draft_model import DraftModel
 from workbench.methods.policies.fixed import Fixed
-from workbench.trace.events import Emitted
+from workbench.trace.tokens import Emitted
 
 EASY = Rule(
     "easy",

@@ -16,7 +16,8 @@ from workbench.engine.request import CANCELLED, ENDED, FINISHED
 from workbench.interop import speculative
 from workbench.methods import registry
 from workbench.trace import export, metrics
-from workbench.trace.events import PLAIN, Trace, standing
+from workbench.trace.events import Trace, standing
+from workbench.trace.tokens import PLAIN
 
 PROMPT = worlds.repeating_prompt(11, period=5)
 N = 24

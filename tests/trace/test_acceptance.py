@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from workbench.trace import metrics
-from workbench.trace.events import ACCEPTED, DISCARDED, REJECTED, Nodes, Round
+from workbench.trace.events import Round
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes
 
 #   0 rejected ─ 3 discarded        1 accepted ─ 4, 5 rejected        2 discarded
 TREE = Nodes(

@@ -15,7 +15,9 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.trace import metrics
-from workbench.trace.events import SCHEMA_VERSION, Emitted, Footer, Header, Nodes, Round, Top, Trace
+from workbench.trace.events import SCHEMA_VERSION, Footer, Header, Round, Trace
+from workbench.trace.nodes import Nodes, Top
+from workbench.trace.tokens import Emitted
 
 
 @pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "sampled"])

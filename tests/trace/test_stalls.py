@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workbench.trace.events import BONUS, DISCARDED, Nodes, Round
+from workbench.trace.events import Round
+from workbench.trace.nodes import DISCARDED, Nodes
 from workbench.trace.stalls import calm, stalls
+from workbench.trace.tokens import BONUS
 
 
 def rounds(sizes: list[int], seconds: list[float], method: str = "draft-model") -> list[Round]:

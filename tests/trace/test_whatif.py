@@ -11,22 +11,10 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL
 from workbench.methods.verifiers.typical import TYPICAL
 from workbench.trace import acceptance, metrics, theory, whatif
-from workbench.trace.events import (
-    ACCEPTED,
-    BONUS,
-    CORRECTED,
-    DISCARDED,
-    REJECTED,
-    Emitted,
-    Footer,
-    Header,
-    Nodes,
-    Phase,
-    Round,
-    Top,
-    Trace,
-)
+from workbench.trace.events import Footer, Header, Phase, Round, Trace
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Top
 from workbench.trace.speedup import Estimate
+from workbench.trace.tokens import BONUS, CORRECTED, Emitted
 from workbench.views import recorded
 
 DRAFT_S, VERIFY_S, NODE_S, JUDGE_S, HOST_S = 0.001, 0.010, 0.0005, 0.0003, 0.0007

@@ -17,7 +17,10 @@ from PIL import Image, ImageDraw
 from ui.fake_client import DEPTH, FakeRun, FakeWorkbench, method, param
 
 from workbench.core.errors import ParameterError, PromptError
-from workbench.trace.events import Emitted, Header, Nodes, Phase, Picture, Round, Top
+from workbench.trace.events import Header, Phase, Round
+from workbench.trace.nodes import Nodes, Top
+from workbench.trace.pictures import Picture
+from workbench.trace.tokens import Emitted
 
 TEXT = "There are two shapes . From left to right : a large red circle at the top left ; a small blue square below it ."
 CAPTION = [word if word in ("There", ".", ":", ";") else f" {word}" for word in TEXT.split()]

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.rules import RATIO, RESIDUAL
-from workbench.trace.events import Change, Emitted, Footer, Header, Nodes, Phase, Round, Top
+from workbench.trace.events import Change, Footer, Header, Phase, Round
+from workbench.trace.nodes import Nodes, Top
+from workbench.trace.tokens import Emitted
 
 NOUNS = [" fox", " river", " hill", " mill", " stone"]
 WORDS = [

@@ -7,7 +7,7 @@ import pytest
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods import registry
 from workbench.trace import metrics
-from workbench.trace.events import ACCEPTED, DISCARDED, REJECTED
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 from workbench.views import lessons, recorded
 
 

@@ -18,8 +18,10 @@ from workbench.bench.contest import Progress
 from workbench.bench.markdown import markdown
 from workbench.engine.machine import describe, machine_facts
 from workbench.trace import export, store
-from workbench.trace.events import Emitted, Footer, Header, Nodes, Round, Trace
+from workbench.trace.events import Footer, Header, Round, Trace
+from workbench.trace.nodes import Nodes
 from workbench.trace.store import RunStore
+from workbench.trace.tokens import Emitted
 
 PAGE = 50
 SETTLED_S = 2.5

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import WorkbenchError
-from workbench.trace.events import Emitted, Top, Trace
+from workbench.trace.events import Trace
+from workbench.trace.nodes import Top
+from workbench.trace.tokens import Emitted
 
 if TYPE_CHECKING:
     from workbench.bench.measured import Measured

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from workbench.trace.events import ACCEPTED, BONUS, CORRECTED, PLAIN, Round
+from workbench.trace.events import Round
+from workbench.trace.nodes import ACCEPTED
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
 
 STYLES = {
     ACCEPTED: Style(color="#1F2328", bgcolor="#D9ECFC", underline=True),

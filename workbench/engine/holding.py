@@ -19,7 +19,7 @@ from workbench.engine.learning import forget, let_go
 from workbench.engine.models import Models
 from workbench.engine.priming import prime
 from workbench.engine.request import Row
-from workbench.trace.events import Emitted, Placed
+from workbench.trace.tokens import Emitted, Placed
 
 TRIES = 4
 """How often in a row, with nothing final in between, tokens may be taken back: what is written then stands."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.engine.declared import Claim, Head
     from workbench.engine.models import Models
     from workbench.engine.request import Request, Row
-    from workbench.trace.events import Emitted
+    from workbench.trace.tokens import Emitted
 
 
 class Part:

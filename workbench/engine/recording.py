@@ -14,22 +14,9 @@ from workbench.engine.request import Row
 from workbench.engine.selfcheck import warnings_for
 from workbench.engine.settings import SAMPLING_NAMES
 from workbench.engine.vision.showing import vision_news
-from workbench.trace.events import (
-    ACCEPTED,
-    BONUS,
-    CORRECTED,
-    DISCARDED,
-    PLAIN,
-    REJECTED,
-    Emitted,
-    GrownNodes,
-    Nodes,
-    Phase,
-    Placed,
-    Probe,
-    Round,
-    Top,
-)
+from workbench.trace.events import Phase, Round
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, GrownNodes, Nodes, Probe, Top
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted, Placed
 
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.trace import metrics
-from workbench.trace.events import REJECTED
+from workbench.trace.nodes import REJECTED
 
 if TYPE_CHECKING:
     from workbench.engine.models import Models

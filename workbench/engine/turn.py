@@ -25,7 +25,7 @@ from workbench.engine.request import FINISHED, Row
 from workbench.engine.segment import Output, Segment
 from workbench.engine.timing import Drafting, Timing
 from workbench.engine.told import Outcome
-from workbench.trace.events import Emitted
+from workbench.trace.tokens import Emitted
 
 
 @dataclass(slots=True)

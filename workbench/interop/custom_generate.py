@@ -16,23 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.logits_process import (
-    LogitNormalization,
     LogitsProcessorList,
-    MinPLogitsWarper,
-    PrefixConstrainedLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
 )
-from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, WorkbenchError
-from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.engine.admission import admit
 from workbench.engine.method import Configured
@@ -40,18 +33,11 @@ from workbench.engine.models import find_heads
 from workbench.engine.placed import named
 from workbench.engine.pretrained import load_model
 from workbench.engine.request import ENDED, ERROR, Row
+from workbench.interop.refusals import refuse
+from workbench.interop.words import Stop, histories, sampling
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
-
-KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
-"""Parts of the names of processors that advance a state of their own at each call. Drafted tokens that are rejected
-cannot be taken back from it."""
-ROW_BY_ROW = ("RepetitionPenaltyLogitsProcessor", "Encoder", "PrefixConstrained")
-"""Beginnings of the names of transformers' own processors that keep something for each row of the batch."""
-MODES = ("greedy_search", "sample", "assisted_generation")
-OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
-"""Arguments of forward that `generate` prepares; the engine has its own cache, positions and masks."""
 
 
 @dataclass
@@ -158,25 +144,25 @@ class Speculative:
         """
         streamer = streamer or _argument_of_generate("streamer")
         assistant = self._assistant or assistant_model or _argument_of_generate("assistant_model")
-        _refuse(generation_config, logits_processor, synced_gpus, streamer, len(input_ids), model, model_kwargs)
+        refuse(generation_config, logits_processor, synced_gpus, streamer, len(input_ids), model, model_kwargs)
         if isinstance(assistant, str):
             assistant = self._assistant = load_model(assistant, model.device, model.dtype)
-        histories = _histories(input_ids, model_kwargs.get("attention_mask"))
+        rows_asked = histories(input_ids, model_kwargs.get("attention_mask"))
         assert generation_config.max_length is not None
         seed = int(torch.randint(2**62, ()).item()) if self._seed is None else self._seed
         with _hooks_taken_off(model, assistant):
-            models = self._models(model, assistant, generation_config.max_length, len(histories))
-            engine = Engine(models, len(histories), self._record)
+            models = self._models(model, assistant, generation_config.max_length, len(rows_asked))
+            engine = Engine(models, len(rows_asked), self._record)
             rows = []
-            for history in histories:
+            for history in rows_asked:
                 request = Request(
                     history.prompt,
                     self._configured,
-                    sampling=_sampling(logits_processor, generation_config, history),
+                    sampling=sampling(logits_processor, generation_config, history),
                     max_new_tokens=generation_config.max_length - input_ids.shape[1],
                     seed=seed + history.row,
                     stop_at_eos=False,  # the criteria know the configuration's end-of-text tokens
-                    stop_when=_Stop(stopping_criteria, history),
+                    stop_when=Stop(stopping_criteria, history),
                     on_round=_Feed(streamer) if streamer is not None else None,
                 )
                 rows.append(engine.submit(request))
@@ -230,109 +216,7 @@ def _admit(runner: Runner, name: str) -> None:
         ) from error
 
 
-# -- what generate says, in the engine's words ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _History:
-    """A row's tokens as `generate`'s own loop would show them: prompts padded on the left to one length."""
-
-    prompts: Int[Tensor, "B L"]
-    row: int
-    skipped: int
-
-    @property
-    def prompt(self) -> list[int]:
-        return self.prompts[self.row, self.skipped :].tolist()
-
-    def padded(self, ids: Int[Tensor, "1 n"]) -> Int[Tensor, "1 n_plus_skipped"]:
-        left = self.prompts[self.row : self.row + 1, : self.skipped]
-        return torch.cat([left, ids.to(left.device)], dim=1)
-
-
-@dataclass(frozen=True)
-class _Processor:
-    """A logits processor for one row.
-
-    One that may keep something for each row of the batch sees as many rows as `generate` has, all of them this row's.
-    """
-
-    processor: Any
-    history: _History
-
-    def __call__(self, ids: Int[Tensor, "1 n"], scores: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-        n_rows, row = len(self.history.prompts), self.history.row
-        if not _knows_rows(self.processor):
-            n_rows, row = 1, 0
-        ids = self.history.padded(ids)
-        found = self.processor(ids.repeat(n_rows, 1), scores.to(ids.device).repeat(n_rows, 1))
-        return found[row : row + 1].to(scores.device)
-
-
-def _knows_rows(processor: Any) -> bool:
-    kind = type(processor)
-    return kind.__module__ != LogitNormalization.__module__ or kind.__name__.startswith(ROW_BY_ROW)
-
-
-def _histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[_History]:
-    """One a row.
-
-    Raises:
-        ParameterError: padding anywhere but on the left.
-    """
-    if mask is None:
-        return [_History(prompts, row, 0) for row in range(len(prompts))]
-    skipped = mask.long().argmax(1)
-    if not torch.equal(mask.bool(), torch.arange(mask.shape[1], device=mask.device) >= skipped.unsqueeze(1)):
-        raise ParameterError("A prompt is masked elsewhere than on its left.", "Set tokenizer.padding_side to 'left'.")
-    return [_History(prompts, row, n) for row, n in enumerate(skipped.tolist())]
-
-
-def _sampling(processors: LogitsProcessorList, config: GenerationConfig, history: _History) -> SamplingParams:
-    """The law of the configuration.
-
-    The usual filters at the end of the list become the engine's own, which drafters share; what stands before them,
-    and filters in any other order, are applied as they are.
-    """
-    left = [p for p in processors if not isinstance(p, LogitNormalization)]
-    values: dict[str, Any] = {"temperature": 1.0 if config.do_sample else 0.0}
-    if config.do_sample:
-        for kind, name in ((MinPLogitsWarper, "min_p"), (TopPLogitsWarper, "top_p"), (TopKLogitsWarper, "top_k"),
-                           (TemperatureLogitsWarper, "temperature")):  # fmt: skip
-            if left and type(left[-1]) is kind and getattr(left[-1], "min_tokens_to_keep", 1) == 1:
-                values[name] = getattr(left.pop(), name)
-    return SamplingParams(**values, processors=tuple(_Processor(_of_row(p, history.row), history) for p in left))
-
-
-def _of_row(processor: Any, row: int) -> Any:
-    """The same processor; one that asks a function by the row's number asks it for this row only."""
-    if not isinstance(processor, PrefixConstrainedLogitsProcessor):
-        return processor
-    allowed = processor._prefix_allowed_tokens_fn
-    return PrefixConstrainedLogitsProcessor(lambda _, sent: allowed(row, sent), num_beams=1)
-
-
-class _Stop:
-    """Stopping criteria for one row, asked after every token. The length is the engine's business."""
-
-    def __init__(self, criteria: StoppingCriteriaList, history: _History) -> None:
-        self._history = history
-        self._eos: set[int] = set()
-        self._others = StoppingCriteriaList()
-        for criterion in criteria:
-            eos = getattr(criterion, "eos_token_id", None)
-            if isinstance(eos, Tensor):
-                self._eos |= set(eos.flatten().tolist())
-            elif not isinstance(criterion, MaxLengthCriteria):
-                self._others.append(criterion)
-
-    def __call__(self, tokens: list[int]) -> bool:
-        if tokens[-1] in self._eos:
-            return True
-        if not self._others:
-            return False
-        ids = self._history.padded(torch.tensor([tokens]))
-        return bool(self._others(ids, None).any())  # type: ignore[arg-type]
+# -- around the run ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -346,48 +230,6 @@ class _Feed:
             self.streamer.put(torch.tensor([emitted.token]))
 
 
-def _refuse(
-    config: GenerationConfig,
-    processors: LogitsProcessorList,
-    synced_gpus: bool,
-    streamer: Any,
-    n_rows: int,
-    model: PreTrainedModel,
-    model_kwargs: dict[str, Any],
-) -> None:
-    """Say no, by name, to what would silently be ignored."""
-    mode = config.get_generation_mode()
-    refused = [f"generation mode {mode.value}"] if mode.value not in MODES else []
-    wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states", "use_mtp",
-              "prompt_lookup_num_tokens", "assistant_early_exit", "token_healing")  # fmt: skip
-    refused += [name for name in wanted if getattr(config, name, None)]
-    refused += ["synced_gpus"] if synced_gpus else []
-    refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
-    refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
-    refused += [name for name, value in model_kwargs.items() if name not in OURS and value is not None]
-    refused += ["position_ids that do not count the prompt's tokens"] if _counts_otherwise(model_kwargs) else []
-    if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
-        refused.append("past_key_values")
-    for processor in processors:
-        name = type(processor).__name__
-        refused += [name] if any(part in name for part in KEEP_STATE) else []
-    if refused:
-        raise ParameterError(
-            f"speculative() cannot honour: {', '.join(refused)}.", "Leave it out, or call generate without it."
-        )
-
-
-def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
-    """Whether positions were given that are not those `generate` would have counted, padding left out."""
-    positions, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
-    if positions is None:
-        return False
-    if mask is None:
-        mask = torch.ones_like(positions)
-    usual = (mask.long().cumsum(-1) - 1).expand_as(positions)
-    return not torch.equal(positions * mask, usual * mask)
-
-
 def _argument_of_generate(name: str) -> Any:
     """An argument of the `generate` that called `__call__`; None when something else did.
 
@@ -396,9 +238,6 @@ def _argument_of_generate(name: str) -> Any:
     """
     frame = sys._getframe(2)
     return frame.f_locals.get(name) if frame.f_code.co_name == "generate" else None
-
-
-# -- around the run ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager

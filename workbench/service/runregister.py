@@ -9,7 +9,8 @@ from workbench.core.errors import UnknownNameError
 from workbench.service.limits import Limits
 from workbench.service.meter import Meter
 from workbench.service.run import Run
-from workbench.trace.events import Round, pictures_of
+from workbench.trace.events import Round
+from workbench.trace.pictures import pictures_of
 
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
 """What the parts of a recorded round take in memory, in bytes; a test keeps them near the truth."""

@@ -7,11 +7,14 @@ export is computed from these and from nothing else.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.rules import Rule
+from workbench.trace.nodes import GrownNodes, Nodes, Probe, Top
+from workbench.trace.pictures import Picture
+from workbench.trace.tokens import BONUS, PLAIN, Emitted, Placed
 
 SCHEMA_VERSION = 6
 """1: text. 2: pictures as well (`Header.pictures`, `Round.vision`, `Trace.attribution`), all empty for text. 3: why
@@ -21,18 +24,6 @@ wrote its score into `Nodes.accept` before. 4: tokens at explicit places, which 
 (`Round.probes`); none in older traces. 6: why each node of a draft is there (`Round.grown`), unsaid in older
 traces."""
 
-ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
-"""Status of a drafted node. Discarded: drafted, never tested, because the path ended before it or
-took another branch."""
-PROBE = "probe"
-"""What a token is called that was computed beside a draft and could not be accepted: it is none of its nodes, and has
-none of their statuses."""
-PNG_URL = "data:image/png;base64,"
-"""How the address of a picture in a trace begins: pictures are in the trace, and never fetched from anywhere."""
-CORRECTED, BONUS, PLAIN = "corrected", "bonus", "plain"
-"""Kind of the token the target adds: after a rejection, for free at the end of a fully accepted path, or on its own,
-where nothing was drafted."""
-
 STOPPED = ("cancelled", "lease", "limit", "memory")
 """Reasons of a run that was stopped: its user asked for it; the page that followed it was closed, or nobody asked after
 it; a limit of the server; its trace had filled the memory there is for traces."""
@@ -41,140 +32,6 @@ it; a limit of the server; its trace had filled the memory there is for traces."
 def _fields(item: Any) -> dict[str, Any]:
     """A dataclass as a dict, one level deep: `dataclasses.asdict` copies everything below, which takes milliseconds."""
     return {name: getattr(item, name) for name in item.__dataclass_fields__}
-
-
-@dataclass(slots=True)
-class Nodes:
-    """The draft tree of one round, column by column; index i is node i, parents come before children.
-
-    Attributes:
-        tokens: token ids [N].
-        parents: parent's index [N]; −1 is the last committed token (the root).
-        depth: 1 for children of the root [N].
-        position: absolute position in the sequence [N]; siblings share one.
-        text: the token's own text [N], for display only.
-        p: the target's probability of the token given its parent [N], after temperature and filters when sampling,
-            the plain softmax when greedy.
-        q: the drafter's probability [N]; None where the proposal carries no law or score.
-        accept: the acceptance probability that was used [N], 0 or 1 where the rule is a comparison; None where the
-            node was not tested.
-        u: the uniform that was drawn [N]; None where not tested or where nothing was drawn (greedy).
-        status: "accepted", "rejected" or "discarded" [N].
-        source: drafter that proposed the node [N].
-        rule: name of the rule that judged the node [N], explained in `Header.rules`; None where the node was not
-            tested, and where the verifier (or an older trace) does not say.
-        inputs: what the rules read beyond p and q, by name, each [N]: "residual", "threshold", "likeliest" (a token's
-            id). None where the node's rule does not read it.
-    """
-
-    tokens: list[int] = field(default_factory=list[int])
-    parents: list[int] = field(default_factory=list[int])
-    depth: list[int] = field(default_factory=list[int])
-    position: list[int] = field(default_factory=list[int])
-    text: list[str] = field(default_factory=list[str])
-    p: list[float] = field(default_factory=list[float])
-    q: list[float | None] = field(default_factory=list[float | None])
-    accept: list[float | None] = field(default_factory=list[float | None])
-    u: list[float | None] = field(default_factory=list[float | None])
-    status: list[str] = field(default_factory=list[str])
-    source: list[str] = field(default_factory=list[str])
-    rule: list[str | None] = field(default_factory=list[str | None])
-    inputs: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
-
-    def __post_init__(self) -> None:
-        """Traces before schema 3 do not name the rules."""
-        if not self.rule:
-            self.rule = [None] * len(self.tokens)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-
-@dataclass(slots=True)
-class Top:
-    """The likeliest tokens at one place of the tree: ids, texts, probabilities (same length, best first)."""
-
-    tokens: list[int]
-    text: list[str]
-    prob: list[float]
-
-
-@dataclass(slots=True)
-class Emitted:
-    """One committed token.
-
-    Attributes:
-        token: id.
-        text: the text it completes (empty while a character is still incomplete).
-        start: offset of that text in the generated text, in characters.
-        end: end offset.
-        kind: "accepted", "corrected", "bonus" or "plain".
-        node: index of the accepted node, or None.
-        position: absolute position in the sequence.
-        p: the target's probability of it.
-    """
-
-    token: int
-    text: str
-    start: int
-    end: int
-    kind: str
-    node: int | None
-    position: int
-    p: float
-
-
-@dataclass(slots=True)
-class Placed:
-    """A token set at a place of the text that is not final there: a later round may take it back.
-
-    Attributes:
-        token: id.
-        text: its own text, for display only.
-        position: absolute position in the sequence, behind the final text; gaps between places are masked.
-        p: the target's probability of it when it was set.
-    """
-
-    token: int
-    text: str
-    position: int
-    p: float
-
-
-@dataclass(slots=True)
-class Probe:
-    """A token that went into the target's pass behind a draft, to be computed and never accepted.
-
-    Attributes:
-        token: id.
-        text: its own text, for display only.
-        parent: what it stands behind: −1 the last committed token, i < N node i of the draft, N + j probe j before it.
-        position: absolute position in the sequence at which it was read.
-        source: the part that asked for it ("reflective").
-    """
-
-    token: int
-    text: str
-    parent: int
-    position: int
-    source: str
-
-
-@dataclass(slots=True)
-class GrownNodes:
-    """Why each node of a draft is there, and what it was worth to what put it there.
-
-    Attributes:
-        rules: in force, each with its `name`, `title`, what it `says`, and what the values `before` and `after` are.
-        of: index into `rules` [N]; [] where it is the first for all.
-        before: first value [N], by what was known when the node was offered; [] where there is none.
-        after: second value [N], once more was known; [] where there is none.
-    """
-
-    rules: list[dict[str, str]]
-    of: list[int] = field(default_factory=list[int])
-    before: list[float | None] = field(default_factory=list["float | None"])
-    after: list[float | None] = field(default_factory=list["float | None"])
 
 
 @dataclass(slots=True)
@@ -194,45 +51,6 @@ class Change:
     name: str
     before: Any
     after: Any
-
-
-@dataclass(slots=True)
-class Picture:
-    """A picture of the prompt, as the target saw it: after resizing, before its normalisation.
-
-    Attributes:
-        url: data-URL of a PNG.
-        width: in pixels.
-        height: in pixels.
-        rows: rows of patches that became vision tokens; rows · cols is their number, unless the family adds some of
-            its own or cuts the picture into tiles (then one row).
-        cols: columns.
-        start: position in the prompt of its first vision token.
-        end: position behind its last one.
-    """
-
-    url: str
-    width: int
-    height: int
-    rows: int
-    cols: int
-    start: int
-    end: int
-
-
-def rules_of(wire: Mapping[str, Any]) -> dict[str, Rule]:
-    """What rules say of themselves, from plain JSON.
-
-    Example:
-        >>> rules_of({})
-        {}
-    """
-    return {name: Rule(**rule) for name, rule in wire.items()}
-
-
-def pictures_of(vision: Mapping[str, Any]) -> list[Any]:
-    """The pictures that a round's `vision` names, the drafter's and the target's, as plain JSON."""
-    return [picture for name in ("pictures", "target_pictures") for picture in vision.get(name) or ()]
 
 
 @dataclass(slots=True)
@@ -405,8 +223,8 @@ class Header:
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> Header:
         """The inverse of `to_wire`."""
-        pictures = [Picture(**p) for p in data.get("pictures", ())]
-        read: dict[str, Any] = {"pictures": pictures, "rules": rules_of(data.get("rules", {}))}
+        read: dict[str, Any] = {"pictures": [Picture(**p) for p in data.get("pictures", ())]}
+        read["rules"] = {name: Rule(**rule) for name, rule in data.get("rules", {}).items()}
         return cls(**(data | read))
 
 

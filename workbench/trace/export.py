@@ -20,20 +20,11 @@ import polars as pl
 from workbench.core.errors import WorkbenchError
 from workbench.core.panics import no_panic
 from workbench.trace import frames
-from workbench.trace.events import (
-    ACCEPTED,
-    BONUS,
-    CORRECTED,
-    DISCARDED,
-    PLAIN,
-    PNG_URL,
-    REJECTED,
-    SCHEMA_VERSION,
-    Round,
-    Trace,
-    pictures_of,
-)
+from workbench.trace.events import SCHEMA_VERSION, Round, Trace
 from workbench.trace.kinds import is_list, is_object, misfit
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
+from workbench.trace.pictures import PNG_URL, pictures_of
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
 
 MAX_BYTES = 64 * 2**20
 """Largest trace file that is read."""

@@ -12,21 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from workbench.trace.events import (
-    SCHEMA_VERSION,
-    Change,
-    Emitted,
-    Footer,
-    GrownNodes,
-    Header,
-    Nodes,
-    Phase,
-    Placed,
-    Probe,
-    Round,
-    Top,
-    Trace,
-)
+from workbench.trace.events import SCHEMA_VERSION, Change, Footer, Header, Phase, Round, Trace
+from workbench.trace.nodes import GrownNodes, Nodes, Probe, Top
+from workbench.trace.tokens import Emitted, Placed
 
 Schema = dict[str, Any]  # column → polars type
 

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.trace.events import ACCEPTED, CORRECTED, DISCARDED, Round, Trace
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import ACCEPTED, DISCARDED
+from workbench.trace.tokens import CORRECTED
 
 GROUNDED = 0.2
 """A token is grounded in the picture where blanking the picture costs it at least this much of its probability."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.trace import metrics
-from workbench.trace.events import ACCEPTED, DISCARDED, REJECTED, Round, Trace
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 
 Place = tuple[int, int]
 """A round and a node of its draft tree."""

@@ -12,18 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.trace import metrics
-from workbench.trace.events import (
-    ACCEPTED,
-    BONUS,
-    CORRECTED,
-    DISCARDED,
-    PLAIN,
-    PNG_URL,
-    REJECTED,
-    Emitted,
-    Round,
-    Trace,
-)
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
+from workbench.trace.pictures import PNG_URL
+from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, Emitted
 from workbench.views.palette import palette
 
 ROUNDS, NODES, PROMPT_CHARS = 400, 32, 300

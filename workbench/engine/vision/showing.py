@@ -13,7 +13,7 @@ import torch
 from workbench.engine.request import Row
 from workbench.engine.vision.layout import Inputs, layout
 from workbench.engine.vision.reading import tokens_of
-from workbench.trace.events import PNG_URL, Picture
+from workbench.trace.pictures import PNG_URL, Picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image

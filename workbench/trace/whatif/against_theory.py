@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from workbench.trace import metrics, theory
-from workbench.trace.events import ACCEPTED, Round, Trace
+from workbench.trace.events import Round, Trace
+from workbench.trace.nodes import ACCEPTED
 from workbench.trace.whatif.lengths import costs
 from workbench.trace.whatif.predicted import depths, laws
 from workbench.trace.whatif.timing import budget

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from workbench.trace import metrics
-from workbench.trace.events import CORRECTED, Round, Trace
+from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import calm
+from workbench.trace.tokens import CORRECTED
 from workbench.trace.whatif.predicted import depths
 from workbench.trace.whatif.timing import plain_rounds
 

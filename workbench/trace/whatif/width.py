@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from workbench.trace.events import ACCEPTED, DISCARDED, Round
+from workbench.trace.events import Round
+from workbench.trace.nodes import ACCEPTED, DISCARDED
 from workbench.trace.whatif.predicted import depths, tau_of
 
 

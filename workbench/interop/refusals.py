@@ -1,0 +1,64 @@
+"""What speculation cannot honour of what `generate` was asked for: it is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.logits_process import LogitsProcessorList
+
+from workbench.core.errors import ParameterError
+
+KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
+"""Parts of the names of processors that advance a state of their own at each call. Drafted tokens that are rejected
+cannot be taken back from it."""
+MODES = ("greedy_search", "sample", "assisted_generation")
+OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
+"""Arguments of forward that `generate` prepares; the engine has its own cache, positions and masks."""
+
+
+def refuse(
+    config: GenerationConfig,
+    processors: LogitsProcessorList,
+    synced_gpus: bool,
+    streamer: Any,
+    n_rows: int,
+    model: PreTrainedModel,
+    model_kwargs: dict[str, Any],
+) -> None:
+    """Say no, by name, to what would silently be ignored.
+
+    Raises:
+        ParameterError: something of it was asked for.
+    """
+    mode = config.get_generation_mode()
+    refused = [f"generation mode {mode.value}"] if mode.value not in MODES else []
+    wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states", "use_mtp",
+              "prompt_lookup_num_tokens", "assistant_early_exit", "token_healing")  # fmt: skip
+    refused += [name for name in wanted if getattr(config, name, None)]
+    refused += ["synced_gpus"] if synced_gpus else []
+    refused += ["streamer with several prompts"] if streamer is not None and n_rows > 1 else []
+    refused += ["a model on several devices"] if len(set(getattr(model, "hf_device_map", {}).values())) > 1 else []
+    refused += [name for name, value in model_kwargs.items() if name not in OURS and value is not None]
+    refused += ["position_ids that do not count the prompt's tokens"] if _counts_otherwise(model_kwargs) else []
+    if getattr(model_kwargs.get("past_key_values"), "_is_user_defined", False):
+        refused.append("past_key_values")
+    for processor in processors:
+        name = type(processor).__name__
+        refused += [name] if any(part in name for part in KEEP_STATE) else []
+    if refused:
+        raise ParameterError(
+            f"speculative() cannot honour: {', '.join(refused)}.", "Leave it out, or call generate without it."
+        )
+
+
+def _counts_otherwise(model_kwargs: dict[str, Any]) -> bool:
+    """Whether positions were given that are not those `generate` would have counted, padding left out."""
+    positions, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
+    if positions is None:
+        return False
+    if mask is None:
+        mask = torch.ones_like(positions)
+    usual = (mask.long().cumsum(-1) - 1).expand_as(positions)
+    return not torch.equal(positions * mask, usual * mask)
