@@ -99,7 +99,10 @@ def test_evidence_is_that_of_the_lanes_own_choices() -> None:
     of = {v: evidence(Lane("draft-tree-sampled", {"verifier": v} | g).configured) for v, g in CHOICES.items()}
     assert "χ² = " in of["lossless"]
     assert of["independent"].startswith("Independent is not exact for")
-    assert of["k-seq"] == ""
+    assert of["k-seq"] == ""  # as no setting of its own on the board
+    of_itself = evidence(Lane("draft-model", {"grower": "specinfer", "verifier": "k-seq"}).configured)
+    assert of_itself.startswith("shown: ")
+    assert of_itself != evidence(Lane("draft-model", {}).configured)
 
 
 def test_the_race_ends_with_the_recorded_text_at_the_recorded_time(made: Comparison) -> None:
