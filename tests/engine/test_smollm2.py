@@ -188,8 +188,11 @@ def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def fit_of(models: Models, method: Configured, n_rows: int = 8, n: int = 24) -> Fit:
-    """Every token of sampled runs against the top-64 law that its own text gives it."""
+def fit_of(models: Models, method: Configured, n_rows: int = ROWS, n: int = 32) -> Fit:
+    """Every token of sampled runs against the top-64 law that its own text gives it.
+
+    Few long runs: each costs a pass over its prompt by the engine, and one by the model alone.
+    """
     rng, cells = np.random.default_rng(0), Counter[int]()
     ids = models.tokenizer.encode(REPEATING)
     rows = run_all(models, [Request(ids, method, SAMPLED, n, seed, stop_at_eos=False) for seed in range(n_rows)])
