@@ -41,7 +41,12 @@ def can_be_had() -> bool:
         return False
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.seconds(25), pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.seconds(25),
+    pytest.mark.timeout(900),  # more than a minute of arithmetic: a starved machine takes long, and nothing waits
+    pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install),
+]
 N_NEW = 12
 SHORT: dict[str, dict[str, Any]] = {
     "prompt-lookup": {"depth": 4},
@@ -50,6 +55,11 @@ SHORT: dict[str, dict[str, Any]] = {
     "suffix": {"depth": 4},
     "aggressive": {"depth": 4},
     "early-exit": {"depth": 2, "exit_layer": 24},
+    "draft-tree": {"depth": 3, "nodes": 6},
+    "draft-tree-sampled": {"depth": 3, "width": 2},
+    "medusa": {"depth": 3, "nodes": 6},
+    "medusa-typical": {"depth": 3, "nodes": 6},
+    "eagle-2": {"depth": 3, "width": 2, "nodes": 6},
 }
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
