@@ -185,7 +185,7 @@ for a in DIALS:
 # count, as many as fit in any case: later ones happen only to the unlucky, who need more of them.
 
 # %%
-SEEDS = range(8 if FAST else 30)
+SEEDS = range(5 if FAST else 30)
 ROUNDS = 72 // (K + 1)
 runs = {
     (a, seed): wb.start(
@@ -303,7 +303,7 @@ if TARGET is None:  # the last line is the pooled one
 # speed-up is their geometric mean with its 95 % interval, as everywhere in the workbench (10 says why).
 
 # %%
-DEPTHS, REPEATS = (0, 1, 2, 4, 8), 6 if FAST else 20
+DEPTHS, REPEATS = (0, 1, 2, 4, 8), 4 if FAST else 20
 repeats = {depth: [] for depth in DEPTHS}
 for i in range(REPEATS + 1):
     for depth in DEPTHS if i % 2 else DEPTHS[::-1]:  # they take turns, so that a busy moment hits all alike

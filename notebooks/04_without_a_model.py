@@ -542,10 +542,10 @@ if SERVER is None and TARGET is None and state(SMOLLM2) != TO_FETCH:
         print(problem)
 if folder is not None:
     real_tokenizer = AutoTokenizer.from_pretrained(folder)
-    with Workbench(target="smollm2", drafter=None, device=DEVICE) as real:
+    with Workbench(target="smollm2", drafter=None, device=DEVICE, dtype="bfloat16") as real:
         for name in ("story-dragon", "copy-three-times"):
             asked = prompts[name].encode(real_tokenizer)
-            said = real.generate(asked, method="prompt-lookup", max_new_tokens=40)
+            said = real.generate(asked, method="prompt-lookup", max_new_tokens=20 if FAST else 40)
             print(f"{name:18} τ = {tau(said.rounds):.2f} on {SMOLLM2.title}: {said.text[:60]!r} …")
 else:
     print(f"Not here ({SMOLLM2.install}). Recorded: τ = 1.18 on story-dragon, 3.67 on copy-three-times.")

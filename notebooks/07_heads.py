@@ -412,7 +412,7 @@ for picture in pictures.values():
     n_prompt = len(e) - len(text)
     guess = net(net.pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]
     best_two = models.target.lm_head.forward(guess).topk(2).indices.tolist()  # behind the token at place s + 1
-    for i in range(1, len(text) - 1, 4 if FAST else 1):
+    for i in range(1, len(text) - 1, 6 if FAST else 1):
         s = n_prompt + i - 1  # the place of the newest token, which has no feature yet
         first, second = best_two[s - 1]
         _, branch = look([*text[:i], second])
@@ -485,7 +485,7 @@ for n in (4, 24):
     rounds_ = []
     for name in names[:3]:
         rounds_ += wb.generate(
-            prompts[name], method="medusa", params={"nodes": n, "depth": 4}, max_new_tokens=48
+            prompts[name], method="medusa", params={"nodes": n, "depth": 4}, max_new_tokens=32 if FAST else 48
         ).rounds
     by_nodes[n] = tau(rounds_)
     print(f"medusa on three stories, {n:2d} nodes: τ = {by_nodes[n]:.2f}")
@@ -543,7 +543,7 @@ if "smollm2" in {entry["name"] for entry in wb.targets()}:
     chat = Workbench(SERVER) if SERVER else Workbench(target="smollm2", device=DEVICE, dtype="bfloat16")
     try:
         asked = chat.chat_prompt([{"role": "user", "content": "What is the sea? Answer in two sentences."}], "smollm2")
-        there = {"target": "smollm2", "max_new_tokens": 16 if FAST else 96}
+        there = {"target": "smollm2", "max_new_tokens": 12 if FAST else 96}
         plain = chat.generate(asked, method="autoregressive", **there)
         print(f"plain decoding: {len(plain.rounds)} passes, {plain.text!r}")
         exact = [m for m in chat.methods("smollm2") if m["available"] and m["promise"] == "exact"]

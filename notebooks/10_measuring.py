@@ -161,7 +161,7 @@ w.figure(figure)
 # load may not matter at all.)
 
 # %%
-HALF = 6 if FAST else 12
+HALF = 4 if FAST else 12
 BURN = "import time; end = time.time() + 60\nwhile time.time() < end: sum(range(10000))"
 
 

@@ -39,19 +39,22 @@ def _is_due(n: int) -> bool:
     return n <= OFTEN or n % THEN_EVERY == 0
 
 
-def _called_sparingly(function: Callable[..., Any], checked: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of which some calls go through its checker."""
-    n, of = 0, _test
+def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of which some calls go through its checker, which is compiled at the first of them."""
+    n, of, checked = 0, _test, None
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        nonlocal n, of
+        nonlocal n, of, checked
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
         if of != _test:
             n, of = 0, _test
         n += 1
-        return (checked if _is_due(n) else function)(*args, **kwargs)
+        if not _is_due(n):
+            return function(*args, **kwargs)
+        checked = checked or check(function)
+        return checked(*args, **kwargs)
 
     return called
 
@@ -77,7 +80,7 @@ def sparing(*, typechecker: Any) -> Callable[[Any], Any]:
             _defined[id(what.__code__)] += 1
             if not _is_due(_defined[id(what.__code__)]):
                 return what
-        return _called_sparingly(what, check(what))
+        return _called_sparingly(what, check)
 
     return decorate
 

@@ -35,15 +35,16 @@ def test_a_stale_table_is_noticed_and_mended(workbench: Command, tmp_path: Path)
     stale.write_text(replace_part(README, "methods", "nothing"), encoding="utf-8")
     boards = shutil.copytree(ROOT / "assets" / "boards", tmp_path / "boards")
     where = ("--readme", str(stale), "--boards", str(boards))
-    assert "README.md is stale" in workbench("docs", "--check", *where).err
-    assert workbench("docs", *where).status == 0
-    assert stale.read_text(encoding="utf-8") == README
     table = boards / "methods.md"
     whole = table.read_text(encoding="utf-8")
-    table.write_text(whole.replace("`medusa`", "`gorgo`"), encoding="utf-8")
-    assert "methods.md is stale" in workbench("docs", "--check", *where).err
+    rotten = whole.replace("`medusa`", "`gorgo`")
+    assert rotten != whole
+    table.write_text(rotten, encoding="utf-8")
+    assert "README.md is stale" in workbench("docs", "--check", *where).err
     assert workbench("docs", *where).status == 0
-    assert table.read_text(encoding="utf-8") == whole
+    assert (stale.read_text(encoding="utf-8"), table.read_text(encoding="utf-8")) == (README, whole)
+    table.write_text(rotten, encoding="utf-8")
+    assert "methods.md is stale" in workbench("docs", "--check", *where).err
 
 
 def test_a_report_goes_on_the_board_of_speed(workbench: Command, tmp_path: Path) -> None:

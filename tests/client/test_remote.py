@@ -29,6 +29,7 @@ def bench() -> Workbench:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_client_that_is_killed_frees_its_rows_within_two_seconds(bench: Workbench) -> None:
     code = f"""
 import time
@@ -145,6 +146,7 @@ def test_an_address_of_something_else() -> None:
         Workbench(f"{serving.app().url}/health")
 
 
+@pytest.mark.processes
 def test_a_server_that_goes_away_ends_the_run_with_the_reason() -> None:
     code = """
 import sys

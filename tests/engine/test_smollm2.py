@@ -41,7 +41,12 @@ def can_be_had() -> bool:
         return False
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.seconds(25), pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.seconds(25),
+    pytest.mark.timeout(900),  # more than a minute of arithmetic: a starved machine takes long, and nothing waits
+    pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install),
+]
 N_NEW = 12
 SHORT: dict[str, dict[str, Any]] = {
     "prompt-lookup": {"depth": 4},
@@ -56,6 +61,11 @@ SHORT: dict[str, dict[str, Any]] = {
     "stand": {"depth": 3, "nodes": 8, "warm": True},
     "adaptive-trigram": {"depth": 3},
     "early-exit": {"depth": 2, "exit_layer": 24},
+    "draft-tree": {"depth": 3, "nodes": 6},
+    "draft-tree-sampled": {"depth": 3, "width": 2},
+    "medusa": {"depth": 3, "nodes": 6},
+    "medusa-typical": {"depth": 3, "nodes": 6},
+    "eagle-2": {"depth": 3, "width": 2, "nodes": 6},
 }
 """Drafts that cost little to verify in float64; 24 of 30 layers are often right and often wrong."""
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
@@ -194,8 +204,11 @@ def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def fit_of(models: Models, method: Configured, n_rows: int = 8, n: int = 24) -> Fit:
-    """Every token of sampled runs against the top-64 law that its own text gives it."""
+def fit_of(models: Models, method: Configured, n_rows: int = ROWS, n: int = 32) -> Fit:
+    """Every token of sampled runs against the top-64 law that its own text gives it.
+
+    Few long runs: each costs a pass over its prompt by the engine, and one by the model alone.
+    """
     rng, cells = np.random.default_rng(0), Counter[int]()
     ids = models.tokenizer.encode(REPEATING)
     rows = run_all(models, [Request(ids, method, SAMPLED, n, seed, stop_at_eos=False) for seed in range(n_rows)])

@@ -304,10 +304,9 @@ def run(trace: Trace) -> Iterator[FakeRun]:
 
 
 def test_a_thread_follows_the_run_and_the_kernel_stays_free(run: FakeRun) -> None:
-    began = time.monotonic()
     live = w.live(run, FakeClient())
     wire = Wire(live)
-    assert time.monotonic() - began < 5, "showing a run that goes on does not wait for it"
+    assert run.state != "finished", "showing a run that goes on does not wait for it"
     names = [t.name for t in threading.enumerate()]
     assert any(name.startswith("workbench-widget-run-1") for name in names)
     run.record(2)
