@@ -76,14 +76,15 @@ def test_the_table_keeps_what_was_seen_last_and_no_more(text: list[int], most: i
     assert list(known._entries) == order
 
 
-def means(row: Row, start: int, longest: int) -> dict[tuple[int, ...], Tensor]:
-    """The mean law behind each context of committed places, summed from the trace."""
+def means(row: Row, start: int, longest: int, everywhere: bool) -> dict[tuple[int, ...], Tensor]:
+    """The mean law behind each context of verified places, or of those that were kept, summed from the trace."""
     assert row.trace is not None
     sums: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
     at = start
     for r in row.trace.rounds:
-        for i, place in enumerate([0, *(node + 1 for node in r.path)][: len(r.emitted)]):
-            law, text = torch.zeros(6, dtype=torch.float64), row.committed[: at + i]
+        for place in range(len(r.nodes) + 1) if everywhere else [0, *(node + 1 for node in r.path)]:
+            law, path = torch.zeros(6, dtype=torch.float64), worlds.path_to(r.nodes.parents, place - 1)
+            text = [*row.committed[:at], *(r.nodes.tokens[node] for node in path)]
             law[r.top_p[place].tokens] = torch.tensor(r.top_p[place].prob, dtype=torch.float64)
             for n in range(min(longest, len(text)) + 1):
                 sums[tuple(text[len(text) - n :])].append(law)
@@ -91,14 +92,15 @@ def means(row: Row, start: int, longest: int) -> dict[tuple[int, ...], Tensor]:
     return {context: torch.stack(laws).mean(0) for context, laws in sums.items()}
 
 
-def test_entries_are_the_mean_of_the_laws_of_committed_places(models: Models) -> None:
-    engine = Engine(models)
-    request = Request([1, 2], registry.get("stand"), SamplingParams(0.8), 200, stop_at_eos=False)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, models: Models) -> None:
+    engine, method = Engine(models), registry.get("stand").with_params(everywhere=everywhere)
+    request = Request([1, 2], method, SamplingParams(0.8), 200, stop_at_eos=False)
     row = engine.submit(request)
     for _ in range(22):
         engine.step()
     assert row.trace is not None
-    wanted = means(row, 2, 3)
+    wanted = means(row, 2, 3, everywhere)
     assert set(row.state._entries) == set(wanted)
     assert any(len(r.path) for r in row.trace.rounds)
     for context, law in wanted.items():
