@@ -116,7 +116,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "aggressive": {"depth": 2},
     "lookahead": {"depth": 2, "from_text": True},
     "jacobi": {"depth": 2},
-    "stand": {"depth": 2, "nodes": 6, "warm": True},
+    "stand": {"depth": 2, "nodes": 3, "warm": True},
     "adaptive-trigram": {"depth": 2},
     "early-exit": {"depth": 2, "exit_layer": 1},
     "medusa": {"depth": 2, "nodes": 8},
