@@ -116,7 +116,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "aggressive": {"depth": 2},
     "lookahead": {"depth": 2, "from_text": True},
     "jacobi": {"depth": 2},
-    "stand": {"depth": 2, "nodes": 6, "warm": True},
+    "stand": {"depth": 2, "nodes": 3, "warm": True},
     "adaptive-trigram": {"depth": 2},
     "rest": {"depth": 2, "nodes": 8},
     "rasd": {"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},

@@ -12,6 +12,7 @@ from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.drafters.jacobi import Iterate
 
+pytestmark = pytest.mark.unchecked
 PROMPT = worlds.random_prompt(9)
 
 

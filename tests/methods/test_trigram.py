@@ -30,6 +30,8 @@ from workbench.methods.drafters.trigram import (
 )
 from workbench.trace.metrics import summary
 
+pytestmark = pytest.mark.unchecked
+
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:

@@ -57,5 +57,5 @@ METHOD = Method(
             "Santilli et al. 2023, arXiv:2305.10427, abstract", lambda lab: lab.speed(), timed=True,
         ),
     ),
-    recording=Recording(("story", "chat")),
+    recording=Recording(("story", "chat"), params={"depth": 4}),
 )  # fmt: skip

@@ -42,6 +42,8 @@ METHOD = Method(
         "for each node.",
         "The table is empty in every run, where the paper's serves all trajectories of one problem (warm=True does, "
         "for runs of one prompt), because a seeded run would else depend on those before it. It holds 16,384 contexts.",
+        "Laws behind drafts that were rejected go into the table, too (everywhere=True): they were computed all the "
+        "same, and a short text has few others.",
         "At temperature 0 the likeliest tokens are drafted, without noise.",
     ),
     place=56,

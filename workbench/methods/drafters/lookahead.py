@@ -187,7 +187,7 @@ class Lookahead(Drafter):
         state.rows[0][0] = outcome.root
         width, said = len(state.rows[0]), outcome.top[0][:1]
         if outcome.probed is not None:
-            said = [*said, *to_host([outcome.probed.logits.argmax(1)])[0]][-width:]
+            said = [*said, *to_host([outcome.probed.logits[-width:].argmax(1)])[0]][-width:]
         if len(state.rows) + 1 < self.ngram:
             state.rows = [guessed[1:] for guessed in (*state.rows, said)]
         else:

@@ -133,7 +133,7 @@ class TableGrowth(Growth):
 class Stand(LawDrafter):
     """Keep the target's own laws behind the last one to `longest` tokens, averaged, and draft from them.
 
-    At each place that is committed the target's likeliest tokens with their probabilities go into the entries of the
+    At each place that was verified the target's likeliest tokens with their probabilities go into the entries of the
     contexts that end there. The law behind a node is the entry of the longest context that is known, normalised; where
     none is, the mean of all laws, and a draft ends where that holds of a whole level. It is a law like a draft model's,
     so that any grower draws from it and any exact rule judges it; the laws are as warm as the text was when they were
@@ -141,6 +141,7 @@ class Stand(LawDrafter):
 
     Attributes:
         longest: tokens of a context.
+        everywhere: laws behind drafts that were rejected are kept, too: they were computed all the same.
         warm: later runs of the same prompt draft from the table, too, as the paper's trajectories of one problem do.
 
     Source: Song et al. 2025, STAND, arXiv:2506.04708, §3.
@@ -148,6 +149,7 @@ class Stand(LawDrafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     longest: int = param(3, ge=1, le=4, doc="longest context looked up, in tokens")
+    everywhere: bool = param(True, doc="laws behind drafts that were rejected go into the table, too")
     warm: bool = warmth("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:
@@ -156,14 +158,14 @@ class Stand(LawDrafter):
 
     def memory(self) -> Hashable:
         """The table."""
-        return "stand", self.longest, self.warm
+        return "stand", self.longest, self.everywhere, self.warm
 
     def prime(self, row: Row, models: Models) -> Table:
         """An empty table, or that of the prompt: the laws behind committed tokens are not known any more."""
         if not self.warm:
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
-        problem = (self.longest, *row.committed[: row.prompt_length])
+        problem = (self.longest, self.everywhere, *row.committed[: row.prompt_length])
         tables[problem] = tables.pop(problem, None) or Table(self.longest)
         while len(tables) > PROBLEMS:
             del tables[next(iter(tables))]
@@ -180,9 +182,14 @@ class Stand(LawDrafter):
         return TableGrowth(row, table)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
-        """Take in the laws behind which the emitted tokens were written."""
+        """Take in the laws behind the last committed token and the drafts that were kept, or all of them."""
         table: Table = row.state
         first = len(row.committed) - len(outcome.emitted)
-        for i, place in enumerate([0, *(node + 1 for node in outcome.verdict.path)][: len(outcome.emitted)]):
-            text = row.committed[max(0, first + i - self.longest) : first + i]
-            table.learn(text, outcome.top[place], outcome.chances[place])
+        before = row.committed[max(0, first - self.longest) : first]
+        kept = {0, *(node + 1 for node in outcome.verdict.path)}
+        texts = [before]
+        for parent, token in zip(outcome.parents, outcome.tokens, strict=True):
+            texts.append([*texts[parent + 1], token])
+        for place, text in enumerate(texts):
+            if self.everywhere or place in kept:
+                table.learn(text, outcome.top[place], outcome.chances[place])
