@@ -1,0 +1,120 @@
+"""`workbench recommend` and `workbench datastore` as commands; what they do is tested where it is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.bench import recommend as measuring
+from workbench.bench.recommend import Asked
+from workbench.cli import recommend as asking
+from workbench.engine import Engine, Models, Request
+from workbench.methods import registry
+from workbench.trace.store import RunStore
+
+from .conftest import Command
+
+SHORT = ["--method", "suffix", "--minutes", "0.05", "--max-new-tokens", "4"]
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> Models:
+    found = worlds.small_world(noise=None)
+    found.target_name = "text-target"
+    monkeypatch.setattr(asking, "load", lambda *_: found)
+    return found
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "a", "name": "mine"}\n{"prompt": "b"}\n')
+    return str(path)
+
+
+@pytest.mark.usefixtures("models")
+def test_ones_own_prompts_are_measured_and_answered(workbench: Command, prompts: str) -> None:
+    found = workbench("recommend", "--prompts", prompts, *SHORT, "--json")
+    assert found.status == 0, found.err
+    assert found.json["prompts"] == ["mine", "prompt-2"]
+    assert [choice["method"] for choice in found.json["ranking"]] == ["suffix"]
+    assert found.json["command"].startswith("workbench generate --target text-target")
+    told = workbench("recommend", "--prompts", prompts, *SHORT).out
+    assert "| suffix policy=planned |" in told
+    assert "workbench generate --target text-target" in told
+
+
+@pytest.mark.usefixtures("models")
+def test_ctrl_c_answers_with_what_is_measured(
+    workbench: Command, prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measuring.recommend
+
+    def interrupted(*args: Any, told: Any, **options: Any) -> Any:
+        def stop(spent: float, done: int, what: str) -> None:
+            if done == 5:
+                raise KeyboardInterrupt
+
+        return whole(*args, told=stop, **options)
+
+    monkeypatch.setattr(measuring, "recommend", interrupted)
+    found = workbench("recommend", "--prompts", prompts, *SHORT, "--json")
+    assert found.status == 130
+    assert found.json["complete"] is False
+    assert found.json["ranking"]
+
+
+def test_the_last_kept_runs_of_the_target_are_asked_again(
+    models: Models, workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "runs"))
+    assert "no kept run" in workbench("recommend", "--last", "3", *SHORT).err
+    store, plain = RunStore(), registry.get("autoregressive")
+    for ids in ([1, 2], [3, 4], [3, 4], [5, 1]):
+        store.save(Engine(models).generate(Request(ids, plain, max_new_tokens=2)))
+    seen: list[list[Asked]] = []
+    whole = measuring.recommend
+    monkeypatch.setattr(
+        measuring, "recommend", lambda m, asked, *a, **o: seen.append(asked) or whole(m, asked, *a, **o)
+    )
+    assert workbench("recommend", "--last", "2", *SHORT).status == 0
+    assert [one.ids for one in seen[0]] == [[5, 1], [3, 4]], "newest first, each once"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["recommend", "--last", "2", "--prompts", "x"], "one of --prompts and --last"),
+        (["recommend", "--method", "sufix"], "Did you mean 'suffix'"),
+        (["recommend", "--minutes", "0"], "--minutes"),
+        (["datastore", "show", "nowhere"], "holds no store"),
+        (["datastore", "build", "nowhere.txt", "--out", "x"], "nowhere.txt cannot be used"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(words: list[str], says: str, workbench: Command, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    found = workbench(*words)
+    assert found.status in (1, 2)
+    assert says in found.err
+
+
+def test_a_store_is_built_shown_and_refused_when_it_is_damaged(workbench: Command, tmp_path: Path) -> None:
+    text, out = tmp_path / "notes.txt", tmp_path / "store"
+    text.write_text("The kite was red, and the sky was blue.\n" * 30)
+    made = workbench("datastore", "build", str(text), "--out", str(out), "--json")
+    assert made.status == 0, made.err
+    shown = workbench("datastore", "show", str(out), "--at", "3", "--json").json
+    assert shown["tokens"] == made.json["tokens"]
+    assert shown["of"] == "notes.txt"
+    assert "sky was blue" in shown["sample"]
+    tokens = bytearray((out / "tokens.npy").read_bytes())
+    tokens[-9] ^= 1
+    (out / "tokens.npy").write_bytes(tokens)
+    assert "cut or damaged" in workbench("datastore", "show", str(out)).err
+    card = json.loads((out / "card.json").read_text())
+    assert card["target"] == "text-target"
