@@ -1,5 +1,5 @@
-/** What stands below the tree: tables of signals (`cells.js`), and what the target's pass computed beside the draft, probe
- *  tokens, which are never accepted, rejected or discarded. */
+/** What stands below the tree: tables of signals (`cells.js`), and what the target's pass computed beside the draft:
+ *  probe tokens, never accepted, rejected or discarded. */
 
 import * as cells from "./cells.js";
 import * as kit from "../shared/kit.js";
