@@ -416,6 +416,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         why="exit_layer says one figure and runs another",
     ),
     _m(
+        "del-counts-behind-a-rejection",
+        "methods/drafters/dynamic_exit.py",
+        "*(node + 1 for node in path)][: len(outcome.emitted)]",
+        "*range(1, len(outcome.tokens) + 1)]",
+        "tests/methods/test_dynamic_exit.py::test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else",
+        why="exits are judged at places that the text never had, and the wrong one drafts",
+    ),
+    _m(
+        "swift-keeps-the-lucky-score",
+        "methods/drafters/swift.py",
+        "if state.end is None or end - state.end >= self.window:",
+        "if state.end is None:",
+        "tests/methods/test_swift.py::"
+        "test_the_score_of_the_set_that_drafts_is_its_matchness_and_never_falls_on_a_window",
+        why="a set that was lucky on the first words bars the way of better ones for the rest of the text",
+    ),
+    _m(
+        "a-pass-beside-the-rounds-stays-in-the-cache",
+        "engine/cache.py",
+        "                stack[:, :, row, :, start:stop] = entries",
+        "                pass",
+        "tests/engine/test_halves.py::test_passes_beside_the_rounds_leave_nothing_behind",
+        why="what a thinned target read of the text is taken for the target's own reading of it",
+    ),
+    _m(
         "lookup-continues-at-the-match",
         "methods/drafters/ngram.py",
         "return self.text[start : start + length]",

@@ -61,14 +61,18 @@ def test_no_layer_reads_a_token_of_a_round_twice(
     engine = Engine(models)
     row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))
     engine.step()  # which also tries whether verification may go on from there
-    read = counted(monkeypatch, models.target)
+    read, seen = counted(monkeypatch, models.target), 0
+    n = 2 if method.name == "del" else 3  # the head is asked through the last layer, emptied, which counts itself
     while row.status not in ENDED:
         before = len(row.trace.rounds) if row.trace else 0
         read.clear()
+        tried = dict(models.target._enters)
         engine.step()
         assert row.trace is not None
-        for made in row.trace.rounds[before:]:
-            assert [read[i] for i in range(3)] == [len(made.nodes) + 1] * 3
+        for made in row.trace.rounds[before:] if tried == models.target._enters else []:
+            seen += 1
+            assert [read[i] for i in range(n)] == [len(made.nodes) + 1] * n
+    assert seen > 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

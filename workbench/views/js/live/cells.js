@@ -41,12 +41,8 @@ const figure = (v) => (v === null ? "–" : Number.isInteger(v) ? `${v}` : v.toP
 export const words = ({ name, rows, values }) =>
   `${name}: ${rows.map((row, i) => `${row} ${values[i].map(figure).join(" ")}`).join("; ")}`;
 
-/** Draw them below the tree; nothing where there are none. */
-export function render(el, round) {
-  const found = tables(round);
-  el.hidden = found.length === 0;
-  el.replaceChildren(...found.map(drawn));
-}
+/** One element for each table of a round. */
+export const elements = (round) => tables(round).map(drawn);
 
 function drawn(table) {
   const { name, rows, columns, values } = table, dark = shares(values);

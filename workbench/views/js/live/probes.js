@@ -1,5 +1,7 @@
-/** What the target's pass computed beside the draft: probe tokens, which are never accepted, rejected or discarded. */
+/** What stands below the tree: tables of signals (`cells.js`), and what the target's pass computed beside the draft:
+ *  probe tokens, never accepted, rejected or discarded. */
 
+import * as cells from "./cells.js";
 import * as kit from "../shared/kit.js";
 import { visible } from "../shared/visible.js";
 
@@ -31,10 +33,10 @@ export function place(round, behind) {
     : `behind the probe “${visible(round.probes[behind - n].text)}”`;
 }
 
-/** Draw them below the tree, a row for each part that asked; nothing where there are none. */
+/** Draw them below the tree, tables first, then a row for each part that asked; nothing where there are none. */
 export function render(el, round) {
-  const found = groups(round);
-  el.hidden = found.length === 0;
+  const found = groups(round), tables = cells.elements(round);
+  el.hidden = found.length + tables.length === 0;
   const rows = found.map(({ source, tokens }) => {
     const n = tokens.length, row = kit.h("div", { className: "wb-proberow" });
     const said = `${n} probe${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same pass, never accepted`;
@@ -45,5 +47,5 @@ export function render(el, round) {
     }
     return row;
   });
-  el.replaceChildren(...rows);
+  el.replaceChildren(...tables, ...rows);
 }

@@ -4,7 +4,6 @@ import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
 import * as branch from "./branch.js";
 import * as card from "./card.js";
-import * as cells from "./cells.js";
 import * as copying from "../shared/copying.js";
 import * as canvas from "../shared/canvas.js";
 import * as figures from "../shared/figures.js";
@@ -105,7 +104,6 @@ export function build(el) {
               "aria-label": "Draft tree of the selected round, as a list",
               hidden: "",
             }),
-            part("cells", "div", { className: "wb-probes", hidden: true }),
             part("probes", "div", { className: "wb-probes", hidden: true }),
             treebar.build(parts),
           ),
@@ -332,7 +330,6 @@ function tree(parts, view, round) {
       words: ribbon.words(round.nodes, roles.word),
     });
   else treelist.render(parts.treeList, { tree: treemodel.model(round, made), node, awaited, words: treetext.sentence });
-  cells.render(parts.cells, coming ? null : round);
   probes.render(parts.probes, coming ? null : round);
   treebar.render(parts, drawn && round !== null);
   write(parts.treeTitle, round ? `Draft tree, round ${round.index + 1}` : "Draft tree");
