@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-from workbench.bench.prompts import BenchPrompt
+from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
 
 WORD_PROBLEMS, RECORDS = "word problems", "records"
 N = 24
@@ -39,6 +39,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "job": ("teacher", "baker", "pilot", "nurse", "painter", "farmer"),
     "pet": ("dog", "cat", "rabbit", "horse", "goat", "duck"),
 }
+
+
+def answered() -> list[BenchPrompt]:
+    """All problems whose answers a program checks: sums, which the bundled target has learnt to write, and these."""
+    return [*load_prompts(ARITHMETIC), *problems()]
 
 
 def problems(seed: int = 0) -> Iterator[BenchPrompt]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.bench.answerable import answered
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.core.errors import PromptError, UnknownNameError
 from workbench.trace.files import read_regular
@@ -93,14 +94,16 @@ DATASETS = {
     "mbpp": Dataset("mbpp.jsonl", _mbpp, "github.com/google-research/google-research, mbpp/mbpp.jsonl", "CC-BY-4.0"),
 }  # fmt: skip
 BUNDLED = "bundled"
-NAMES = (BUNDLED, *DATASETS)
+ANSWERS = "answers"
+"""Problems whose answers a program checks: see `answerable`."""
+NAMES = (BUNDLED, ANSWERS, *DATASETS)
 
 
 def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     """The prompts of a suite.
 
     Args:
-        name: one of `NAMES`; "bundled" needs no data.
+        name: one of `NAMES`; "bundled" and "answers" need no data.
         data: folder with the data sets' files, plain or gzipped, or one such file under any name.
 
     Raises:
@@ -109,6 +112,8 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
     """
     if name == BUNDLED:
         return load_prompts()
+    if name == ANSWERS:
+        return answered()
     if name not in DATASETS:
         raise UnknownNameError.of("suite", name, NAMES)
     dataset = DATASETS[name]

@@ -32,7 +32,8 @@ class BenchPrompt:
         question: number of the question it belongs to, where its suite numbers them.
         turn: which message of the conversation it is, from 0.
         category: what its suite calls its kind, where that is finer than `group`.
-        answer: the number that a right text ends with; empty where a program cannot tell.
+        answer: the number that a right text ends with, or the JSON object that it has first; empty where a program
+            cannot tell.
     """
 
     name: str
@@ -56,13 +57,25 @@ class BenchPrompt:
         return list(tokenizer("\n".join(said))["input_ids"])
 
     def is_right(self, text: str) -> bool:
-        """Whether the last number of a text is the answer.
+        """Whether the last number of a text is the answer, or its first object, whatever the order of its fields.
 
         Example:
             >>> BenchPrompt("sum", "What is 1 + 2?", answer="3").is_right("1 + 2 = 3.")
             True
+            >>> BenchPrompt("record", "As JSON: a is 1, b is 2", answer='{"a": 1, "b": 2}').is_right('{"b": 2, "a": 1}')
+            True
         """
+        if self.answer.startswith("{"):
+            return first_object(text) == json.loads(self.answer)
         return bool(self.answer) and re.findall(r"\d+", text.replace(",", ""))[-1:] == [self.answer]
+
+
+def first_object(text: str) -> Any:
+    """The first JSON object of a text; None where what begins like one is none."""
+    try:
+        return json.JSONDecoder().raw_decode(text, text.find("{") if "{" in text else len(text))[0]
+    except json.JSONDecodeError:
+        return None
 
 
 def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPrompt], str | None]) -> list[BenchPrompt]:

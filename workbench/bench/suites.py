@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -93,6 +93,7 @@ def bench_methods(
 
         samples, complete = measure(contenders, ids, plan.repeats, progress, left)
     settings["lost on the way"] = "; ".join(lost) or None
+    settings["answers right"] = _right(models, samples, prompts) or None
     greedy = plan.sampling.greedy
     return BenchReport(
         settings=settings,
@@ -103,6 +104,16 @@ def bench_methods(
         runs=build_runs(samples, prompts),
         left_out=left_out,
     )
+
+
+def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> str:
+    """How many answers of each contender are right, in words; "" where no prompt has an answer that can be checked."""
+    right: dict[str, list[bool]] = defaultdict(list)
+    for sample in samples:
+        if prompts[sample.prompt].answer:
+            text = models.tokenizer.decode(sample.token_ids, skip_special_tokens=True)
+            right[sample.contender].append(prompts[sample.prompt].is_right(text))
+    return "; ".join(f"{name} {sum(found)} of {len(found)}" for name, found in right.items())
 
 
 def _fitting(

@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from workbench.bench import several_drafts
+from workbench.bench.answerable import answered
 from workbench.bench.claims import Measured, Scale, of_speedup
 from workbench.bench.contenders import EngineContender
 from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
-from workbench.bench.prompts import ARITHMETIC, BenchPrompt, load_prompts
+from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.several_drafts import Way
 from workbench.bench.statistics import Rates, geometric_mean, mean, rates, ratio_of_sums, typical
 from workbench.core.sampling import SamplingParams
@@ -42,7 +43,7 @@ class TextLab:
     Attributes:
         method: its registry name.
         scale: the target and how much.
-        groups: kinds of prompts; "arithmetic" are problems whose answers a program checks.
+        groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
     """
 
     method: str
@@ -144,15 +145,26 @@ class TextLab:
         drawn = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
         return Measured.of(geometric_mean(ratios), f"{self.setting}, {drawn}; geometric mean")
 
-    def right_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Measured:
-        """Answers that are right / the same with other parameters, greedy, on prompts whose answers can be checked."""
+    def right_over(self, mine: Mapping[str, Any], theirs: Mapping[str, Any], temperature: float = 0.0) -> Measured:
+        """Answers that are right / the same with other parameters, on prompts whose answers can be checked.
+
+        Args:
+            mine: parameters of the method.
+            theirs: its others.
+            temperature: of both, with the same seeds; of several draws of a prompt each is an answer.
+        """
         asked = self._asked()
         right = [
-            [p.is_right(self._text(rounds)) for p, rounds in zip(asked, self.rounds(self.method, params), strict=True)]
+            [
+                sum(p.is_right(self._text(rounds)) for rounds in draws)
+                for p, draws in zip(asked, self._draws(self.method, params, temperature), strict=True)
+            ]
             for params in (mine, theirs)
         ]
-        of = f"{sum(right[0])} against {sum(right[1])} of {len(asked)} answers right"
-        return Measured.of(ratio_of_sums(*right), f"{self.setting}, greedy; {of}")
+        n = len(asked) * (self.scale.draws if temperature else 1)
+        of = f"{sum(right[0])} against {sum(right[1])} of {n} answers right"
+        drawn = f"temperature {temperature}" if temperature else "greedy"
+        return Measured.of(ratio_of_sums(*right), f"{self.setting}, {drawn}; {of}")
 
     def tau_over_closed_form(self, **params: Any) -> Measured:
         """τ / E[τ] of equation 1 at the acceptance rate of each prompt, over the rounds of all prompts."""
@@ -167,10 +179,14 @@ class TextLab:
 
     def rounds(self, method: str, params: Mapping[str, Any], temperature: float = 0.0) -> list[list[Round]]:
         """The rounds of every prompt; those of its draws one after the other."""
+        return [[r for rounds in draws for r in rounds] for draws in self._draws(method, params, temperature)]
+
+    def _draws(self, method: str, params: Mapping[str, Any], temperature: float) -> list[list[list[Round]]]:
+        """The rounds of every draw of every prompt."""
         engine, scale = Engine(self.models, record=False), self.scale
         configured, sampling = registry.get(method).with_params(**params), SamplingParams(temperature=temperature)
         prompts = self.prompts()
-        found: list[list[Round]] = []
+        found: list[list[list[Round]]] = []
         for i, ids in enumerate(prompts):
             # every run has a seed of its own, or all would draw alike
             seeds = [i + draw * len(prompts) for draw in range(1 if sampling.greedy else scale.draws)]
@@ -178,7 +194,7 @@ class TextLab:
                 engine.generate(Request(ids, configured, sampling, max_new_tokens=scale.tokens, seed=seed))
                 for seed in seeds
             )
-            found.append([r for trace in traces for r in trace.rounds])
+            found.append([list(trace.rounds) for trace in traces])
         return found
 
     def prompts(self) -> list[list[int]]:
@@ -186,7 +202,7 @@ class TextLab:
         return [p.encode(self.models.tokenizer) for p in self._asked()]
 
     def _asked(self) -> list[BenchPrompt]:
-        found = [p for p in (*load_prompts(), *load_prompts(ARITHMETIC)) if p.group in self.groups]
+        found = [p for p in (*load_prompts(), *answered()) if p.group in self.groups]
         return first_of_each_group(found, self.scale.per_group) if self._is_cut else found
 
     def _text(self, rounds: Sequence[Round]) -> str:

@@ -14,12 +14,18 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
 from workbench.core.rules import ALL, Rule
+<<<<<<< HEAD
 from workbench.core.sampling import likeliest, nats
 from workbench.core.transfer import listed
+=======
+from workbench.core.sampling import likeliest
+from workbench.engine.declared import Claim
+>>>>>>> rules17
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome, Verification
+from workbench.methods.verifiers.answers import right_answers
 
 WRITTEN = Rule(
     "small-model-writes",
@@ -94,6 +100,16 @@ class EntropyAdaptive(Verifier):
     """
 
     name: ClassVar[str] = "entropy-adaptive"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        right_answers(
+            "entropy-adaptive",
+            "Llama and Qwen pairs, 1,000 problems of MATH: 92.9 % and 96.7 % of the large model's accuracy",
+            "Simonds 2025, arXiv:2502.06833, results (recalled)",
+            low=0.929,
+            high=0.967,
+            temperature=0.0,
+        ),
+    )
     reads_laws: ClassVar[bool] = True
     keeps_greedy: ClassVar[bool] = False
     mean_entropy: float = param(

@@ -21,6 +21,7 @@ from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
 from workbench.methods.drafters.trained import TrainedNet, load_trained
+from workbench.methods.verifiers.answers import right_answers
 
 SOURCE = "Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309"
 BY_RULE = {"policy": "fixed", "depth": 16}
@@ -124,6 +125,10 @@ class Judge(Verifier):
                 "held-out answers at δ = 0.5, 10 % of the draft model's own (its card), and one wrong digit spoils an "
                 "answer; the paper's judge reads 16,384 numbers of a 405B target.",
             ),
+        ),
+        right_answers(
+            "judge", "Llama 3.1 405B with an 8B drafter, GSM8K, MMLU, ARC, HumanEval: nearly the same",
+            f"{SOURCE}, tables of results (recalled)", temperature=0.0,
         ),
     )  # fmt: skip
     judge_threshold: float = param(

@@ -10,8 +10,10 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import relaxed_rejection
 from workbench.core.rules import EXCESS, OTHERS, Rule
 from workbench.core.sampling import likeliest
+from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
+from workbench.methods.verifiers.answers import right_answers
 
 SOURCE = "Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; Zhou et al. 2024, DistillSpec, arXiv:2310.08461"
 LENIENT = Rule(
@@ -53,6 +55,13 @@ class Lenient(Verifier):
     """
 
     name: ClassVar[str] = "lenient"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        right_answers(
+            "lenient",
+            "distilled T5 drafters, GSM8K: nearly the same where λ is near 1",
+            "Zhou et al. 2024, DistillSpec, arXiv:2310.08461, lossy decoding (direction; recalled, no figure)",
+        ),
+    )
     lenience: float = param(
         0.5, ge=0.05, le=1.0, doc="λ, by which the drafter's probabilities count; 1 keeps the target's law"
     )

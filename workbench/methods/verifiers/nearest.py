@@ -14,10 +14,12 @@ from workbench.core.rejection import Reason, Ruling, greedy_match
 from workbench.core.relaxed import relaxed_rejection
 from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
+from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
+from workbench.methods.verifiers.answers import right_answers
 
 NEAREST = Rule(
     "nearest",
@@ -46,6 +48,13 @@ class Nearest(Verifier):
     """
 
     name: ClassVar[str] = "nearest"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        right_answers(
+            "nearest",
+            "LlamaGen, pictures: their quality is kept",
+            "Jang et al. 2025, LANTERN, arXiv:2410.03355 (direction; made for image tokens, no figure of tasks)",
+        ),
+    )
     neighbours: int = param(8, ge=0, le=64, doc="k, tokens nearest to a draft that may lend it their probability")
     mass: float = param(0.2, ge=0.0, le=1.0, doc="δ, most probability that they lend; 0 keeps the target's law")
 

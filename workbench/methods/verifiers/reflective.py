@@ -18,10 +18,12 @@ from workbench.core.rules import Rule
 from workbench.core.sampling import likeliest
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.declared import Claim
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Verification
+from workbench.methods.verifiers.answers import right_answers
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
 """What the target is asked behind the draft. The paper's own words are not published."""
@@ -56,6 +58,14 @@ class Reflective(Verifier):
     """
 
     name: ClassVar[str] = "reflective"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        right_answers(
+            "reflective",
+            "Llama 3 8B and 70B, dialogue, sums and code: a small change",
+            "Wang et al. 2025, arXiv:2505.18629 (direction; from its reviews)",
+            temperature=0.0,
+        ),
+    )
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     reflection: float = param(
         0.3, ge=0.0, le=1.0, doc="α, weight of the target's second reading; 0 keeps the target's law"

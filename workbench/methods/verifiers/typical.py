@@ -14,8 +14,10 @@ from workbench.core.rejection import Reason, Ruling, Verdict, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams, entropy_of, largest, likeliest, pick
 from workbench.core.tree import children_of
+from workbench.engine.declared import Claim
 from workbench.engine.parts import Verifier
 from workbench.engine.told import Verification
+from workbench.methods.verifiers.answers import right_answers
 
 TYPICAL = Rule(
     "typical",
@@ -41,6 +43,13 @@ class TypicalAcceptance(Verifier):
     """
 
     name: ClassVar[str] = "typical"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        right_answers(
+            "typical",
+            "Vicuna 7B and 13B with Medusa heads, MT-bench: answers rated alike",
+            "Cai et al. 2024, Medusa, arXiv:2401.10774, §3 (direction: quality is kept; recalled, no figure of tasks)",
+        ),
+    )
     epsilon: float = param(0.09, ge=0.0, le=1.0, doc="ε, probability above which a token is always accepted")
     delta: float = param(
         0.3, ge=0.0, le=1.0, doc="δ, share of exp(−entropy) that is asked for where the target hesitates"

@@ -1,0 +1,30 @@
+"""What approximate verifiers promise of tasks: how many answers are as right as under the exact rule."""
+
+from __future__ import annotations
+
+from workbench.engine.declared import Claim
+
+ANSWERED = ("arithmetic", "word problems", "records")
+"""Kinds of prompts whose answers a program checks."""
+
+
+def right_answers(
+    verifier: str, setting: str, source: str, low: float = 1.0, high: float = 1.0, temperature: float = 0.7
+) -> Claim:
+    """The claim that answers stay right, measured on sums, word problems and JSON records.
+
+    Args:
+        verifier: by its name.
+        setting: the paper's models, data and sampling.
+        source: paper, section or table, address.
+        low: right answers with the verifier / with the exact rule, as the paper has it; with `high` a range.
+        high: see `low`.
+        temperature: 0 only for a rule that may write other greedy text than the target's; at 0 others change nothing.
+    """
+    drawn = f"temperature {temperature:g}" if temperature else "greedy"
+    return Claim(
+        f"answers right with {verifier} / with the exact rule, {drawn}",
+        setting, low, high, source,
+        lambda lab: lab.on(*ANSWERED).right_over({"verifier": verifier}, {}, temperature),
+        key=f"{verifier}-problems", tolerance=0.05, method="draft-model",
+    )  # fmt: skip
