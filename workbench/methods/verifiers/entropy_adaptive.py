@@ -14,13 +14,9 @@ from torch import Tensor
 from workbench.core.params import param
 from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
 from workbench.core.rules import ALL, Rule
-<<<<<<< HEAD
 from workbench.core.sampling import likeliest, nats
 from workbench.core.transfer import listed
-=======
-from workbench.core.sampling import likeliest
 from workbench.engine.declared import Claim
->>>>>>> rules17
 from workbench.engine.models import Models
 from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
