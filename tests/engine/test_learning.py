@@ -98,7 +98,7 @@ def test_a_warm_trie_that_watched_gives_its_prompt_back(device: str) -> None:
     while row.n_new < 3:
         engine.step()
     steps(engine, row, "draft-model", 1)
-    (trie,) = models.shared.values()
+    trie = models.shared["lookahead-trie"]
     assert any(child.prompt for child in trie.root.children.values())
     while not engine.idle:
         engine.step()
