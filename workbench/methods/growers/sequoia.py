@@ -147,8 +147,8 @@ class Sequoia(Grower):
             if state is None:
                 return best_tree(chances, most, plan.depth)
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
-            paid = (costs, state.level_s) if self.counts_time else ()
-            now = state.drawing = best_tree(chances, most, plan.depth, *paid)
+            paid = costs if self.counts_time else ()
+            now = state.drawing = best_tree(chances, most, plan.depth, paid, state.level_s)
             row.notes.append(told(now, costs, state.level_s))
         row.signals["expected tokens"] = now.tokens
         row.signals["expected ms"] = 1e3 * now.seconds
