@@ -90,7 +90,7 @@ def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monk
         monkeypatch.setattr(module, name, lambda *given, **named: (called.append(name), call(*given, **named))[1])
 
     noted(judging, "look")
-    noted(optimal_two, "_improved_compiled")
+    noted(optimal_two, "_found_compiled")
     engine = Engine(small_world(vocabulary))
     assert called == ["look"] * (vocabulary == 2048)
     called.clear()
@@ -99,4 +99,4 @@ def test_no_round_stands_still_until_its_judge_is_compiled(vocabulary: int, monk
     monkeypatch.setattr(engine._decoders[type(None)], "step", lambda rows: True)
     engine.step()
     assert row.committed
-    assert called == ["_improved_compiled"]
+    assert called == ["_found_compiled"]

@@ -276,7 +276,11 @@ CHOICE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def law_words(law: dict[str, Any]) -> str:
     """A goodness-of-fit test in one line."""
-    apart = f", total variation {law['total_variation']:.3f}" if law["verdict"] == MEASURED else ""
+    apart = (
+        f", total variation {law['total_variation']:.3f}"
+        if law["verdict"] == MEASURED and "total_variation" in law
+        else ""
+    )
     apart += f" ({law['by_chance']:.3f} by chance)" if apart and "by_chance" in law else ""
     tests = f", worst of {law['tests']} settings" if law.get("tests", 1) > 1 else ""
     return f"{law['statistic']:.1f} ({law['freedom']}), p = {law['p_value']:.2g}{tests}, n = {law['runs']}{apart}"

@@ -110,8 +110,9 @@ class DynamicExit(Exiting):
 
     def layers(self, n_layers: int) -> list[int]:
         """The exits: some of 1 … L − 1."""
-        spread = np.linspace(1, max(1, n_layers - 1), min(self.exits_seen, max(1, n_layers - 1)) + 1)[:-1]
-        return sorted(set(spread.round().astype(int).tolist()))
+        last = max(1, n_layers - 1)
+        seen = min(self.exits_seen, last)
+        return sorted({round(1 + i * (last - 1) / seen) for i in range(seen)})
 
     def taps(self, models: Models) -> set[int]:
         """The streams behind the exits."""
@@ -146,7 +147,7 @@ class DynamicExit(Exiting):
         wanted = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
         right, sure = to_host([(named == wanted).float(), sure])
         shape = len(ledger.layers), len(places)
-        ledger.count(np.array(right).reshape(shape) > 0, np.array(sure).reshape(shape), self.remembering)
+        ledger.count(np.reshape(right, shape) > 0, np.reshape(sure, shape), self.remembering)
 
 
 def head_in_layers(target: Runner) -> float:

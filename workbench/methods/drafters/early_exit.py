@@ -35,7 +35,7 @@ class ExitStates:
 
     tree: DraftTree | None = None
     layer: int = 0
-    states: dict[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    states: dict[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict[int, Tensor])
 
 
 @dataclass(frozen=True, slots=True)

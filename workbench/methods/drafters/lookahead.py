@@ -215,7 +215,7 @@ def laid_out(
     cells = [(r, c) for r in range(rows) for c in range(width)][1:]
     number = {cell: i for i, cell in enumerate(cells)}
     sees = torch.zeros(len(cells), len(cells), dtype=torch.bool)
-    parents = []
+    parents = list[int]()
     for i, (r, c) in enumerate(cells):
         parents.append(number.get((r - 1, c) if r else (0, c - 1), -1))
         for seen in (*((0, left) for left in range(c + 1)), *((up, c) for up in range(r + 1))):

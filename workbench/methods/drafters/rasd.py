@@ -15,6 +15,7 @@ from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.datastore import Datastore
 from workbench.engine.models import Models
+from workbench.engine.parts import Grower
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.storing import store_of
@@ -24,6 +25,8 @@ from workbench.methods.growers.best_first import BestFirst
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
 """Who proposed a node."""
+OWN = BestFirst(ranked=False)
+"""The only way in which its draft model's tree grows: others draw siblings."""
 
 
 class FusedState(GrowthState):
@@ -90,7 +93,7 @@ class Rasd(TreeFromModel):
 
     superposes: ClassVar[bool] = False  # what is retrieved is no token of a superposed one
     source: ClassVar[str] = MODEL
-    usual: ClassVar[BestFirst] = BestFirst(ranked=False)
+    usual: ClassVar[Grower | None] = OWN
     store: str = stored()
     retrieved: int = param(8, ge=0, le=32, doc="nodes from the store at most, beside the draft model's")
     levels: int = param(4, ge=1, le=16, doc="levels that the draft model grows; what the store has may go deeper")
@@ -111,7 +114,7 @@ class Rasd(TreeFromModel):
         """The model's tree, and what the store has to add to it."""
         state: FusedState = row.state
         growth = self.begin(row)
-        tree = (plan.grower or self.usual).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
+        tree = (plan.grower or OWN).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
         allowed = growth.root.best(self.top)[1][0]
         tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
         room, context = plan.within(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]

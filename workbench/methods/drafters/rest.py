@@ -70,9 +70,9 @@ class Retrieved:
         entry: place in the store of an occurrence that goes on as the first node does; −1: there is none.
     """
 
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list[int])
+    parents: list[int] = field(default_factory=list[int])
+    counts: list[int] = field(default_factory=list[int])
     read: int = 0
     matched: int = 0
     hits: int = 0
@@ -111,11 +111,11 @@ def retrieve(
     places, rows = store.following(hit, depth, READ)
     begins = np.ones(rows.shape, bool)  # [m, depth]: a prefix of so many tokens begins in this row
     begins[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
-    level, first = np.nonzero(begins.T)  # of each prefix: its last token's level, its first row
+    level, first = np.nonzero(np.transpose(begins))  # of each prefix: its last token's level, its first row
     total = len(rows)
     counts = np.diff(first, append=total)
     counts[np.diff(level, append=depth - 1) > 0] += total  # the last one of a level ends with the rows
-    ids = begins.T.cumsum().reshape(depth, total) - 1  # of each level and row, its prefix
+    ids = np.reshape(np.cumsum(np.transpose(begins)), (depth, total)) - 1  # of each level and row, its prefix
     parents = np.where(level > 0, ids[level - 1, first], -1)
     tokens = rows[first, level]
     order = np.lexsort((level, -counts))  # a parent has no fewer occurrences than its child, and comes first

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-import numpy as np
 import torch
 
 from workbench.core.cells import cells
@@ -85,7 +84,8 @@ def spread(n_layers: int, kept: int) -> Halves:
         >>> sorted(spread(5, 3))
         [2, 3, 6, 7]
     """
-    run = set(np.linspace(0, n_layers - 1, max(1, kept)).round().astype(int).tolist())
+    steps = max(1, kept) - 1
+    run = {round(i * (n_layers - 1) / max(1, steps)) for i in range(steps + 1)}
     return frozenset(half for layer in range(n_layers) if layer not in run for half in (2 * layer, 2 * layer + 1))
 
 

@@ -49,7 +49,7 @@ class Search:
     end: int | None = None
     tried: int = 0
     of_size: int = 0
-    seen: list[tuple[Bool[np.ndarray, " n"], float]] = field(default_factory=list)
+    seen: list[tuple[Bool[np.ndarray, " n"], float]] = field(default_factory=list[tuple[np.ndarray, float]])
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Swift(Skipping):
     def candidate(self, row: Row, state: Search) -> Halves:
         """The set that is tried next."""
         n = 2 * row.models.target.n_layers - 4
-        numbers = row.draw.uniform(len(row.committed), Purpose.GUESS, POOL * n).reshape(POOL, n)
+        numbers = np.reshape(row.draw.uniform(len(row.committed), Purpose.GUESS, POOL * n), (POOL, n))
         pool = numbers.argsort(1).argsort(1) < state.size
         if state.tried % self.every or len(state.seen) < 2:
             return to_halves(pool[0])
@@ -172,11 +172,11 @@ def bounds(seen: list[tuple[Bool[np.ndarray, " n"], float]], pool: Bool[np.ndarr
     y = (y - y.mean()) / (y.std() or 1.0)
 
     def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        differ = a @ (1 - b).T + (1 - a) @ b.T
+        differ = a @ np.transpose(1 - b) + (1 - a) @ np.transpose(b)
         far = np.sqrt(5 * differ / (a.shape[1] / 2))
         return (1 + far + far**2 / 3) * np.exp(-far)
 
     across = kernel(pool.astype(float), x)
-    solved = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, across.T]))
-    variance = 1 - (across * solved[:, 1:].T).sum(1)
-    return across @ solved[:, 0] + KAPPA * np.sqrt(variance.clip(0))
+    solved = np.linalg.solve(kernel(x, x) + NOISE * np.eye(len(x)), np.column_stack([y, np.transpose(across)]))
+    variance = 1 - np.sum(across * np.transpose(solved[:, 1:]), axis=1)
+    return across @ solved[:, 0] + KAPPA * np.sqrt(np.maximum(variance, 0))

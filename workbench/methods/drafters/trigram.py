@@ -14,7 +14,7 @@ import torch
 from workbench.core.draw import Purpose
 from workbench.core.grown import Grown, GrowthRule
 from workbench.core.params import param
-from workbench.core.transfer import to_device
+from workbench.core.transfer import listed, to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
@@ -286,7 +286,7 @@ class AdaptiveTrigram(Drafter):
             return DraftTree.empty("adaptive-trigram", device)
         if self.search == "mcts":
             numbers = row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth)
-            tried = numbers.reshape(self.iterations, plan.depth).tolist()
+            tried = listed(np.reshape(numbers, (self.iterations, plan.depth)))
             found = most_visited(search(table, pair, plan.depth, tried), nodes, plan.depth)
         else:
             found = best_first(table, pair, nodes, plan.depth)

@@ -79,7 +79,8 @@ class OptimalTwo(ByEmission):
     def prime(self, row: Row, models: Models) -> None:
         """No state; but what improves weights is compiled here, which takes seconds once, and not in a round."""
         if on_host(models.target.device):
-            _improved_compiled(*torch.full((3, 1, FEW + 1), 1 / (FEW + 1)), without=False, steps=0)
+            p, q = torch.full((2, 1, FEW), 1 / FEW)
+            _found_compiled(p, q, torch.zeros(1, 1, dtype=torch.long), without=False, steps=0)
 
     def tests(self, tree: DraftTree, fans: Fans) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """The pair, then the others."""
@@ -192,7 +193,7 @@ def _found_compiled(
         return _found(p, q, at, without, steps)
     w, r = p.new_empty(len(p), at.shape[1] + GROUPS), torch.empty_like(p, memory_format=torch.contiguous_format)
     laws = [law.contiguous().numpy() for law in (p, q)]
-    bits = [law.view(np.int32) for law in laws]
+    bits = [np.ndarray(law.shape, np.int32, law) for law in laws]
     given = (*laws, *bits, at.numpy(), without, steps, np.float32(math.exp(MOST)))
     out = (w.numpy(), r.numpy(), np.zeros(2, np.int64))
     together(lambda: pairs.improve(*given, *out))
