@@ -17,10 +17,10 @@ from workbench.engine import Engine, Models, Request, Row
 from workbench.engine.plan import Plan
 from workbench.engine.told import Outcome
 from workbench.methods import registry
-from workbench.methods.drafters.trigram import (
+from workbench.methods.drafters.trigram import AdaptiveTrigram
+from workbench.methods.drafters.trigram_table import (
     HEAVIEST,
     WIDTH,
-    AdaptiveTrigram,
     Sentences,
     Trigrams,
     Visited,

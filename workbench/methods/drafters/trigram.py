@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -21,19 +18,9 @@ from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
+from workbench.methods.drafters.trigram_table import Trigrams, best_first, most_visited, search
 from workbench.methods.drafters.warmth import WARM, warmth
 from workbench.methods.growers.shapes import NODES
-
-KEPT = 16_384
-"""Pairs of tokens that a table keeps at most; those that were written longest ago go first."""
-WIDTH = 12
-"""Successors kept of a pair; of the released code's corpus as many are loaded."""
-HEAVIEST = 3.0
-"""A tri-gram that is seen again and again weighs no more."""
-C1, C2 = 32.0, 8.0
-"""Constants of the search, of the released code: how much is explored, and how that grows with the visits."""
-
-Pair = tuple[int, int]
 
 SEARCHED = GrowthRule(
     "tri-grams",
@@ -42,186 +29,6 @@ SEARCHED = GrowthRule(
     "visits of the search",
     "weight of its tri-gram",
 )
-
-
-class Trigrams:
-    """Pair of tokens → weights of its likeliest successors."""
-
-    def __init__(self, most: int = KEPT) -> None:
-        self.most = most
-        self._rows: dict[Pair, dict[int, float]] = {}  # from the least to the most recently written
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def row(self, pair: Pair) -> dict[int, float]:
-        """Weights by successor; empty where the pair is not known."""
-        return self._rows.get(pair, {})
-
-    def write(self, pair: Pair, token: int, step: float) -> None:
-        """A tri-gram was written: its weight grows, up to `HEAVIEST`."""
-        row = self.row(pair)
-        self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
-
-    def approach(self, pair: Pair, tokens: Sequence[int], chances: Sequence[float], rate: float) -> None:
-        """Behind a pair w ← (1 − rate) · w + rate · p, over the target's likeliest tokens there."""
-        row = {token: (1 - rate) * weight for token, weight in self.row(pair).items()}
-        for token, chance in zip(tokens, chances, strict=True):
-            row[token] = row.get(token, 0.0) + rate * chance
-        self._keep(pair, row)
-
-    def _keep(self, pair: Pair, row: dict[int, float]) -> None:
-        best = sorted(row.items(), key=lambda item: -item[1])[:WIDTH]
-        self._rows.pop(pair, None)
-        self._rows[pair] = {token: weight for token, weight in best if weight > 0}
-        if len(self._rows) > self.most:
-            del self._rows[next(iter(self._rows))]
-
-
-@dataclass(slots=True)
-class Visited:
-    """A state of the search: a path behind the text.
-
-    Attributes:
-        chance: the tri-gram's weight, normalised over its pair's successors.
-        weight: as the table has it.
-        visits: searches that went through it.
-        total: sum of their scores.
-        below: its successors, once it was expanded.
-    """
-
-    chance: float = 1.0
-    weight: float = 0.0
-    visits: int = 0
-    total: float = 0.0
-    below: dict[int, Visited] | None = None
-
-    def expand(self, row: dict[int, float]) -> None:
-        """All successors of its pair, unvisited."""
-        whole = sum(row.values())
-        self.below = {token: Visited(weight / whole, weight) for token, weight in row.items()}
-
-
-def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence[float]]) -> Visited:
-    """Monte Carlo tree search over the sentences behind a pair.
-
-    A search descends by PUCT, Q + (c₁ + ln((N + c₂ + 1) / c₂)) · P · √N / (1 + n), through states that were expanded,
-    unvisited ones first; it expands the state where it ends, goes on from there by draws from the table, and counts
-    1 + the sum of the weights on its way for all states that it passed.
-
-    Args:
-        table: of weights.
-        pair: the newest two tokens.
-        length: tokens of a sentence.
-        uniforms: a row of `length` numbers for each search.
-
-    Returns:
-        The root, with the visits of all states below it.
-
-    Source: Liu et al. 2024, ADED, arXiv:2407.12021, draft maker; constants and score as in its released code.
-    """
-    root = Visited()
-    root.expand(table.row(pair))
-    for numbers in uniforms:
-        at, passed, score = root, [root], 1.0
-        u, v = pair
-        while at.below and len(passed) <= length:
-            token = _chosen(at)
-            at = at.below[token]
-            passed.append(at)
-            score += at.weight
-            u, v = v, token
-            if at.below is None:
-                at.expand(table.row((u, v)))
-                break
-        for number in numbers[len(passed) - 1 :]:
-            if not (row := table.row((u, v))):
-                break
-            token = _drawn(row, number)
-            score += row[token]
-            u, v = v, token
-        for state in passed:
-            state.visits += 1
-            state.total += score
-    return root
-
-
-def _chosen(at: Visited) -> int:
-    """The successor that PUCT goes to; of those never visited the likeliest."""
-    assert at.below is not None
-    wide = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
-    best, found = -math.inf, -1
-    for token, state in at.below.items():  # from the heaviest on
-        n = state.visits
-        value = state.total / n + wide * state.chance / (1 + n) if n else math.inf
-        if value > best:
-            best, found = value, token
-    return found
-
-
-def _drawn(row: dict[int, float], number: float) -> int:
-    left = number * sum(row.values())
-    for token, weight in row.items():
-        left -= weight
-        if left < 0:
-            return token
-    return next(iter(row))
-
-
-@dataclass(slots=True)
-class Sentences:
-    """A draft: nodes, parents first, and what the search says of each of them."""
-
-    tokens: list[int] = field(default_factory=list[int])
-    parents: list[int] = field(default_factory=list[int])
-    visits: list[float] = field(default_factory=list[float])
-    weights: list[float] = field(default_factory=list[float])
-
-
-def most_visited(root: Visited, nodes: int, depth: int) -> Sentences:
-    """The tree of the most visited states; a state is visited no more often than the one it follows."""
-    found, order = Sentences(), itertools.count()
-    heap: list[tuple[float, int, int, int, int, Visited]] = []
-
-    def push(state: Visited, parent: int, level: int) -> None:
-        for token, below in (state.below or {}).items():
-            if below.visits:
-                heapq.heappush(heap, (-below.visits, next(order), parent, level, token, below))
-
-    push(root, -1, 1)
-    while heap and len(found.tokens) < nodes:
-        _, _, parent, level, token, state = heapq.heappop(heap)
-        found.tokens.append(token)
-        found.parents.append(parent)
-        found.visits.append(float(state.visits))
-        found.weights.append(state.weight)
-        if level < depth:
-            push(state, len(found.tokens) - 1, level + 1)
-    return found
-
-
-def best_first(table: Trigrams, pair: Pair, nodes: int, depth: int) -> Sentences:
-    """The tree of the largest products of normalised weights: what a search of no end converges to is like it."""
-    found, order = Sentences(), itertools.count()
-    heap: list[tuple[float, int, int, int, int, float, Pair]] = []
-
-    def push(chance: float, pair: Pair, parent: int, level: int) -> None:
-        row = table.row(pair)
-        whole = sum(row.values())
-        for token, weight in row.items():
-            below = chance * weight / whole
-            heapq.heappush(heap, (-below, next(order), parent, level, token, weight, (pair[1], token)))
-
-    push(1.0, pair, -1, 1)
-    while heap and len(found.tokens) < nodes:
-        chance, _, parent, level, token, weight, behind = heapq.heappop(heap)
-        found.tokens.append(token)
-        found.parents.append(parent)
-        found.visits.append(0.0)
-        found.weights.append(weight)
-        if level < depth:
-            push(-chance, behind, len(found.tokens) - 1, level + 1)
-    return found
 
 
 @dataclass(frozen=True)
