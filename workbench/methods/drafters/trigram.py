@@ -92,8 +92,8 @@ class AdaptiveTrigram(Drafter):
         if not known:
             return DraftTree.empty("adaptive-trigram", device)
         if self.search == "mcts":
-            numbers = row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth)
-            tried = listed(np.reshape(numbers, (self.iterations, plan.depth)))
+            numbers = listed(row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth))
+            tried = [numbers[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
             found = most_visited(search(table, pair, plan.depth, tried), nodes, plan.depth)
         else:
             found = best_first(table, pair, nodes, plan.depth)
