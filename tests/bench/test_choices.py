@@ -1,0 +1,120 @@
+"""Choices put to the test one by one: every name has a line of its own, and a wrong rule fails on any target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+import worlds
+from capped import FirstFew
+
+from workbench.bench import board
+from workbench.bench.choices import KINDS, check_choice, check_places, every
+from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
+from workbench.core.rejection import Ruling
+from workbench.core.tree import DraftTree
+from workbench.engine import Models, Promise
+from workbench.engine.method import Configured
+from workbench.engine.parts import Drafter
+from workbench.engine.plan import Plan
+from workbench.engine.request import Row
+from workbench.engine.told import Verification
+from workbench.methods import registry
+
+PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1]]
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    return worlds.small_world(12, noise=0.9)
+
+
+def places_of(one: Configured, models: Models, texts: int = 6) -> tuple[str, dict[str, object], str]:
+    found = check_places(one, models, PROMPTS, texts=texts, tokens=40)
+    return found.verdict, dict(found.figures), found.detail
+
+
+def test_every_name_is_told_once_before_all_else_and_each_setting_once() -> None:
+    choices = every(registry.methods())
+    offered = {
+        (kind, name)
+        for m in registry.methods()
+        for kind in KINDS
+        if kind in m.params
+        for name in m.params[kind].choices
+    }
+    first = [choice for choice in choices if choice.rank == 0]
+    assert choices[: len(first)] == first
+    told = {
+        (kind, choice.values.get(kind, str(choice.method.params[kind].default)))
+        for choice in first
+        for kind in KINDS
+        if kind in choice.method.params
+    }
+    assert told == offered
+    keys = [board.choice_key(choice.configured) for choice in choices]
+    assert len(set(keys)) == len(keys)
+
+
+def test_exact_rules_keep_the_places_and_approximate_ones_tell_their_price(models: Models) -> None:
+    method = registry.get("draft-model")
+    for verifier in ("lossless", "k-seq"):
+        assert places_of(method.with_params(verifier=verifier), models)[0] == PASS
+    verdict, figures, detail = places_of(method.with_params(verifier="lenient", lenience=0.2), models)
+    assert verdict == MEASURED
+    assert 0.01 < float(str(figures["total_variation"])) < 1
+    assert "of total variation a token" in detail
+    verdict, figures, detail = places_of(method.with_params(verifier="typical"), models)
+    assert verdict == MEASURED
+    assert "total_variation" not in figures
+    assert "does not say what it pays" in detail
+
+
+@dataclass(frozen=True)
+class KeepsAll(FirstFew):
+    """Keeps every draft, whatever the target says of it."""
+
+    def rule(self, v: Verification) -> Ruling:
+        ruling = super().rule(v)
+        return replace(ruling, accept=torch.ones_like(ruling.accept))
+
+
+def test_a_rule_that_breaks_the_law_fails_at_its_places() -> None:
+    far = worlds.small_world(12, noise=2.0)
+    broken = replace(registry.get("draft-model").with_params(depth=4), verifier=KeepsAll())
+    assert broken.promise is Promise.EXACT, "it says so itself"
+    verdict, figures, _ = places_of(broken, far)
+    assert verdict == FAIL, figures
+
+
+@dataclass(frozen=True)
+class Silent(Drafter):
+    """Drafts nothing."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def propose_row(self, row: Row, plan: Plan) -> DraftTree:
+        return DraftTree.empty("silent")
+
+
+def test_what_never_drafts_has_shown_nothing(models: Models) -> None:
+    silent = replace(registry.get("prompt-lookup").with_params(), drafter=Silent())
+    verdict, _, detail = places_of(silent, models, texts=1)
+    assert verdict == FAIL
+    assert NEVER_DRAFTED in detail
+
+
+def test_a_row_of_the_board_is_of_its_setting_and_target(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "folder", lambda: tmp_path)
+    choice = next(c for c in every(registry.methods()) if c.values == {"verifier": "typical"})
+    findings = list(check_choice(choice, models, PROMPTS, 8, runs=20))
+    board.save_choice(choice.configured, "there", "float64", findings)
+    (row,) = board.choices()
+    assert (row["choice"], row["target"], row["standing"]) == ("draft-model, verifier=typical", "there", "no promise")
+    assert findings[0].kind == "greedy"
+    assert board.choice_standings() == {("draft-model, verifier=typical", "approximate"): "no promise"}
