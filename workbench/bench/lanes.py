@@ -55,7 +55,7 @@ class Lane:
         return cls(method.strip(), values, drafter).checked()
 
     @classmethod
-    def of(cls, given: Lane | str | dict[str, Any]) -> Lane:
+    def of(cls, given: object) -> Lane:
         """A lane from itself, from its line of text, or from plain data as `to_wire` writes it.
 
         Raises:
