@@ -83,12 +83,11 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
     method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
     engine, ask = Engine(models), worlds.ask_model(models.target.model)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
-    while not row.primed:
-        engine.step()
-    moved = 0
-    for _ in range(8):
-        before, text = window_of(row), list(row.committed)
-        engine.step()
+    first: LookaheadState = method.drafter.prime(Row(row.request, list(PROMPT), models), models)
+    before, text, moved = first.rows, list(PROMPT), 0
+    for _ in range(9):
+        while len(row.committed) == len(text):
+            engine.step()
         new, emitted = window_of(row)[-1], len(row.committed) - len(text)
         said = [
             int(ask([*text, *before[0][1 : c + 1], *(above[c] for above in before[1:])]).argmax())
@@ -100,6 +99,7 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
         assert new[: max(0, len(wanted) - skip)] == wanted[skip:]
         assert len(new) == len(wanted)
         assert [len(guessed) for guessed in window_of(row)] == [len(new)] * min(3, len(before) + 1)
+        before, text = window_of(row), list(row.committed)
     assert moved, "no round kept a draft"
     row.cancel()
     engine.step()
