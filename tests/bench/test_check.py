@@ -280,9 +280,9 @@ def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypa
     monkeypatch.setattr(check, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(check, "sample_many", lambda *_: None)
     lookup = only("prompt-lookup")
-    assert len(laws.choices(lookup)[0]) == 2
+    assert len(laws.choices(lookup)[0]) == 3
     assert check.affordable(lookup, models, PROMPTS[0], 333, math.inf) == 333
-    assert check.affordable(lookup, models, PROMPTS[0], 333, 1200.0) == 300
+    assert check.affordable(lookup, models, PROMPTS[0], 333, 1200.0) == 200
     assert check.affordable(lookup, models, PROMPTS[0], 333, 1e6) == 333
     assert check.affordable(lookup, models, PROMPTS[0], 333, 1.0) == check.LEAST
 

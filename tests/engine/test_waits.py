@@ -108,6 +108,15 @@ MORE: dict[str, dict[str, int]] = {
         "__int__ in stochastic_beam.grow": LEVELS,
     },
     "kangaroo": {"__bool__ in growing.goes_on": LEVELS},  # whether it is still sure: its policy asks a level
+    "swift": {"__bool__ in growing.goes_on": LEVELS},  # the same
+    "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
+    "del": {"cpu in transfer.to_host": 2},  # what each exit would have said
+    "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, which the host grafts onto; what of it was kept
+    "stand": {  # its table is the host's: what stands behind each level is looked up there
+        "tolist in growing.paths": 6,
+        "__getitem__ in sequoia.draw": 11,
+        "__bool__ in sequoia.draw": 3,
+    },
     "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host chooses
 }
 """What some drafters ask besides. The numbers may fall; one that rises is a wait that came back."""

@@ -139,7 +139,7 @@ def test_a_run_says_which_entry_made_a_draft(temperature: float, models: Models)
 def test_no_request_drafts_for_another(models: Models) -> None:
     first, again = run(models), run(models)
     assert [r.nodes.tokens for r in first.rounds] == [r.nodes.tokens for r in again.rounds]
-    assert not models.shared
+    assert "lookahead" not in models.shared
 
 
 def test_a_draft_that_read_the_window_would_write_another_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,4 +71,4 @@ def test_the_stylesheet_names_no_colour_and_no_unknown_variable() -> None:
     css = STYLESHEET.read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b", css)
     used = set(re.findall(r"var\((--wb-[a-z-]+)", css))
-    assert used <= set(variables("light")) | {"--wb-ui", "--wb-mono"}
+    assert used <= set(variables("light")) | {"--wb-ui", "--wb-mono", "--wb-share"}  # the last set by cells.js

@@ -34,7 +34,7 @@ RULES: dict[str, Verifier] = {
     "recursive": Lossless(),
     "independent": Independent(),
     "k-seq": KSeq(),
-    "optimal-two": OptimalTwo(),
+    "optimal-two": OptimalTwo(steps=40),  # as often as the page improves its weights
     "greedy-draft": GreedyDraft(),
     "deterministic": Deterministic(),
 }

@@ -118,7 +118,9 @@ def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int]
         twin = _shallow(at.get_submodule(part))
         at._modules[part] = twin
         at = twin
-    at._modules[path[-1]] = nn.ModuleList(_half(layers[i], [h for h in (0, 1) if 2 * i + h in without]) for i in keep)
+    width = text_config(model.config).hidden_size
+    left_out = [[h for h in (0, 1) if 2 * i + h in without] for i in keep]
+    at._modules[path[-1]] = nn.ModuleList(_half(layers[i], of, width) for i, of in zip(keep, left_out, strict=True))
     types = getattr(getattr(at, "config", None), "layer_types", None)
     if types:
         config: Any = copy.copy(at.config)
@@ -127,27 +129,35 @@ def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int]
     return top
 
 
-def _half(layer: nn.Module, without: Sequence[int]) -> nn.Module:
+def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     """A layer without its attention (0) or its feed-forward (1): what takes their place adds nothing."""
     found = [next((n for n, _ in layer.named_children() if n in HALVES[half]), None) for half in without]
     if not found or None in found:
         return layer
     twin = _shallow(layer)
     for half, name in zip(without, found, strict=True):
-        twin._modules[str(name)] = _Nothing(gives_weights=half == 0)
+        twin._modules[str(name)] = _Nothing(1 if half == 0 else _besides(layer.get_submodule(str(name)), width))
     return twin
+
+
+def _besides(feed_forward: nn.Module, width: int) -> int:
+    """What it gives besides its output: mixtures of experts may tell how they were mixed. Found by asking it."""
+    like = next(feed_forward.parameters())
+    with torch.inference_mode():
+        found = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))
+    return len(found) - 1 if isinstance(found, tuple) else 0
 
 
 class _Nothing(nn.Module):
     """Zeros in the place of an attention, which also gives its weights, or of a feed-forward."""
 
-    def __init__(self, gives_weights: bool) -> None:
+    def __init__(self, besides: int) -> None:
         super().__init__()
-        self.gives_weights = gives_weights
+        self.besides = besides
 
     def forward(self, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
         zeros = torch.zeros_like(hidden_states)
-        return (zeros, None) if self.gives_weights else zeros
+        return (zeros, *[None] * self.besides) if self.besides else zeros
 
 
 def given(
