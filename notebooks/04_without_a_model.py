@@ -552,7 +552,7 @@ else:
 
 
 # %% [markdown]
-# Recorded with SmolLM2 in float32: τ = 1.18 on the story and 3.67 on the copy. What it tells repeats less, so that there
+# Recorded with SmolLM2 in bfloat16, 40 tokens: τ = 1.18 on the story and 3.67 on the copy. What it tells repeats less, so that there
 # is less to find; where it copies it copies word for word.
 #
 # ## Exercises
