@@ -75,6 +75,13 @@ def test_golden_tree() -> None:
     assert retrieve(store, [0, 1, 2], 2, 2, 8, 8).tokens == [3, 4, 0, 4]
 
 
+def test_what_a_target_of_fewer_tokens_cannot_say_ends_a_continuation() -> None:
+    store = store_from([1, 2, 3, 4], [0, 1, 2, 3, 0], [1, 2, 4, 3], [1, 2, 4, 3])
+    found = retrieve(store, [3, 3, 1, 2], 16, 2, 8, 8, vocabulary=4)
+    assert (found.tokens, found.parents, found.counts) == ([3, 0], [-1, 0], [2, 1])
+    assert found.hits == 4
+
+
 def test_a_branch_goes_where_the_model_finds_its_first_token_unlikely() -> None:
     found = Retrieved([3, 4, 0, 4, 1], [-1, -1, 0, 1, 2], [5, 4, 3, 2, 1], 9, 2, 9, 7)
     kept = prune(found, [3, 1])

@@ -118,7 +118,8 @@ class Rasd(TreeFromModel):
         allowed = growth.root.best(self.top)[1][0]
         tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
         room, context = plan.within(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
-        found = retrieve(state.store, context, self.longest, self.shortest, len(tree) + room, plan.depth)
+        nodes, known = len(tree) + room, growth.row.models.target.vocab_size
+        found = retrieve(state.store, context, self.longest, self.shortest, nodes, plan.depth, known)
         found.tell(row, state.store)
         found = prune(found, first)
         place, added = fuse(tokens, parents, found, room)

@@ -93,7 +93,13 @@ class Retrieved:
 
 
 def retrieve(
-    store: Datastore, context: Sequence[int], longest: int, shortest: int, nodes: int, depth: int
+    store: Datastore,
+    context: Sequence[int],
+    longest: int,
+    shortest: int,
+    nodes: int,
+    depth: int,
+    vocabulary: int | None = None,
 ) -> Retrieved:
     """The `nodes` most frequent prefixes of what stands behind the longest match.
 
@@ -104,11 +110,14 @@ def retrieve(
         shortest: a shorter match is none.
         nodes: of the tree, at most.
         depth: levels of it, at most.
+        vocabulary: of the target, which may have fewer tokens than the store's tokenizer; None: no fewer.
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
     if not hit or nodes < 1 or depth < 1:
         return Retrieved(matched=hit.matched, hits=len(hit))
     places, rows = store.following(hit, depth, READ)
+    if vocabulary is not None:  # what it cannot say ends a continuation; of all at a place these are the last
+        rows = np.where(np.logical_or.accumulate(rows >= vocabulary, axis=1), store.card.vocabulary, rows)
     begins = np.ones(rows.shape, bool)  # [m, depth]: a prefix of so many tokens begins in this row
     begins[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
     level, first = np.nonzero(np.transpose(begins))  # of each prefix: its last token's level, its first row
@@ -163,10 +172,9 @@ class Rest(Drafter):
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """The most frequent continuations of the longest match."""
         assert row.models is not None
-        store, device = row.state, row.models.target.device
-        found = retrieve(
-            store, row.committed[-self.longest :], self.longest, self.shortest, plan.within(self.nodes), plan.depth
-        )
+        store, target, device = row.state, row.models.target, row.models.target.device
+        context, nodes = row.committed[-self.longest :], plan.within(self.nodes)
+        found = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
         found.tell(row, store)
         if not found.tokens:
             return DraftTree.empty("rest", device)
