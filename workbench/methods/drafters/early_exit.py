@@ -17,9 +17,9 @@ from workbench.core.tree import DraftTree
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner
 from workbench.engine.segment import Output, Segment, Slot
 from workbench.engine.told import Exits
+from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
 
 
@@ -39,23 +39,12 @@ class ExitStates:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(PartOfTarget):
     """The target's first layers, asked as if they were a model; what they say on the way is kept. See `draft_chain`."""
 
-    target: Runner
     layer: int
     wanted: Collection[int]
     states: dict[Slot, list[dict[int, Tensor]]]
-
-    @property
-    def device(self) -> torch.device:
-        """The target's."""
-        return self.target.device
-
-    @property
-    def vocab_size(self) -> int:
-        """The target's."""
-        return self.target.vocab_size
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Logits by the final norm and head, in the order of the rows in the cache."""

@@ -11,15 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-import torch
-
 from workbench.core.cells import cells
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
-from workbench.engine.runner import Runner
 from workbench.engine.segment import Output, Segment
+from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
 
 Halves = frozenset[int]
@@ -27,21 +25,10 @@ Halves = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Thinned:
+class Thinned(PartOfTarget):
     """The target without some halves, asked as if it were a model. See `draft_chain`."""
 
-    target: Runner
     without: Halves
-
-    @property
-    def device(self) -> torch.device:
-        """The target's."""
-        return self.target.device
-
-    @property
-    def vocab_size(self) -> int:
-        """The target's."""
-        return self.target.vocab_size
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Logits by the final norm and head, in the order of the rows in the cache."""

@@ -1,0 +1,26 @@
+"""A part of the target that drafts for the whole of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.engine.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfTarget:
+    """What `draft_chain` asks of a model besides its forward: it is the target's own."""
+
+    target: Runner
+
+    @property
+    def device(self) -> torch.device:
+        """The target's."""
+        return self.target.device
+
+    @property
+    def vocab_size(self) -> int:
+        """The target's."""
+        return self.target.vocab_size
