@@ -62,9 +62,10 @@ def main() -> int:
         for mutation in chosen:
             print(f"{mutation.name}\n    {mutation.file}: {mutation.why}")
         return 0
-    rotten = [mutation for mutation in chosen if mutation.count() != 1]
+    rotten = [mutation for mutation in chosen if mutation.count() != 1 or mutation.lost()]
     for mutation in rotten:
-        say(mutation, GONE, 0.0, f"its text is there {mutation.count()} times in {mutation.file}")
+        there = f"its text is there {mutation.count()} times in {mutation.file}"
+        say(mutation, GONE, 0.0, there if mutation.count() != 1 else f"no test is called {mutation.lost()[0]}")
     if options.check:
         print(f"{len(chosen) - len(rotten)} of {len(chosen)} apply.")
         return 2 if rotten else 0
