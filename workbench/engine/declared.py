@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -59,11 +60,14 @@ class Measured:
         """A figure of `workbench.bench.statistics`; one observation is its own interval.
 
         Raises:
-            WorkbenchError: nothing was measured.
+            WorkbenchError: nothing was measured; or too little for an interval, as where a sum that another is divided by
+                is zero in some of the bootstrap's samples.
         """
         if found is None:
             raise WorkbenchError("Nothing was there to measure.", "Measure more prompts.")
         low, high = (found["value"] if found[end] is None else found[end] for end in ("low", "high"))
+        if not all(map(math.isfinite, (found["value"], low, high))):
+            raise WorkbenchError(f"Too little was there to compare ({setting}).", "Measure more prompts.")
         return cls(found["value"], low, high, found["n"], setting)
 
 
