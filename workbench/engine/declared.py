@@ -60,8 +60,8 @@ class Measured:
         """A figure of `workbench.bench.statistics`; one observation is its own interval.
 
         Raises:
-            WorkbenchError: nothing was measured; or too little for an interval, as where some of the bootstrap's samples
-                divide by zero.
+            WorkbenchError: nothing was measured; or too little for an interval, as where a bootstrap's sample
+                divides by zero.
         """
         if found is None:
             raise WorkbenchError("Nothing was there to measure.", "Measure more prompts.")
