@@ -14,6 +14,7 @@ import torch
 import workbench
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, as_said
 from workbench.core.panics import no_panic
+from workbench.engine import keeping
 from workbench.engine.changing import close, put_in_force, why_not
 from workbench.engine.chosen import Chosen
 from workbench.engine.clock import Clock
@@ -172,6 +173,9 @@ class Engine:
         for row in [r for r in itertools.chain(self.waiting, self.rows) if r.is_cancelled]:
             self._end(row, CANCELLED, "cancelled")
         worked = self._admit()
+        for row in self.rows:
+            if row.primed and not row.held:
+                row.errands.run(row)
         rows = [row for row in self.rows if row.primed and row.may_run()]
         writing: dict[int, list[Row]] = {}
         for row in [row for row in rows if self._guard(row, lambda r=row: self._change(r))]:
@@ -256,6 +260,8 @@ class Engine:
                 return
         self._decoder(row.configured).open(row)
         row.primed = True  # from here on it holds something, which the row's end gives back
+        if row.request.memory is not None:
+            keeping.load(row, row.request.memory)
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
         row.origin = self.clock.mark()
         row.origin_s = time.perf_counter()
@@ -266,7 +272,9 @@ class Engine:
             self.rows.remove(row)
         elif row in self.waiting:
             self.waiting.remove(row)
+        row.errands.close(row)
         if row.primed:
+            keeping.leave(row, self.token_text)
             close(self._decoder(row.configured), row)
         if row.slot is not None:
             self.models.target.close(row.slot)
