@@ -6,14 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.core.errors import WorkbenchError
 
-if TYPE_CHECKING:
-    from workbench.engine.request import Row
-
-Act = Callable[["Row"], Any]
+Act = Callable[[Any], Any]
+"""Is handed the row."""
 
 
 class Errands:
@@ -37,7 +35,7 @@ class Errands:
             self._waiting.append((act, done))
         return done
 
-    def run(self, row: Row) -> None:
+    def run(self, row: Any) -> None:
         """Do what was asked for; what goes wrong is its asker's to hear."""
         while self._waiting:
             act, done = self._waiting.popleft()
@@ -47,7 +45,7 @@ class Errands:
                 except Exception as error:
                     done.set_exception(error)
 
-    def close(self, row: Row) -> None:
+    def close(self, row: Any) -> None:
         """The last chance: nothing can be asked for any more."""
         with self._lock:
             self._is_over = True

@@ -126,6 +126,8 @@ def owned_of(state: Any) -> Owned | None:
     return found if isinstance(found, Owned) else None
 
 
+MOST_BYTES = 8 << 20
+"""Of a state's file. The largest tables of the bundled targets take a quarter of that."""
 BROKEN = "Save it again; a file of another program is none."
 
 

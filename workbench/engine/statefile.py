@@ -19,11 +19,9 @@ from workbench.core.errors import CapacityError, ModelError, TokenizerMismatchEr
 from workbench.core.panics import no_panic
 from workbench.engine.datastore import tokenizer_hash
 from workbench.engine.models import Models
-from workbench.engine.owned import BROKEN, Arrays
+from workbench.engine.owned import BROKEN, MOST_BYTES, Arrays
 
 FORMAT, VERSION = "workbench-drafter-state", "1"
-MOST_BYTES = 8 << 20
-"""Of a file. The largest tables of the bundled targets take a quarter of that."""
 HEAD_BYTES = 64 << 10
 SAME = "Start a run with that target, or a drafter of that kind; or save the state of this one."
 
