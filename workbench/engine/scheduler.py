@@ -84,6 +84,7 @@ class Engine:
         row = Row(request, prompt, models)
         if reason := why_not(row, configured, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
+        configured.drafter.make_ready(models)
         room = self.models.target.context - len(prompt)
         notes = []
         if row.max_new_tokens > room:

@@ -213,6 +213,7 @@ class Backend(BaseBackend):
         reason = lacking(request.configured(), models)
         if reason:
             raise MethodUnavailableError(f"{method.title} cannot run: {reason}", "See the list of methods.")
+        request.configured().drafter.make_ready(models)
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()

@@ -91,9 +91,11 @@ class Steering:
             settings = row.asked()
             row.change(**checked(settings.configured, settings.sampling, other or settings.models))
 
+        (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
         if run.row is None:
-            configured, sampling, _ = run.planned
-            checked(configured, sampling, other or self._pool.get(pair))
+            checked(configured, sampling, models)
+        if chosen is not None and models is not None:  # here, where neither the run nor the engine waits for it
+            chosen.with_params(**split_params(chosen, params or {}, sampling)[0]).drafter.make_ready(models)
         run.tell(hand_over)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:

@@ -105,6 +105,10 @@ class Rasd(TreeFromModel):
         """Chosen by the model's law, and looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
+    def make_ready(self, models: Models) -> None:
+        """The bundled texts are tokenised and sorted."""
+        store_of(models, self.store == "own")
+
     def prime(self, row: Row, models: Models) -> FusedState:
         """A row of the draft model's cache, and the store."""
         store = store_of(models, self.store == "own")

@@ -184,6 +184,10 @@ class Rest(Drafter):
         """Looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
+    def make_ready(self, models: Models) -> None:
+        """The bundled texts are tokenised and sorted."""
+        store_of(models, self.store == "own")
+
     def prime(self, row: Row, models: Models) -> StoreInUse:
         """The store; what is committed is not needed."""
         return StoreInUse(store_of(models, self.store == "own"))
