@@ -104,7 +104,7 @@ def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, me
     assert fresh.left is not None
     assert warm.left.look["entries"] > fresh.left.look["entries"]
     kept = [sum(len(r.path) for r in row.trace.rounds) for row in (fresh, warm) if row.trace]
-    if method not in ("prompt-lookup", "lookahead"):  # which look at the newest first, and that is their own text
+    if method not in ("prompt-lookup", "lookahead", "lookahead-trie"):  # which look at their own text first
         assert kept[1] > kept[0]
     assert kept[1] >= kept[0]
 
@@ -114,8 +114,7 @@ def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
     engine, row = begun(models, method)
     saved = keeping.save(row)
     arrays = from_bytes(saved).arrays
-    engine.submit(Request(PROMPT[:3], registry.get(method), max_new_tokens=1, stop_at_eos=False))
-    other = engine.waiting[-1]
+    other = engine.submit(Request(PROMPT[:3], registry.get(method), max_new_tokens=60, stop_at_eos=False))
     while not other.primed:
         engine.step()
     keeping.load(other, saved)
@@ -203,6 +202,11 @@ def test_a_broken_file_is_refused_whatever_is_wrong_with_it(models: Models) -> N
         from_bytes(bytes(MOST_BYTES + 1))
 
 
+def contents(data: bytes) -> dict[str, Any]:
+    """What a file holds; the order in its head is anybody's."""
+    return {name: array.tolist() for name, array in from_bytes(data).arrays.items()}
+
+
 def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """The same arrays, each once missing, of another shape, or with numbers that cannot be."""
     found = []
@@ -221,8 +225,8 @@ def test_numbers_that_cannot_be_are_refused(models: Models, method: str) -> None
     arrays = read_arrays(data_of(models, method))
     _, row = begun(models, method)
     for bad in spoilt(arrays):
-        before = keeping.save(row)
+        before = contents(keeping.save(row))
         with pytest.raises(ModelError, match="The file is broken"):
             keeping.load(row, to_bytes(method, bad, models))
-        assert keeping.save(row) == before, "nothing is changed"
+        assert contents(keeping.save(row)) == before, "nothing is changed"
     assert write_arrays(arrays)
