@@ -240,10 +240,11 @@ def page(report: dict[str, Any]) -> str:
         [
             "# What drafting costs the host",
             "",
-            f"Milliseconds of a round: proposing and observing together, the median of {report['rounds']} rounds, of each "
-            "drafter that reads text alone, with its default parameters, by tokens of context. No model runs; the text is "
-            f"this project's own, in a vocabulary of {report['vocabulary']:,} tokens. Drafters that run layers of the "
-            "target are not here: what they cost is in their rounds' phases. `rasd` looks up as `rest` does. Made by "
+            "Milliseconds of a round: proposing and observing together, the median of "
+            f"{report['rounds']} rounds, of each drafter that reads text alone, with its default parameters, by tokens "
+            "of context. No model runs; the text is this project's own, in a vocabulary of "
+            f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are not here: what they cost is "
+            "in their rounds' phases. `rasd` looks up as `rest` does. Made by "
             f"`workbench bench --suite host --out assets/boards/{BOARD}`, which goes on where it was broken off; "
             "`workbench docs` writes this page.",
             "",
