@@ -213,8 +213,11 @@ class Session:
     def _begin(self, request: dict[str, Any], user: str) -> RunHandle:
         if request.get("follow") is not None:
             return self._run({"run": request["follow"]})
-        keeps = {} if "memory" in self.client.barred() else {"keeps": True}
-        return self.client.start(**self._options(request) | keeps, user=user, lease_s=self.grace_s)
+        return self.client.start(**self._options(request) | self._keeping(), user=user, lease_s=self.grace_s)
+
+    def _keeping(self) -> dict[str, Any]:
+        """Runs leave their drafter's state behind, where that can be: the page may save it when they have ended."""
+        return {} if "memory" in self.client.barred() else {"keeps": True}
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keywords of `Workbench.start`."""
