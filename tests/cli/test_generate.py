@@ -194,3 +194,25 @@ def test_without_a_draft_model_a_method_that_runs_is_taken_and_named(workbench: 
     result = workbench("generate", "one two one two", "--target", "text-drafter", "--json", *SHORT)
     assert (result.status, result.json["method"]) == (0, "prompt-lookup")
     assert "Decoding with prompt-lookup; --method and --drafter choose otherwise" in result.err
+
+
+def test_what_a_drafter_remembers_is_saved_and_begun_with(workbench: Command, tmp_path: Path) -> None:
+    file = tmp_path / "fox.safetensors"
+    ask = ("generate", "Once upon a time", "--method", "token-recycling", "--state", str(file), *SHORT)
+    first = workbench(*ask, "--json")
+    assert file.stat().st_size > 200
+    again = workbench(*ask)
+    assert again.out.startswith("Once upon a time")
+    assert re.search(r"state: \d+ of at most \d+ tokens, \d+ of \d+ drafts found something", again.err)
+    more = workbench(*ask, "--json")
+    assert more.json["token_ids"] == first.json["token_ids"]
+    assert more.json["metrics"]["rounds"] < first.json["metrics"]["rounds"], "it knows what comes"
+
+
+def test_a_state_that_does_not_fit_is_refused_and_stays(workbench: Command, tmp_path: Path) -> None:
+    file = tmp_path / "state.safetensors"
+    file.write_bytes(b"no state")
+    result = workbench("generate", "Once", "--method", "suffix", "--state", str(file), *SHORT)
+    assert result.status != 0
+    assert "no drafter's state" in result.err
+    assert file.read_bytes() == b"no state"

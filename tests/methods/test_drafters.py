@@ -241,13 +241,13 @@ def recycling_row(nodes: int = 24) -> Row:
 def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: int) -> None:
     row, drafter, shape = RECYCLING_ROW, TokenRecycling(), Template(nodes=n)
     generator = torch.Generator().manual_seed(seed)
-    row.state[:] = torch.randint(-1, 9, row.state.shape, generator=generator).numpy()
+    row.state.table[:] = torch.randint(-1, 9, row.state.table.shape, generator=generator).numpy()
     tree = drafter.propose_row(row, Plan(depth, grower=shape))
     wanted: list[tuple[tuple[int, ...], int]] = []
     known: dict[tuple[int, ...], int] = {(): 1}
     for ranks in shape.paths(Plan(depth)):
         if ranks[:-1] in known:
-            token = int(row.state[known[ranks[:-1]], ranks[-1]])
+            token = int(row.state.table[known[ranks[:-1]], ranks[-1]])
             if token >= 0:
                 known[ranks] = token
                 wanted.append((ranks, token))
@@ -264,9 +264,9 @@ def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
     top = [[i, *range(1, 8)] for i in range(3)]
     outcome = Outcome([5, 4], [-1, 0], Verdict((), 0, True, (), {}), [0], 4, top, Plan(2))
     row.drafter.observe(row, outcome)  # token 4 is the root and a node: the root's successors stay
-    assert row.state[4].tolist() == top[0]
-    assert row.state[5].tolist() == top[1]
-    assert (row.state[6] == -1).all()
+    assert row.state.table[4].tolist() == top[0]
+    assert row.state.table[5].tolist() == top[1]
+    assert (row.state.table[6] == -1).all()
 
 
 def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
@@ -277,7 +277,7 @@ def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
     while row.n_new < 1:
         engine.step()
     wanted = worlds.ask_model(models.target.model)(prompt).topk(RANKS).indices.tolist()
-    assert row.state[prompt[-1]].tolist() == wanted
+    assert row.state.table[prompt[-1]].tolist() == wanted
     row.cancel()
 
 
@@ -294,7 +294,7 @@ class Stingy(TokenRecycling):
             tokens = [outcome.root if i < 0 else outcome.tokens[i] for i in path]
             top = [outcome.top[i + 1] for i in path]
         for token, best in zip(reversed(tokens), reversed(top), strict=True):
-            row.state[token, : len(best)] = best[:RANKS]
+            row.state.table[token, : len(best)] = best[:RANKS]
 
 
 class Shifted(Stingy):

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import worlds
 
 from workbench.core.errors import CapacityError, WorkbenchError
+from workbench.engine import storing
 from workbench.engine.round import DraftAndVerify
 from workbench.methods.drafters.ngram import NGram
 from workbench.service import Backend, Limits
@@ -266,3 +268,27 @@ def test_cancelling_a_run_that_loads_ends_it_at_once(backend: Callable[..., Back
     assert run.state == "cancelled"
     with pytest.raises(WorkbenchError, match="cancelled before it started"):
         run.wait(1)
+
+
+def test_the_bundled_texts_are_read_before_the_engine_is_asked(
+    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokenising and sorting them takes half a second, in which no round of anybody would be run."""
+    bench = backend()
+    models, readers = bench.load(), list[str]()
+
+    def read(*_: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return worlds.random_store(models)
+
+    monkeypatch.setattr(storing, "own_texts", read)
+    bench.start(PROMPT, "rest", max_new_tokens=3).wait(60)
+    assert readers
+    models.shared.pop("datastore")
+    run = bench.start(PROMPT, "autoregressive", max_new_tokens=30, paused=True)
+    until(lambda: run.state == "paused")
+    run.change("rest")
+    run.resume()
+    assert any(r.method == "rest" for r in run.wait(60).rounds)
+    assert len(readers) == 2
+    assert "workbench-engine" not in readers

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sizes import size_of
 
 from workbench.core.errors import UnknownNameError
 from workbench.service import Backend, Limits
@@ -64,21 +64,6 @@ def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[
     assert run.state == "cancelled"
     assert "smaller tree or fewer tokens" in run.message
     assert other.wait(120).footer.reason == "length"
-
-
-def size_of(item: Any, seen: set[int]) -> int:
-    """Bytes of an object and all it holds; what is shared counts once."""
-    if id(item) in seen:
-        return 0
-    seen.add(id(item))
-    size = sys.getsizeof(item)
-    if isinstance(item, dict):
-        return size + sum(size_of(k, seen) + size_of(v, seen) for k, v in item.items())
-    if isinstance(item, list | tuple):
-        return size + sum(size_of(x, seen) for x in item)
-    if hasattr(item, "__dataclass_fields__"):
-        return size + sum(size_of(getattr(item, name), seen) for name in item.__dataclass_fields__)
-    return size
 
 
 @pytest.mark.parametrize(

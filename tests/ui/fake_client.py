@@ -12,7 +12,7 @@ from views.synthetic import WORDS, Writer, header
 
 from workbench.bench.pairing import Pairs
 from workbench.bench.steps import Step
-from workbench.core.errors import PromptError, UnknownNameError, WorkbenchError
+from workbench.core.errors import PromptError, TokenizerMismatchError, UnknownNameError, WorkbenchError
 from workbench.service.limits import Limits
 from workbench.trace.events import Change, Footer, Header, Round, Trace
 from workbench.trace.metrics import DEFINITIONS
@@ -55,6 +55,8 @@ def method(name: str, title: str, promise: str, params: list[dict[str, Any]], re
 DEPTH = param("depth", "int", 4, 1, 12, "drafted tokens a round")
 
 
+STATE = b"a state of the synthetic drafter"
+"""What its file holds."""
 INACTIVE = "Speculation is inactive: synthetic had nothing to propose for 3 rounds; this is plain decoding."
 OUT_OF_MEMORY = "Out of memory: the run needed 2.1 GB more. Set max_new_tokens to 512, or choose a smaller target."
 SCENES = {
@@ -96,7 +98,7 @@ class FakeRun:
             prompt = ""
         self.rounds: list[dict[str, Any]] = []
         self.footer: dict[str, Any] | None = None
-        self.rate = rate
+        self.rate, self.loaded = rate, 0
         self.pace, self.steps, self.paused, self.stopped = pace, 0, paused, False
         self.lease_s: float | None = None
         self.followed = time.monotonic()
@@ -241,6 +243,31 @@ class FakeRun:
     def explain(self) -> dict[str, Any]:
         raise PromptError("The run has no pictures.", "Start one with pictures.")
 
+    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
+        """A table that grows with the rounds; every seventh draft comes of nothing."""
+        if self.method == "autoregressive":
+            return {"kind": "", "why": "Plain decoding keeps nothing that could be looked at."}
+        n = len(self.rounds)
+        if self.footer is not None and action in ("load", "reset"):
+            raise WorkbenchError("The run has ended, and its drafter with it.", "Load the file into the next run.")
+        if action == "load" and data != STATE:
+            raise TokenizerMismatchError("This file was saved with the tokenizer of another model.", "Save it again.")
+        if action in ("load", "reset"):
+            self.loaded = 40 if action == "load" else -n
+        size = max(0, self.loaded + n)
+        return {
+            "kind": self.method, "title": "Table of successors", "unit": "tokens", "entries": size, "bound": 4096,
+            "n_bytes": 147_456, "most_bytes": 147_456, "asked": n, "hits": n * 6 // 7, "kept": 2 * n,
+            "shared": bool(self.params.get("warm")), "saves": True, "counted": "times verified",
+            "top": [
+                {"before": word, "after": after, "count": size - i}
+                for i, (word, after) in enumerate(zip(WORDS, [*WORDS[1:5], "<b>bold</b>\n"], strict=False))
+                if size > i
+            ],
+            "made": {"round": n - 1, "before": WORDS[0], "after": WORDS[1] + WORDS[2]} if size else None,
+            **({"data": STATE} if action == "save" else {}),
+        }  # fmt: skip
+
     def pause(self) -> None:
         self.paused = True
 
@@ -332,11 +359,13 @@ class FakeWorkbench:
         lease_s: float | None = None,
         pace: float = 0.0,
         extras: Any = None,
+        memory: bytes | None = None,
+        keeps: bool = False,
     ) -> FakeRun:
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("The prompt is empty.", "Type a prompt or choose a preset.")
         run = FakeRun(prompt, method, params or {}, max_new_tokens, seed, paused, self.pace, pace)
-        run.lease_s = lease_s
+        run.lease_s, run.loaded = lease_s, 40 * (memory == STATE)
         self.runs[run.id] = run
         return run
 

@@ -63,15 +63,15 @@ def exactness(lane: Measured, plain: Measured, greedy: bool) -> dict[str, Any]:
 def evidence(method: Configured) -> str:
     """What is known of a method's sampling law, in one line; empty where nothing is.
 
-    Of the method's usual verifier and grower the test on the exactness board; of others the one of this very setting
-    there, else why they are unsound.
+    Of the method's usual verifier, policy and grower the test on the exactness board; of others the one of this very
+    setting there, else why they are unsound.
     """
     from workbench.bench.board import choice_key, choices, exactness, law_words
+    from workbench.methods.combinations import is_usual
 
-    usual = method.method.with_params()
-    is_usual = (method.verifier.name, type(method.grower)) == (usual.verifier.name, type(usual.grower))
+    as_usual = is_usual(method)
     try:
-        if is_usual:
+        if as_usual:
             rows = [row for row in exactness() if row["method"] == method.name]
         else:
             rows = [row for row in choices() if row["choice"] == choice_key(method)]
@@ -79,7 +79,7 @@ def evidence(method: Configured) -> str:
         return ""
     row = next((row for row in rows if row["laws"]), None)
     if row is None:
-        return method.unsound if not is_usual else ""
+        return method.unsound if not as_usual else ""
     law = row["laws"][0]
     return f"{row['standing']}: {law['name']}: χ² = {law_words(law)} ({row['date'][:10]})"
 

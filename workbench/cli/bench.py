@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli import checks, verifiercosts
+from workbench.cli import checks, hostcosts, verifiercosts
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -51,6 +51,8 @@ GPU = "gpu"
 """A suite of targets: of the sizes that people serve, made on the GPU itself, beside transformers' own generate."""
 VERIFIERS = "verifiers"
 """A suite of rules: what judging a draft of 64 nodes costs, by vocabulary."""
+HOST = "host"
+"""A suite of drafters: what proposing and observing cost the host, by context."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")
 
 
@@ -69,8 +71,8 @@ def bench(
             help="bundled, spec-bench, mt-bench, humaneval, gsm8k or mbpp; answers: problems whose answers are "
             "checked; acceptance: drafters of forced acceptance against Hugging Face; gpu: targets of 1B and 8B shape "
             "made on the GPU, and smollm2 where it is "
-            "there, against Hugging Face; vision: held-out scenes, all vision drafters; or verifiers: the cost of "
-            "each rule."
+            "there, against Hugging Face; vision: held-out scenes, all vision drafters; verifiers: the cost of "
+            "each rule; or host: what drafters cost the host, by context."
         ),
     ] = "bundled",
     data: Annotated[Path | None, typer.Option(help="Folder with the files of the suites that are not bundled.")] = None,
@@ -134,12 +136,14 @@ def bench(
     from workbench.bench.prompts import groups_of, load_prompts
 
     for path in out or ():
-        if path.suffix not in KINDS:
+        if path.suffix not in KINDS and suite != HOST:
             raise typer.BadParameter(f"the name must end in one of {', '.join(KINDS)}", param_hint="--out")
         checks.file_to_write(path, "out")
     checks.folder_to_write(answers, "answers")
     if suite == VERIFIERS:
         return verifiercosts.measure(device, repeats, out or [], as_json)
+    if suite == HOST:
+        return hostcosts.measure(target, repeats, out or [], as_json)
     if suite == VISION:
         return _vision(limit, out or [], as_json)
     if suite == GPU:

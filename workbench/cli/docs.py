@@ -44,7 +44,7 @@ def docs(
     debug: Debug = False,
 ) -> None:
     """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
-    from workbench.bench import board, claimsboard, verifier_suite  # import PyTorch
+    from workbench.bench import board, claimsboard, hostcosts, verifier_suite  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
 
@@ -60,6 +60,9 @@ def docs(
     if (costs := boards / verifier_suite.BOARD).is_file():
         found = json.loads(costs.read_text(encoding="utf-8"))
         files[costs.with_suffix(".md")] = verifier_suite.page(found)
+    if (hosts := boards / hostcosts.BOARD).is_file():
+        found = json.loads(hosts.read_text(encoding="utf-8"))
+        files |= {hosts.with_suffix(".md"): hostcosts.page(found), hosts.with_suffix(".svg"): hostcosts.plot(found)}
     if bench:
         reports = "\n".join(report.read_text(encoding="utf-8").strip() + "\n" for report in bench)
         files[boards / SPEED] = replace_part((boards / SPEED).read_text(encoding="utf-8"), "bench", reports)

@@ -70,6 +70,10 @@ def generate(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the run, for `workbench runs` to find.")] = False,
     tag: Annotated[list[str] | None, typer.Option(help="Keep the run with this tag; repeatable.")] = None,
     store: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="What the drafter remembers: begin with this file, if it is there, and save it there after."),
+    ] = None,
     marks: Annotated[
         Marks,
         typer.Option(
@@ -85,7 +89,7 @@ def generate(
 
     Examples: workbench generate --chat "What is in the picture?" --image scene.png --target vision-target;
     workbench generate --chat "Sort these numbers from smallest to largest: 41, 7, 58" --method prompt-lookup
-    --set depth=8
+    --set depth=8; workbench generate "Pip ran home." --method suffix --state pip.safetensors
     """
     text = read_prompt(prompt, prompt_file)
     check_key(connect, api_key)
@@ -100,6 +104,8 @@ def generate(
     checks.pictures(image or (), target if connect is None else "")
     checks.file_to_write(trace, "trace")
     checks.folder_to_write(store, "store")
+    memory = read_state(state)
+    checks.file_to_write(state, "state")
     images = [str(path) for path in image or ()]
     asked = [*[{"type": "image"}] * len(images), {"type": "text", "text": text.strip()}] if images else text.strip()
     printer = None if as_json else TokenPrinter(marks)
@@ -118,6 +124,7 @@ def generate(
             max_new_tokens=max_new_tokens,
             seed=seed,
             stop=tuple(stop or ()),
+            **({} if state is None else {"memory": memory, "keeps": True}),
         )
         try:
             if connect is None:
@@ -128,6 +135,8 @@ def generate(
         except KeyboardInterrupt:
             run.cancel()
             done = run.trace
+        if state is not None and done is not None:
+            write_state(run, state)
     if done is None:
         raise KeyboardInterrupt
     if trace is not None:
@@ -165,6 +174,40 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     if not text.strip():
         raise PromptError("The prompt is empty.", "Write at least one word for the model to continue.")
     return text
+
+
+def read_state(path: Path | None) -> bytes | None:
+    """What a drafter remembered, of a file; None where there is none yet.
+
+    Raises:
+        WorkbenchError: it cannot be read, or is no such file.
+    """
+    if path is None or not path.exists():
+        return None
+    from workbench.engine.statefile import from_bytes  # brings PyTorch
+
+    try:
+        data = read_regular(path)
+    except OSError as error:
+        raise WorkbenchError(f"{path} cannot be read: {error.strerror}.", "Give another file.") from None
+    from_bytes(data)  # what is wrong with it is said before a model is loaded
+    return data
+
+
+def write_state(run: Any, path: Path) -> None:
+    """Save what the drafter of an ended run remembers, as a whole or not at all, and say what that is.
+
+    Raises:
+        WorkbenchError: it keeps nothing, or the file cannot be written.
+    """
+    found = run.memory("save")
+    try:
+        write_whole(path, found["data"])
+    except OSError as error:
+        raise WorkbenchError(f"{path} cannot be written: {error.strerror}.", "Choose another file.") from None
+    if not say.is_quiet():
+        size = f"{found['entries']:,} of at most {found['bound']:,} {found['unit']}"
+        print(f"state: {size}, {found['hits']:,} of {found['asked']:,} drafts found something", file=sys.stderr)
 
 
 def to_object(done: Trace) -> dict[str, Any]:

@@ -86,6 +86,22 @@ class RunHandle(Protocol):
         """
         ...
 
+    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
+        """What its drafter remembers: looked at, saved, loaded, emptied. Once it has ended: only what it `keeps`.
+
+        Args:
+            action: "look", "save", "load" (beside what is there) or "reset" (to the text itself).
+            data: the file that is loaded.
+
+        Returns:
+            what there is now, see `workbench.engine.keeping.look`; of "save" the file, as `data`.
+
+        Raises:
+            WorkbenchError: the drafter keeps nothing; or the file is of another tokenizer, target or drafter, broken or
+                too large. Nothing is changed.
+        """
+        ...
+
     def pause(self) -> None:
         """Stop before the next round."""
         ...

@@ -54,7 +54,7 @@ class Client(Protocol):
         ...
 
     def barred(self) -> dict[str, str]:
-        """What cannot be done with a run there ("pause", "step", "change", "pace"), and why."""
+        """What cannot be done with a run there ("pause", "step", "change", "pace", "memory"), and why."""
         ...
 
     @property
@@ -155,6 +155,8 @@ class Client(Protocol):
         user: str = LOCAL,
         lease_s: float | None = None,
         extras: Extras | None = None,
+        memory: bytes | None = None,
+        keeps: bool = False,
     ) -> RunHandle:
         """Start a generation and return at once.
 
@@ -176,6 +178,8 @@ class Client(Protocol):
             lease_s: cancel the run when nobody followed it for so many seconds; None: never. A run in an app ends when
                 whoever started it goes.
             extras: other ends, penalties, log-probabilities; see `workbench.engine.extras.Extras`.
+            memory: a file that `RunHandle.memory` saved: its drafter begins with that state.
+            keeps: leave the drafter's state behind, for `RunHandle.memory` to save once the run has ended.
 
         Raises:
             WorkbenchError: the request is wrong. What only shows when models are loaded ends the run with an error.

@@ -119,12 +119,14 @@ class Remote(Connection):
         user: str = LOCAL,
         lease_s: float | None = None,
         extras: Extras | None = None,
+        memory: bytes | None = None,
         **options: Any,
     ) -> RemoteRun:
         """Start a generation there and follow it. It ends there when this process goes away, whatever its lease."""
         if extras is not None:
             raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had here.", BY_V1)
         pictures = [wire.data_url(image) for image in images]
+        options |= {} if memory is None else {"memory": wire.base64_of(memory)}
         return self._follow("stream", Generation.arguments(prompt=prompt, method=method, images=pictures, **options))
 
     def run(self, run_id: str) -> RemoteRun:

@@ -113,6 +113,10 @@ class RemoteRun:
             self._trace.attribution = found
         return found
 
+    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
+        found = self._line.call("memory", self.id, action, None if data is None else wire.base64_of(data))
+        return found | ({"data": wire.packed("data", found["data"])} if "data" in found else {})
+
     def pause(self) -> None:
         self._line.call("control", self.id, "pause")
 

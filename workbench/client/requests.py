@@ -22,6 +22,7 @@ from workbench.client.values import (
     Limits,
     Model,
     Name,
+    Packed,
     Pictures,
     Repeats,
     Seed,
@@ -32,6 +33,7 @@ from workbench.client.values import (
     action_of,
     as_it_is,
     by,
+    deed_of,
     lanes_of,
     model_of,
     named,
@@ -172,6 +174,13 @@ class Control(OfRun):
     action: Annotated[str, by(action_of)] = Field(description="pause, resume, step or cancel")
 
 
+class Remembering(OfRun):
+    """What is done with the state of a run's drafter."""
+
+    action: Annotated[str, by(deed_of)] = Field("look", description="look, save, load or reset")
+    data: Packed = Field(None, description="a file that `memory` saved, in base64, where it is loaded")
+
+
 class Changing(OfRun):
     """A change of a run."""
 
@@ -214,10 +223,14 @@ class Generation(Request):
     pace: Annotated[float, by(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="tokens a second at which rounds are held back so that people can follow; 0: they are not"
     )
+    memory: Packed = Field(None, description="a file that `memory` saved, in base64: its drafter's state to begin with")
+    keeps: Annotated[bool, by(_is_true)] = Field(
+        False, description="leave the drafter's state behind, for `memory` to save once the run has ended"
+    )
 
     def understood(self, client: Client) -> dict[str, Any]:
         """Keywords of `Workbench.start`. Where no method is named, one that runs: see `workbench.methods.choice`."""
-        found = {name: value for name, value in self if value or name not in ("images", "pace")}
+        found = {name: value for name, value in self if value or name not in ("images", "pace", "memory", "keeps")}
         if "method" not in self.model_fields_set:
             reasons = {method["name"]: method["reason"] for method in client.methods(self.target, self.drafter)}
             found["method"] = choose(lambda name: reasons.get(name, f"There is no {name}."))[0]

@@ -18,6 +18,10 @@ ACTIONS = ("pause", "resume", "step", "cancel")
 """What can be done with a run besides changing it: methods of `RunHandle`."""
 
 
+DEEDS = ("look", "save", "load", "reset")
+"""What can be done with the state of a run's drafter: see `RunHandle.memory`."""
+
+
 def by(check: Callable[[Any], Any]) -> PlainValidator:
     """A check that is given the value alone."""
     return PlainValidator(lambda value: check(value))
@@ -76,6 +80,13 @@ def action_of(value: Any) -> str:
     return value
 
 
+def deed_of(value: Any) -> str:
+    """One of `DEEDS`."""
+    if value not in DEEDS:
+        raise ParameterError("There is no such action.", f"Use one of {', '.join(DEEDS)}.")
+    return value
+
+
 TARGET = "name of a target; empty: the default one"
 DRAFTER = 'name of a draft model; empty: the one that belongs to the target; "none": none'
 IMAGES = "pictures as data-URLs, for a target that reads them"
@@ -85,6 +96,7 @@ Name = Annotated[str, named(wire.text)]
 Values = Annotated[dict[str, Any] | None, by(wire.params)]
 Stops = Annotated[list[str] | None, by(wire.stops)]
 Pictures = Annotated[list[str] | None, by(wire.images)]
+Packed = Annotated[str | None, named(wire.packed)]
 From0 = Annotated[int, named(wire.whole)]
 PAGES = 2**53 - 1
 """The largest whole number that a page has: JavaScript's. A seed may be larger where no page is asked."""

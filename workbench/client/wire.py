@@ -16,6 +16,7 @@ from typing import Any, cast
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
 from workbench.engine.converted import is_gguf
+from workbench.engine.owned import MOST_BYTES
 from workbench.trace.files import read_regular
 from workbench.trace.kinds import is_list, is_object
 
@@ -135,6 +136,32 @@ def images(value: Any) -> list[str]:
     if not all(isinstance(url, str) and url.startswith("data:image/") for url in value):
         raise PromptError("A picture is no data-URL.", 'Give data-URLs: "data:image/png;base64,…".')
     return value
+
+
+def base64_of(data: bytes) -> str:
+    """Bytes for the wire."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def remembered(answer: dict[str, Any]) -> dict[str, Any]:
+    """What `RunHandle.memory` answers, for the wire."""
+    return answer | ({"data": base64_of(answer["data"])} if "data" in answer else {})
+
+
+def packed(name: str, value: Any) -> bytes | None:
+    """A file in base64, of a drafter's state; None where there is none.
+
+    Raises:
+        ParameterError: something else, or too large.
+    """
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > 4 * MOST_BYTES // 3 + 4:
+        raise ParameterError(f"{name} is no file of a drafter's state.", f"Give one of at most {MOST_BYTES >> 20} MiB.")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise ParameterError(f"{name} is not in base64.", "Send the file as it was saved.") from None
 
 
 def data_url(picture: Any) -> str:

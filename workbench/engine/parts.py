@@ -38,6 +38,9 @@ class Part:
     claims: ClassVar[tuple[Claim, ...]] = ()
     """What its paper claims, each measured with the method that it names: that method's claims are these, too."""
 
+    def make_ready(self, models: Models) -> None:
+        """What it takes once of these models, and takes long: before a run is queued or changed, in any thread."""
+
     def taps(self, models: Models) -> Collection[int]:
         """Indices of the target's layers whose residual streams it reads of a verification; none by default."""
         return ()

@@ -15,7 +15,9 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine.chosen import Choice, Chosen
 from workbench.engine.clock import Mark
 from workbench.engine.detokenise import Detokeniser
+from workbench.engine.errands import Errands
 from workbench.engine.extras import Extras, Scored
+from workbench.engine.owned import Left
 from workbench.engine.pace import Pace
 from workbench.engine.plan import Plan
 from workbench.engine.segment import Slot
@@ -55,6 +57,8 @@ class Request:
         models: another drafter or other heads for the engine's target; the engine's own by default.
         swaps: pictures that were changed in mid-run, each with the number of tokens generated before; the engine
             writes it, whoever explains the text reads it.
+        memory: a drafter's state, as `keeping.save` writes it, that the drafter of the first round takes in.
+        keeps: the row leaves its drafter's state behind when it ends: see `Row.left`.
         scores: log-probabilities of the emitted tokens, where `extras` ask for them; the engine writes it.
         prompt_scores: the same for the prompt, from its second token on.
     """
@@ -75,6 +79,8 @@ class Request:
     extras: Extras = field(default_factory=Extras)
     models: Models | None = None
     swaps: list[tuple[int, Swap]] = field(default_factory=list)
+    memory: bytes | None = None
+    keeps: bool = False
     scores: list[Scored] = field(default_factory=list)
     prompt_scores: list[Scored] = field(default_factory=list)
 
@@ -133,6 +139,8 @@ class Row:
         self.ended = threading.Event()
         self._lock = threading.Lock()
         self._changes: list[Ask] = []
+        self.errands = Errands()
+        self.left: Left | None = None  # what of its drafter it has left behind
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused

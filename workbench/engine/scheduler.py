@@ -14,6 +14,7 @@ import torch
 import workbench
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, as_said
 from workbench.core.panics import no_panic
+from workbench.engine import keeping
 from workbench.engine.changing import close, put_in_force, why_not
 from workbench.engine.chosen import Chosen
 from workbench.engine.clock import Clock
@@ -83,6 +84,7 @@ class Engine:
         row = Row(request, prompt, models)
         if reason := why_not(row, configured, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
+        configured.drafter.make_ready(models)
         room = self.models.target.context - len(prompt)
         notes = []
         if row.max_new_tokens > room:
@@ -172,6 +174,9 @@ class Engine:
         for row in [r for r in itertools.chain(self.waiting, self.rows) if r.is_cancelled]:
             self._end(row, CANCELLED, "cancelled")
         worked = self._admit()
+        for row in self.rows:
+            if row.primed and not row.held:
+                row.errands.run(row)
         rows = [row for row in self.rows if row.primed and row.may_run()]
         writing: dict[int, list[Row]] = {}
         for row in [row for row in rows if self._guard(row, lambda r=row: self._change(r))]:
@@ -256,6 +261,8 @@ class Engine:
                 return
         self._decoder(row.configured).open(row)
         row.primed = True  # from here on it holds something, which the row's end gives back
+        if row.request.memory is not None:
+            keeping.load(row, row.request.memory)
         row.trace.header.prefill_s = time.perf_counter() - row.prefill_start
         row.origin = self.clock.mark()
         row.origin_s = time.perf_counter()
@@ -266,7 +273,9 @@ class Engine:
             self.rows.remove(row)
         elif row in self.waiting:
             self.waiting.remove(row)
+        row.errands.close(row)
         if row.primed:
+            keeping.leave(row, self.token_text)
             close(self._decoder(row.configured), row)
         if row.slot is not None:
             self.models.target.close(row.slot)

@@ -19,6 +19,7 @@ from workbench.engine.judged import Judged
 from workbench.engine.judging import figures
 from workbench.engine.learning import let_go, tell
 from workbench.engine.models import Models
+from workbench.engine.owned import owned_of
 from workbench.engine.priming import levels_left, prime
 from workbench.engine.recording import keep_round, kept_tokens, record_round
 from workbench.engine.request import FINISHED, Row
@@ -162,6 +163,8 @@ class Turn:
             judged.tokens, judged.parents, judged.verdict, emitted, root, judged.top_tokens, row.plan, self.hidden,
             self.taps, self.probed.get("drafter"), judged.top_probs,
         )  # fmt: skip
+        if row.plan.depth > 0 and (own := owned_of(row.state)) is not None:
+            own.count(len(judged.tokens), len(judged.verdict.path))
         if not row.silenced:
             row.drafter.observe(row, outcome)
         tell(row, outcome)

@@ -111,13 +111,13 @@ def offers(
         how = {name: value for name, value in zip(HOW, names, strict=True) if name in choices}
         values = {**usual.values, **chosen, **how}
         made = replace(usual, verifier=judge, policy=policy, grower=grower, values=values)
-        is_usual = judge is method.verifier and all(usual.values[name] == value for name, value in how.items())
+        as_usual = is_usual(made)
         reason = deviation.taught(method, made.verifier, made.policy.grows or made.grower) if made.unsound else ""
-        key = made.promise, reason, is_usual
+        key = made.promise, reason, as_usual
         found.setdefault(key, []).append(how)
         if "policy" in how and how.get("grower", made.values.get("grower")) == _usual(method, "grower"):
             told = (evidence or {}).get((setting(made), made.promise.value))
-            seen.setdefault(key, {})[how["policy"]] = told or _standing(method, made.promise, standing, is_usual)
+            seen.setdefault(key, {})[how["policy"]] = told or _standing(method, made.promise, standing, as_usual)
     return [
         Offer(
             method.name,
@@ -126,11 +126,18 @@ def offers(
             promise.value,
             reason,
             {name: tuple(dict.fromkeys(how[name] for how in hows)) for name in choices},
-            _standing(method, promise, standing, is_usual),
-            seen.get((promise, reason, is_usual), {}),
+            _standing(method, promise, standing, as_usual),
+            seen.get((promise, reason, as_usual), {}),
         )
-        for (promise, reason, is_usual), hows in found.items()
+        for (promise, reason, as_usual), hows in found.items()
     ]
+
+
+def is_usual(made: Configured) -> bool:
+    """Whether it judges, plans and grows as its method usually does: of that the exactness board's own test speaks."""
+    method, grower = made.method, next(iter(made.method.growers), None)
+    pairs = (made.verifier, method.verifier), (made.policy, method.policies[0]), (made.grower, grower)
+    return all((type(one), one and one.name) == (type(usual), usual and usual.name) for one, usual in pairs)
 
 
 def setting(made: Configured) -> str:
@@ -148,8 +155,8 @@ def _usual(method: Method, choice: str) -> str | None:
     return str(method.params[choice].default) if choice in method.params else None
 
 
-def _standing(method: Method, promise: Promise, standing: str, is_usual: bool) -> str:
+def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:
     """What the board says of an offer; what it has not put to the test is unproven."""
-    if promise is method.promise and is_usual:
+    if promise is method.promise and as_usual:
         return standing
     return "unproven" if promise in (Promise.EXACT, method.promise) else "no promise"

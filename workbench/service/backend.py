@@ -83,7 +83,9 @@ class Backend(BaseBackend):
         self._loading = Loading(self._pool, self._queue, self.wake, self._telemetry.error)
         self._background = Background(self._loading.load, self._pool.room, self._loading.progress)
         self._rounds = Rounds(self._pool, self._runs, self.limits, self._loading.make_room, self._turns)
-        self._steering = Steering(self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._turns)
+        self._steering = Steering(
+            self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._turns, self.wake
+        )
 
     # -- what there is -------------------------------------------------------------------------------------------
 
@@ -177,7 +179,8 @@ class Backend(BaseBackend):
         request = Request(
             asked.prompt, asked.configured, asked.sampling, asked.max_new_tokens, asked.seed, asked.stop,
             paused=asked.paused, pace=run.pace, on_round=lambda record: self._on_round(run, record),
-            pictures=asked.pictures, extras=wishes, stop_at_eos=not wishes.ignore_eos,
+            pictures=asked.pictures, extras=wishes, stop_at_eos=not wishes.ignore_eos, memory=asked.memory,
+            keeps=asked.keeps,
         )  # fmt: skip
         run.request = request
         run.trace_bytes += picture_bytes(asked.pictures)
@@ -210,6 +213,7 @@ class Backend(BaseBackend):
         reason = lacking(request.configured(), models)
         if reason:
             raise MethodUnavailableError(f"{method.title} cannot run: {reason}", "See the list of methods.")
+        request.configured().drafter.make_ready(models)
         if request.pictures:
             request.prompt, request.images = read(models, request.prompt, request.pictures)
         prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
@@ -237,6 +241,10 @@ class Backend(BaseBackend):
     def explain(self, run: Run) -> dict[str, Any]:
         """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread."""
         return self._steering.explain(run)
+
+    def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
+        """What a run's drafter remembers: looked at, saved, loaded, emptied."""
+        return self._steering.memory(run, action, data)
 
     def place(self, run: Run) -> tuple[int, int] | None:
         """Where a run stands in the queue, and how long the queue is."""

@@ -58,6 +58,8 @@ class Asked:
     lease_s: float | None
     alone: bool
     extras: Extras | None
+    memory: bytes | None
+    keeps: bool
     params: dict[str, Any]
 
 
@@ -156,6 +158,8 @@ class BaseBackend(ABC):
         lease_s: float | None = None,
         alone: bool = False,
         extras: Extras | None = None,
+        memory: bytes | None = None,
+        keeps: bool = False,
     ) -> Run:
         """Start a generation and return at once; see `workbench.client.protocol.Client.start`.
 
@@ -174,7 +178,8 @@ class BaseBackend(ABC):
                 raise PromptError(f"{pair[0]} reads text only.", "Leave the pictures out, or choose another target.")
             held = check_pace(0.0 if alone else pace)
             return self._start(Asked(prompt, configured, sampling, pictures, pair, max_new_tokens, seed, tuple(stop),
-                                     paused, held, user, lease_s, alone, extras, params or {}))  # fmt: skip
+                                     paused, held, user, lease_s, alone, extras, memory, keeps,
+                                     params or {}))  # fmt: skip
 
     def generate(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> Trace:
         """Start a generation and wait for its end."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from workbench.core.errors import WorkbenchError
+from workbench.engine.owned import Left
 from workbench.engine.request import CANCELLED, ENDED, QUEUED, RUNNING, Row
 from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
@@ -36,6 +37,10 @@ class Host(Protocol):
 
     def explain(self, run: Run) -> dict[str, Any]:
         """Fill in the attribution of the run's trace."""
+        ...
+
+    def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
+        """Look at, save, load or empty what the run's drafter remembers."""
         ...
 
     def place(self, run: Run) -> tuple[int, int] | None:
@@ -75,6 +80,7 @@ class Run:
         charged: tokens that its user was charged for and may get back; see `workbench.service.meter`.
         still_s: seconds it stood still because another run had the device to itself.
         pace: tokens a second at which its rounds are held back so that people can follow; 0: they are not.
+        left: what of its drafter it has left behind, where it keeps that.
     """
 
     def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:
@@ -97,6 +103,7 @@ class Run:
         self._problem: WorkbenchError | None = None
         self._row: Row | None = None
         self._stood_s = 0.0
+        self.left: Left | None = None
         self._trace: Trace | None = None
         self._pending: list[Callable[[Row], None]] = []
         self._news = threading.Condition()
@@ -251,6 +258,10 @@ class Run:
         """
         return self._host.explain(self)
 
+    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
+        """What its drafter remembers: see `workbench.client.RunHandle.memory`."""
+        return self._host.memory(self, action, data)
+
     def pause(self) -> None:
         """Stop before the next round."""
         self.tell(Row.pause)
@@ -354,6 +365,9 @@ class Run:
             if self.ended:
                 return False
             self._stood_s = self.stood_s
+            if self._row is not None and (left := self._row.left) is not None:
+                self.left = left
+                self.trace_bytes += len(left.data or b"")
             if self._row is not None and self.planned is not None:
                 configured, pair = self.in_force
                 self.planned = configured, self.planned[1], pair  # nothing more will come into force

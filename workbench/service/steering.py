@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.core.errors import MethodUnavailableError, PromptError
+from workbench.core.errors import CapacityError, MethodUnavailableError, PromptError, WorkbenchError
 from workbench.core.sampling import SamplingParams
-from workbench.engine import Models
+from workbench.engine import Models, keeping
 from workbench.engine.chosen import Chosen
+from workbench.engine.owned import owned_of
 from workbench.engine.request import Row
 from workbench.engine.settings import BOTH
 from workbench.engine.vision.attribution import explain
@@ -24,6 +25,9 @@ from workbench.service.pictures import decode_all, picture_bytes
 from workbench.service.run import Run
 from workbench.service.turns import Turns
 
+ANSWER_S = 20.0
+"""Seconds that whoever asks for a drafter's state waits for the moment between two rounds."""
+
 
 class Steering:
     """Changes and explanations of runs.
@@ -34,6 +38,7 @@ class Steering:
         load: loads others and waits for them.
         let_in: counts a request of a user.
         turns: an explanation waits while a run is timed.
+        wake: lets a sleeping engine look again.
     """
 
     def __init__(
@@ -43,7 +48,9 @@ class Steering:
         load: Callable[[Pair], Models],
         let_in: Callable[[str], None],
         turns: Turns,
+        wake: Callable[[], None],
     ) -> None:
+        self._wake = wake
         self._names, self._pool, self._load, self._let_in, self._turns = names, pool, load, let_in, turns
         self._turn = FairLock()
 
@@ -84,10 +91,43 @@ class Steering:
             settings = row.asked()
             row.change(**checked(settings.configured, settings.sampling, other or settings.models))
 
+        (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
         if run.row is None:
-            configured, sampling, _ = run.planned
-            checked(configured, sampling, other or self._pool.get(pair))
+            checked(configured, sampling, models)
+        if chosen is not None and models is not None:  # here, where neither the run nor the engine waits for it
+            chosen.with_params(**split_params(chosen, params or {}, sampling)[0]).drafter.make_ready(models)
         run.tell(hand_over)
+
+    def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
+        """Look at, save, load or empty what a run's drafter remembers: see `workbench.client.RunHandle.memory`."""
+        if run.row is None:
+            return _left_by(run, action)
+
+        def do(row: Row) -> dict[str, Any]:
+            self._check_own(row, action)
+            saved = {"data": keeping.save(row)} if action == "save" else {}
+            if action == "load":
+                keeping.load(row, data or b"")
+            elif action == "reset":
+                keeping.reset(row)
+            loaded = self._pool.target(row.models.target_name)
+            assert loaded is not None, "the run holds its models"
+            return keeping.look(row, loaded.engine.token_text) | saved
+
+        done = run.row.errands.ask(do)
+        self._wake()
+        try:
+            return done.result(ANSWER_S)
+        except TimeoutError:
+            done.cancel()
+            raise CapacityError("The run has no moment for that.", "Ask again once it goes on.") from None
+
+    def _check_own(self, row: Row, action: str) -> None:
+        """What strangers share, none of them may fill or empty for the others."""
+        state = owned_of(row.state)
+        if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
+            said = "What this drafter remembers is shared with others here."
+            raise MethodUnavailableError(said, "Start the run without warm: what it remembers is then its own.")
 
     def explain(self, run: Run) -> dict[str, Any]:
         """On which parts of its pictures the text of a run leans; kept in its trace. In the caller's thread.
@@ -119,3 +159,20 @@ class Steering:
         finally:
             run.explained = None
         return run.trace.attribution
+
+
+def _left_by(run: Run, action: str) -> dict[str, Any]:
+    """What an ended run has left behind.
+
+    Raises:
+        WorkbenchError: it has not begun, or keeps nothing.
+    """
+    if not run.ended:
+        raise WorkbenchError("The run has not begun.", "Ask again in a moment.")
+    if run.left is None or action not in ("look", "save"):
+        raise WorkbenchError("The run has ended, and its drafter with it.", "Load the file into the next run.")
+    if action == "look":
+        return run.left.look
+    if run.left.data is None:
+        raise MethodUnavailableError(run.left.why or "Nothing was kept.", "Choose another drafter.")
+    return run.left.look | {"data": run.left.data}

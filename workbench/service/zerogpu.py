@@ -94,7 +94,7 @@ class ZeroClient(BaseBackend):
 
     def barred(self) -> dict[str, str]:
         """What cannot be done with a run here, and why."""
-        return dict.fromkeys(("pause", "step", "change", "pace"), REASON)
+        return dict.fromkeys(("pause", "step", "change", "pace", "memory"), REASON)
 
     def estimate(self, request: dict[str, Any]) -> str:
         """How much GPU time a run will ask for, before it is started.
@@ -144,6 +144,8 @@ class ZeroClient(BaseBackend):
             raise MethodUnavailableError("The run cannot start paused.", REASON)
         if asked.pace:
             raise MethodUnavailableError("The run cannot be held back.", REASON)
+        if asked.memory is not None or asked.keeps:
+            raise MethodUnavailableError("What a drafter remembers cannot be kept.", REASON)
         if asked.extras is not None:
             raise MethodUnavailableError("Penalties, other ends and log-probabilities are not to be had.", REASON)
         job = self._job(asked)

@@ -30,6 +30,7 @@ from workbench.client.requests import (
     Models,
     News,
     OfRun,
+    Remembering,
     Request,
     Target,
 )
@@ -189,6 +190,14 @@ class Endpoints(Host):
         found = self._client.run(run)
         found.change(**options)
         return {"run": found.id, "state": found.state}
+
+    @answers(Remembering, "")
+    def memory(self, run: str, action: str, data: bytes | None) -> Answer:
+        """Look at what a run's drafter remembers, save it as a file in base64, load such a file, or forget it all.
+
+        Size against bound, hits, the top entries, and which entry made the latest draft.
+        """
+        return wire.remembered(self._client.run(run).memory(action, data))
 
     @streams(OfRun)
     async def explain(self, run: str) -> AsyncGenerator[Answer, None]:

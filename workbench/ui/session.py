@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.client import Client, RunHandle, wire
 from workbench.client.follow import follow
-from workbench.client.requests import Changing, Control, Generation, OfRun
+from workbench.client.requests import Changing, Control, Generation, OfRun, Remembering
 from workbench.core.errors import ModelError, PromptError, WorkbenchError
 from workbench.methods.choice import choose
 from workbench.service.caller import watch
@@ -54,6 +54,7 @@ class Session:
             self.catalogue,
             self.control,
             self.change,
+            self.memory,
             self.fetch_trace,
             self.recorded,
             self.kept.keep,
@@ -118,6 +119,11 @@ class Session:
         options = Changing.options(self.client, request)
         self._run({"run": options.pop("run")}).change(**options)
         return {}
+
+    def memory(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a run's drafter remembers: looked at, saved, loaded from an upload, emptied."""
+        options = Remembering.options(self.client, request)
+        return wire.remembered(self._run({"run": options.pop("run")}).memory(**options))
 
     def fetch_trace(self, request: dict[str, Any]) -> dict[str, Any]:
         """The rounds of a run from an index on: fills a gap, or everything after a reload."""
@@ -193,7 +199,7 @@ class Session:
         self, request: dict[str, Any], user: str, stopped: Callable[[], bool]
     ) -> Generator[dict[str, Any], None, None]:
         options = self._options(request)
-        asked = {name: value for name, value in options.items() if name not in ("paused", "pace")}
+        asked = {name: value for name, value in options.items() if name not in ("paused", "pace", "memory", "keeps")}
         said = None
         for pairs in self.client.pairing(**asked, user=user, stopped=stopped):
             yield {} if pairs == said else {"pairs": pairs.to_wire()}
@@ -207,7 +213,11 @@ class Session:
     def _begin(self, request: dict[str, Any], user: str) -> RunHandle:
         if request.get("follow") is not None:
             return self._run({"run": request["follow"]})
-        return self.client.start(**self._options(request), user=user, lease_s=self.grace_s)
+        return self.client.start(**self._options(request) | self._keeping(), user=user, lease_s=self.grace_s)
+
+    def _keeping(self) -> dict[str, Any]:
+        """Runs leave their drafter's state behind, where that can be: the page may save it when they have ended."""
+        return {} if "memory" in self.client.barred() else {"keeps": True}
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Keywords of `Workbench.start`."""

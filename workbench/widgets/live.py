@@ -18,7 +18,7 @@ from workbench.ui.session import Session
 from workbench.widgets import snapshot
 from workbench.widgets.view import View
 
-SLOW = ("explain", "export_parquet", "catalogue")
+SLOW = ("explain", "export_parquet", "catalogue", "memory")
 """Calls that take longer than a glance: they are answered by a thread, and Stop does not wait for them."""
 
 
@@ -104,7 +104,15 @@ class Calls(Session):
 
     def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
         """What a view may call by name."""
-        return [self.catalogue, self.control, self.change, self.fetch_trace, self.export_parquet, self.explain]
+        return [
+            self.catalogue,
+            self.control,
+            self.change,
+            self.fetch_trace,
+            self.export_parquet,
+            self.explain,
+            self.memory,
+        ]
 
     def explain(self, request: dict[str, Any]) -> dict[str, Any]:
         """On which parts of the picture the words of a run lean."""
@@ -113,7 +121,7 @@ class Calls(Session):
     def begin(self, request: dict[str, Any]) -> RunHandle:
         """Start another run, as the panel of the stage asks."""
         asked = request | {"prompt": request.get("prompt_tokens") or request.get("prompt")}
-        run = self.client.start(**Generation.options(self.client, asked))
+        run = self.client.start(**Generation.options(self.client, asked) | self._keeping())
         self.runs[run.id] = run
         return run
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -19,6 +20,7 @@ from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.block import ROOM
 from workbench.engine.models import Models
+from workbench.engine.owned import Arrays, Look, Owned, Top, in_rows, tokens_in
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
@@ -26,6 +28,8 @@ from workbench.engine.told import Outcome
 from workbench.methods.drafters.guesses import drawn_from_text
 from workbench.methods.growers.shapes import MOST_NODES
 
+ENTRY_BYTES = 600
+"""Of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
 """N-grams that a pool keeps at most; first tokens that were written longest ago go first."""
 
@@ -68,9 +72,15 @@ class Pool:
         """The tails behind a token, newest first, with their rounds."""
         return list(self._tails.get(first, {}).items())[::-1]
 
+    def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
+        """All n-grams: first tokens from the last written on, and behind each the newest tail first."""
+        for first, tails in reversed(self._tails.items()):
+            for tail, written in reversed(tails.items()):
+                yield first, tail, written
 
-@dataclass(slots=True)
-class LookaheadState:
+
+@dataclass
+class LookaheadState(Owned):
     """One row's window and pool.
 
     Attributes:
@@ -79,14 +89,40 @@ class LookaheadState:
             committed one; that one is column 0 of row 0, whatever is written there. Empty: there is no window.
         now: rounds seen.
         drafted: nodes of the round that goes on.
-        hits: drafted tokens that were kept.
+        won: drafted tokens that were kept.
     """
 
+    title: ClassVar[str] = "Pool of n-grams"
+    unit: ClassVar[str] = "n-grams"
     pool: Pool
     rows: list[list[int]] = field(default_factory=list[list[int]])
     now: int = 0
     drafted: int = 0
-    hits: int = 0
+    won: int = 0
+
+    def look(self, n: int) -> Look:
+        newest = itertools.islice(self.pool.newest(), n)
+        top = [Top([first], tail, self.now - written) for first, tail, written in newest]
+        size, most = self.pool.n, self.pool.most
+        return Look(size, most, ENTRY_BYTES * size, ENTRY_BYTES * most, "rounds since it was written", top)
+
+    def pack(self) -> Arrays:
+        found = list(self.pool.newest())[::-1]
+        width = max((len(tail) for _, tail, _ in found), default=1)
+        return {
+            "firsts": np.array([first for first, _, _ in found], np.int32),
+            "tails": in_rows([tail for _, tail, _ in found], width),
+        }
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        firsts = tokens_in(arrays, "firsts", vocabulary, (None,))
+        tails = tokens_in(arrays, "tails", vocabulary, (len(firsts), None), least=-1)
+        own = list(self.pool.newest())[::-1]
+        for first, tail in zip(firsts.tolist(), tails.tolist(), strict=True):
+            if tail := tuple(itertools.takewhile(lambda token: token >= 0, tail)):
+                self.pool.add(first, tail)
+        for first, tail, written in own:  # what this run has written is newer
+            self.pool.add(first, tail, written)
 
     @property
     def size(self) -> int:
@@ -148,7 +184,8 @@ class Lookahead(Drafter):
         assert row.models is not None
         state: LookaheadState = row.state
         tails = state.pool.behind(row.committed[-1])
-        row.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.hits}
+        row.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.won}
+        row.signals["matched tokens"] = float(bool(tails))
         most = min(plan.within(MOST_NODES), ROOM - state.size)
         place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
         for tail, written in tails:
@@ -178,7 +215,7 @@ class Lookahead(Drafter):
         """A new row for the window, n-grams for the pool."""
         state: LookaheadState = row.state
         state.now += 1
-        state.hits += len(outcome.verdict.path) if state.drafted else 0
+        state.won += len(outcome.verdict.path) if state.drafted else 0
         state.drafted = 0
         if self.from_text:
             state.pool.read(row.committed, self.ngram, len(row.committed) - len(outcome.emitted))

@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.growing import goes_on
 from workbench.engine.models import Models
+from workbench.engine.owned import Arrays, Look, Owned, Top, tokens_in
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
 
 TRANSFORMERS = "transformers"
+KEPT = 32_768
+"""Tokens of a text that stay indexed; those that were written longest ago go first."""
+FORGOTTEN = 64
+"""Tokens that go at a time."""
+ENTRY_BYTES = 320
+"""Of an n-gram in memory: its key, its places, its slot."""
 
 
-class NGramIndex:
+class NGramIndex(Owned):
     """Where each n-gram of a text ended, for all n up to a bound. Adding a token costs O(n)."""
 
-    def __init__(self, n_max: int) -> None:
-        self.n_max = n_max
+    title = "N-grams of the text"
+    unit = "n-grams"
+
+    def __init__(self, n_max: int, most: int = KEPT) -> None:
+        self.n_max, self.most = n_max, most
         self.text: list[int] = []
+        self._gone = 0  # tokens that were forgotten: places count from the first one that ever was
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
-    def extend(self, tokens: list[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
         for token in tokens:
             self.text.append(token)
             end = len(self.text)
             for n in range(1, min(self.n_max, end) + 1):
-                self._ends[tuple(self.text[end - n : end])].append(end)
+                self._ends[tuple(self.text[end - n : end])].append(self._gone + end)
+            if end == self.most + FORGOTTEN:
+                self._forget(FORGOTTEN)
+
+    def _forget(self, n: int) -> None:
+        """Drop the oldest tokens, and the n-grams that begin with them."""
+        for start in range(n):
+            for length in range(1, self.n_max + 1):
+                gram = tuple(self.text[start : start + length])
+                del self._ends[gram][0]  # its places rise, and this is the first one
+                if not self._ends[gram]:
+                    del self._ends[gram]
+        del self.text[:n]
+        self._gone += n
 
     def continuation(self, n: int, length: int, latest: bool) -> list[int]:
         """What followed an earlier occurrence of the last n tokens: at most `length` tokens, [] if there is none."""
@@ -43,8 +69,24 @@ class NGramIndex:
         earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last one is the query itself
         if not earlier:
             return []
-        start = earlier[-1] if latest else earlier[0]
+        start = (earlier[-1] if latest else earlier[0]) - self._gone
         return self.text[start : start + length]
+
+    def look(self, n: int) -> Look:
+        most = heapq.nlargest(n, self._ends.items(), key=lambda item: (len(item[1]) > 1, len(item[0]), len(item[1])))
+        top = [Top(gram, self.text[ends[-1] - self._gone :][:1], len(ends)) for gram, ends in most if len(ends) > 1]
+        bound = (self.most + FORGOTTEN) * self.n_max
+        size = len(self._ends)
+        return Look(size, bound, ENTRY_BYTES * size, ENTRY_BYTES * bound, "times seen", top)
+
+    def pack(self) -> Arrays:
+        return {"text": np.array(self.text, np.int32)}
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        own, loaded = self.text, tokens_in(arrays, "text", vocabulary, (None,)).tolist()
+        self.text, self._gone = [], 0
+        self._ends.clear()
+        self.extend([*loaded[-self.most :], *own])
 
 
 @dataclass(frozen=True)

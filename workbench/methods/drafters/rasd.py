@@ -20,7 +20,7 @@ from workbench.engine.plan import Plan
 from workbench.engine.request import Row
 from workbench.engine.storing import store_of
 from workbench.methods.drafters.draft_tree import GrowthState, TreeFromModel
-from workbench.methods.drafters.rest import RETRIEVED, Retrieved, longest, retrieve, shortest, stored
+from workbench.methods.drafters.rest import RETRIEVED, Retrieved, StoreInUse, longest, retrieve, shortest, stored
 from workbench.methods.growers.best_first import BestFirst
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
@@ -34,7 +34,7 @@ class FusedState(GrowthState):
 
     def __init__(self, held: GrowthState, store: Datastore) -> None:
         super().__init__(held.slot)
-        self.store = store
+        self.store, self.owned = store, StoreInUse(store)
 
 
 def prune(found: Retrieved, allowed: Sequence[int]) -> Retrieved:
@@ -104,6 +104,10 @@ class Rasd(TreeFromModel):
     def siblings(self) -> frozenset[Sampling]:
         """Chosen by the model's law, and looked up."""
         return frozenset({Sampling.DETERMINISTIC})
+
+    def make_ready(self, models: Models) -> None:
+        """The bundled texts are tokenised and sorted."""
+        store_of(models, self.store == "own")
 
     def prime(self, row: Row, models: Models) -> FusedState:
         """A row of the draft model's cache, and the store."""

@@ -15,6 +15,7 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.datastore import ORDERED, Datastore
 from workbench.engine.models import Models
+from workbench.engine.owned import Look, Owned, Top
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
@@ -141,6 +142,24 @@ def retrieve(
     )
 
 
+class StoreInUse(Owned):
+    """A store that a request reads, and what it found there."""
+
+    title = "Store of texts"
+    unit = "tokens"
+
+    def __init__(self, store: Datastore) -> None:
+        self.store = store
+
+    def look(self, n: int) -> Look:
+        """Its largest texts."""
+        card, n_bytes = self.store.card, self.store.tokens.nbytes + self.store.suffixes.nbytes
+        ends = [*(start for _, start in card.texts[1:]), len(self.store)]
+        sizes = sorted(((end - start, name) for (name, start), end in zip(card.texts, ends, strict=True)), reverse=True)
+        top = [Top((), (), size, name) for size, name in sizes[:n]]
+        return Look(len(self.store), len(self.store), n_bytes, n_bytes, "tokens", top)
+
+
 @dataclass(frozen=True)
 class Rest(Drafter):
     """Look the newest tokens up in a store of text, longest match first, and draft what follows there most often.
@@ -165,14 +184,18 @@ class Rest(Drafter):
         """Looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def prime(self, row: Row, models: Models) -> Datastore:
+    def make_ready(self, models: Models) -> None:
+        """The bundled texts are tokenised and sorted."""
+        store_of(models, self.store == "own")
+
+    def prime(self, row: Row, models: Models) -> StoreInUse:
         """The store; what is committed is not needed."""
-        return store_of(models, self.store == "own")
+        return StoreInUse(store_of(models, self.store == "own"))
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """The most frequent continuations of the longest match."""
         assert row.models is not None
-        store, target, device = row.state, row.models.target, row.models.target.device
+        store, target, device = row.state.store, row.models.target, row.models.target.device
         context, nodes = row.committed[-self.longest :], plan.within(self.nodes)
         found = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
         found.tell(row, store)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.engine.growing import Growth, Laws
+from workbench.engine.judging import TOP
 from workbench.engine.models import Models
+from workbench.engine.owned import BROKEN, Arrays, Look, Owned, Top, in_rows, numbers, tokens_in
 from workbench.engine.parts import LawDrafter
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome
@@ -21,6 +26,8 @@ from workbench.methods.drafters.warmth import WARM, warmth
 
 KEPT = 16_384
 """Contexts that a table keeps at most; those that were seen longest ago go first."""
+ENTRY_BYTES = 1_100
+"""Of a context in memory: its key, two lists, the numbers in them."""
 PROBLEMS = 8
 """Prompts whose tables are kept for later runs at most."""
 
@@ -50,15 +57,50 @@ class Entry:
         return Entry([token for token, _ in best], [total / (self.n + 1) for _, total in best], self.n + 1)
 
 
-class Table:
+class Table(Owned):
     """Contexts of up to `longest` tokens, and what the target said behind them on the mean."""
 
-    def __init__(self, longest: int, most: int = KEPT) -> None:
-        self.longest, self.most = longest, most
+    title = "Laws behind contexts"
+    unit = "contexts"
+
+    def __init__(self, longest: int, most: int = KEPT, shared: bool = False) -> None:
+        self.longest, self.most, self.shared = longest, most, shared
         self._entries: dict[Context, Entry] = {}  # from the least to the most recently seen
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def look(self, n: int) -> Look:
+        most = heapq.nlargest(n, ((e.n, context) for context, e in self._entries.items() if context))
+        top = [Top(context, self._entries[context].tokens[:3], count) for count, context in most]
+        size = len(self)
+        return Look(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "laws averaged", top)
+
+    def pack(self) -> Arrays:
+        entries = [(context, e) for context, e in self._entries.items()]
+        return {
+            "contexts": in_rows([context for context, _ in entries], self.longest),
+            "tokens": np.array([e.tokens for _, e in entries], np.int32).reshape(len(entries), -1),
+            "chances": np.array([e.chances for _, e in entries], np.float32).reshape(len(entries), -1),
+            "laws": np.array([e.n for _, e in entries], np.int32),
+        }
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        laws = numbers(arrays, "laws", (None,), 1, 1 << 31)
+        if not (n := len(laws)):
+            return
+        contexts = tokens_in(arrays, "contexts", vocabulary, (n, None), least=-1)
+        tokens = tokens_in(arrays, "tokens", vocabulary, (n, min(TOP, vocabulary)))
+        chances = numbers(arrays, "chances", (n, tokens.shape[1]), 0, 1.001)
+        if (chances.sum(1) <= 0).any() or (np.diff(np.sort(tokens, 1), axis=1) == 0).any():
+            raise ModelError("The file is broken: a law in it is none.", BROKEN)
+        rows = zip(contexts.tolist(), tokens.tolist(), chances.tolist(), laws.tolist(), strict=True)
+        loaded = {tuple(t for t in context if t >= 0): Entry(of, p, int(k)) for context, of, p, k in rows}
+        self._entries = loaded | self._entries
+        self._keep_bound()
+
+    def clear(self) -> None:
+        self._entries.clear()
 
     def learn(self, text: Sequence[int], tokens: Sequence[int], chances: Sequence[float]) -> None:
         """Take in the target's law behind a text: its likeliest tokens, falling, and their probabilities."""
@@ -66,6 +108,9 @@ class Table:
             context = tuple(text[len(text) - n :])
             seen = self._entries.pop(context, None)
             self._entries[context] = seen.with_one_more(tokens, chances) if seen else Entry(tokens, chances)
+        self._keep_bound()
+
+    def _keep_bound(self) -> None:
         while len(self._entries) > self.most:
             del self._entries[next(iter(self._entries))]
 
@@ -166,7 +211,8 @@ class Stand(LawDrafter):
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
         problem = (self.longest, self.everywhere, *row.committed[: row.prompt_length])
-        tables[problem] = tables.pop(problem, None) or Table(self.longest)
+        known = tables.pop(problem, None)
+        tables[problem] = Table(self.longest, shared=True) if known is None else known
         while len(tables) > PROBLEMS:
             del tables[next(iter(tables))]
         return tables[problem]
@@ -175,7 +221,7 @@ class Stand(LawDrafter):
         """Nothing where no context that ends with the newest token is known."""
         table: Table = row.state
         n, entry = table.behind(row.committed)
-        row.signals |= {"contexts known": len(table), "context matched": n}
+        row.signals |= {"contexts known": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
         row.signals["laws averaged"] = entry.n

@@ -13,6 +13,7 @@ import numpy as np
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
+from workbench.engine.owned import Arrays, Look, Owned, Top, tokens_in
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
@@ -21,8 +22,12 @@ from workbench.methods.drafters.warmth import WARM, warmth
 
 END = -1
 """Stands behind each text of a store: nothing goes on over it."""
+SHOWN = 4
+"""Tokens of the strings that are shown."""
 STORED = 65_536
 """Tokens of earlier runs kept at most (256 KiB); the oldest go first, a quarter at a time."""
+LOOKED_AT = 16_384
+"""Newest tokens among which the most frequent strings are shown."""
 COUNTED = 256
 """Occurrences counted at most, the newest ones."""
 
@@ -56,6 +61,26 @@ class Text:
             first = int(ends[ends >= self.n - most].min(initial=self.n))
             self._room = np.array(self.tokens[first:])
             self.n = len(self._room)
+
+    def cut(self, most: int) -> None:
+        """Drop the oldest tokens until at most `most` are left, wherever texts end."""
+        if self.n > most:
+            self._room = np.array(self.tokens[self.n - most :])
+            self.n = most
+
+    def counted(self, width: int, n: int) -> list[tuple[list[int], int]]:
+        """The `n` strings of so many tokens that occur most often among the newest ones, and how often."""
+        tokens = self.tokens[-LOOKED_AT:]
+        if len(tokens) < width:
+            return []
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, width)
+        rows, times = np.unique(windows[(windows != END).all(1)], axis=0, return_counts=True)
+        return [(rows[i].tolist(), int(times[i])) for i in np.argsort(-times, kind="stable")[:n] if times[i] > 1]
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes in memory."""
+        return self._room.nbytes
 
     def matches(self, context: Sequence[int], longest: int) -> list[np.ndarray]:
         """Entry m − 1: places behind the occurrences of the context's last m tokens that something follows, rising.
@@ -102,13 +127,47 @@ class Guess:
         return sum(self.chance)
 
 
-@dataclass(slots=True)
-class SuffixState:
-    """One request's own text, where its part that was watched begins, and the store shared with others, if any."""
+@dataclass
+class SuffixState(Owned):
+    """One request's own text, where its part that was watched begins, and a store, if any.
 
+    The store has what earlier runs wrote, where those share it, or what a file brought.
+    """
+
+    title: ClassVar[str] = "Suffixes of texts"
+    unit: ClassVar[str] = "tokens"
     text: Text
     since: int
     store: Text | None
+    shared: bool = False
+
+    def watch(self, tokens: Sequence[int]) -> None:
+        """The request's text goes on."""
+        self.text.extend(tokens)
+        if self.text.n > STORED:
+            self.text.cut(STORED * 3 // 4)
+
+    def look(self, n: int) -> Look:
+        texts = [text for text in (self.text, self.store) if text is not None]
+        found = sorted(itertools.chain(*(text.counted(SHOWN, n) for text in texts)), key=lambda item: -item[1])
+        top = [Top(tokens[:-1], tokens[-1:], times) for tokens, times in found[:n]]
+        size, n_bytes = sum(text.n for text in texts), sum(text.n_bytes for text in texts)
+        return Look(size, 2 * STORED, n_bytes, 2 * 2 * 4 * (STORED + 1024), "times seen", top)
+
+    def pack(self) -> Arrays:
+        stored = self.store.tokens if self.store is not None else np.empty(0, np.int32)
+        return {"texts": np.concatenate([stored, self.text.tokens, np.array([END], np.int32)])}
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        loaded = tokens_in(arrays, "texts", vocabulary, (None,), least=END).astype(np.int32)
+        store = self.store if self.store is not None else Text()
+        store.extend([*loaded[-STORED:], END])
+        store.cut(STORED)
+        self.store = store
+
+    def clear(self) -> None:
+        if self.store is not None:
+            self.store.cut(0)
 
 
 @dataclass(frozen=True)
@@ -152,7 +211,8 @@ class Suffix(Drafter):
         text = Text()
         text.extend(row.committed)
         store = models.shared.setdefault("suffix", Text()) if self.warm else None
-        return SuffixState(text, len(row.committed), store)
+        text.cut(STORED)
+        return SuffixState(text, len(row.committed), store, self.warm)
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """The draft that most is expected of, from the request's own text or, if more, from the store."""
@@ -206,7 +266,7 @@ class Suffix(Drafter):
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Take in the new tokens."""
-        row.state.text.extend(outcome.emitted)
+        row.state.watch(outcome.emitted)
 
     def release(self, row: Row, models: Models) -> None:
         """Leave what was written to later runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
+from workbench.engine.owned import Arrays, Look, Owned, Top, numbers, tokens_in
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
@@ -19,6 +20,52 @@ from workbench.methods.growers.template import known_paths, template_of
 
 RANKS = 8
 """Successors remembered for each token."""
+
+
+class Successors(Owned):
+    """Of each token, the likeliest ones behind it.
+
+    Attributes:
+        table: int32 [V, 8], −1 where nothing is known.
+        seen: int32 [V], how often each token was verified.
+    """
+
+    title = "Table of successors"
+    unit = "tokens"
+
+    def __init__(self, size: int, shared: bool = False) -> None:
+        self.table = np.full((size, RANKS), -1, dtype=np.int32)
+        self.seen = np.zeros(size, dtype=np.int32)
+        self.shared = shared
+
+    def write(self, token: int, top: Sequence[int]) -> None:
+        """The target has said what is likely behind a token."""
+        self.table[token, : len(top)] = top[:RANKS]
+        self.seen[token] += 1
+
+    def look(self, n: int) -> Look:
+        best = np.argsort(-self.seen, kind="stable")[:n]
+        top = [
+            Top([token], [after for after in self.table[token].tolist() if after >= 0], int(self.seen[token]))
+            for token in best.tolist()
+            if self.seen[token]
+        ]
+        n_bytes = self.table.nbytes + self.seen.nbytes
+        return Look(int((self.seen > 0).sum()), len(self.table), n_bytes, n_bytes, "times verified", top)
+
+    def pack(self) -> Arrays:
+        known = np.flatnonzero(self.seen)
+        return {"tokens": known.astype(np.int32), "successors": self.table[known], "seen": self.seen[known]}
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
+        successors = tokens_in(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
+        seen = numbers(arrays, "seen", (len(tokens),), 0, 1 << 31)
+        new = self.seen[tokens] == 0  # what this run has learnt is newer
+        self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(seen[new], 1)
+
+    def clear(self) -> None:
+        self.table[:], self.seen[:] = -1, 0
 
 
 @dataclass(frozen=True)
@@ -49,17 +96,17 @@ class TokenRecycling(Drafter):
         """The table, whatever tree is read from it."""
         return "token-recycling", self.warm
 
-    def prime(self, row: Row, models: Models) -> np.ndarray:
-        """The table [V, 8], −1 where nothing is known: a fresh one, or the shared one."""
+    def prime(self, row: Row, models: Models) -> Successors:
+        """A fresh table, or the shared one."""
         size = models.target.vocab_size
         if not self.warm:
-            return np.full((size, RANKS), -1, dtype=np.int32)
-        return models.shared.setdefault("token-recycling", np.full((size, RANKS), -1, dtype=np.int32))
+            return Successors(size)
+        return models.shared.setdefault("token-recycling", Successors(size, shared=True))
 
     def propose_row(self, row: Row, plan: Plan) -> DraftTree:
         """Follow the template's ranks through the table."""
         assert row.models is not None
-        table: np.ndarray = row.state
+        table = row.state.table
         index: dict[tuple[int, ...], int] = {(): -1}
         tokens: list[int] = []
         parents: list[int] = []
@@ -72,11 +119,12 @@ class TokenRecycling(Drafter):
                 index[path] = len(tokens)
                 tokens.append(token)
                 parents.append(parent)
+        row.signals["matched tokens"] = float(bool(tokens))
         return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """Write the target's likeliest successors of every verified token; nodes nearest the root win."""
-        table: np.ndarray = row.state
+        state: Successors = row.state
         places = [outcome.root, *outcome.tokens]
         for token, top in zip(reversed(places), reversed(outcome.top), strict=True):
-            table[token, : len(top)] = top[:RANKS]
+            state.write(token, top)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from workbench.core.errors import ModelError
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling
 from workbench.engine.models import Models
+from workbench.engine.owned import BROKEN, Arrays, Look, Owned, Top, numbers, tokens_in
 from workbench.engine.parts import Drafter
 from workbench.engine.plan import Plan
 from workbench.engine.request import Row
@@ -18,7 +23,11 @@ from workbench.engine.told import Outcome
 from workbench.methods.drafters.warmth import WARM, warmth
 
 MAX_NODES = 65_536
-"""Nodes after which a warm trie is squeezed."""
+"""Nodes after which a trie is squeezed."""
+PROMPT_NODES = MAX_NODES // 2
+"""Nodes that a prompt writes at most: of a longer one its newest tokens."""
+NODE_BYTES = 450
+"""Of a node in memory: itself, its two dictionaries, its slot in another one."""
 
 
 @dataclass(slots=True)
@@ -37,23 +46,29 @@ class TrieNode:
 class Trie:
     """Branches of bounded length after every token, with counts from prompts (by request) and from outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_NODES) -> None:
         self.root = TrieNode({}, {})
-        self.n_nodes = 0
+        self.n_nodes, self.most = 0, most
+        self._squeezed_at = most
 
     def insert(self, branch: list[int], request: int | None) -> None:
         """Count a branch: for a request's prompt, or (None) for outputs."""
         node = self.root
         for token in branch:
-            child = node.children.get(token)
-            if child is None:
-                child = node.children[token] = TrieNode({}, {})
-                self.n_nodes += 1
+            child = self.below(node, token)
             if request is None:
                 child.output += 1
             else:
                 child.prompt[request] = child.prompt.get(request, 0.0) + 1
             node = child
+
+    def below(self, node: TrieNode, token: int) -> TrieNode:
+        """The node of a token below another one; a new one where there is none."""
+        child = node.children.get(token)
+        if child is None:
+            child = node.children[token] = TrieNode({}, {})
+            self.n_nodes += 1
+        return child
 
     def find(self, prefix: list[int]) -> TrieNode | None:
         """The node a prefix leads to."""
@@ -112,14 +127,68 @@ class Trie:
 
         halve(self.root)
 
+    def keep_bound(self) -> None:
+        """Squeeze until a quarter is free, or nothing but prompts of running requests is left."""
+        if self.n_nodes > self._squeezed_at:
+            while self.n_nodes > self.most * 3 // 4 and any(c.output > 0 for c in self.root.children.values()):
+                self.squeeze()
+            self._squeezed_at = max(self.most, self.n_nodes * 5 // 4)
 
-@dataclass(slots=True)
-class TrieState:
+
+@dataclass(eq=False)
+class TrieState(Owned):
     """One request's view: the trie, its number in it, and how far the output has been inserted."""
 
+    title: ClassVar[str] = "Trie of branches"
+    unit: ClassVar[str] = "nodes"
     trie: Trie
     request: int
     inserted: int
+    shared: bool = False
+
+    def look(self, n: int) -> Look:
+        pairs = [
+            (node.output + node.prompt.get(self.request, 0.0), (first, token))
+            for first, above in self.trie.root.children.items()
+            for token, node in above.children.items()
+        ]
+        top = [Top([first], [token], count) for count, (first, token) in heapq.nlargest(n, pairs) if count > 0]
+        size, most = self.trie.n_nodes, self.trie.most
+        return Look(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
+
+    def pack(self) -> Arrays:
+        """Level by level: of each node its token, its parent's number, and how often prompt and outputs had it."""
+        rows, left = list[tuple[int, int, float]](), deque([(self.trie.root, -1)])
+        while left:
+            node, number = left.popleft()
+            for token, child in node.children.items():
+                if (count := child.output + child.prompt.get(self.request, 0.0)) > 0:
+                    left.append((child, len(rows)))
+                    rows.append((token, number, count))
+        tokens, parents, counts = zip(*rows, strict=True) if rows else ((), (), ())
+        return {
+            "tokens": np.array(tokens, np.int32),
+            "parents": np.array(parents, np.int32),
+            "counts": np.array(counts, np.float32),
+        }
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        tokens = tokens_in(arrays, "tokens", vocabulary, (None,))
+        parents = numbers(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)))
+        counts = numbers(arrays, "counts", (len(tokens),), 0, 1e9)
+        if (parents >= np.arange(len(tokens))).any():
+            raise ModelError("The file is broken: a node stands before its parent.", BROKEN)
+        nodes = list[TrieNode]()
+        rows = zip(tokens.tolist(), parents.tolist(), counts.tolist(), strict=True)
+        for token, parent, count in itertools.islice(rows, PROMPT_NODES):  # the first ones: no node without its parent
+            node = self.trie.below(nodes[parent] if parent >= 0 else self.trie.root, token)
+            node.output += count
+            nodes.append(node)
+        self.trie.keep_bound()
+
+    def clear(self) -> None:
+        self.trie.root.children.clear()
+        self.trie.n_nodes = 0
 
 
 _numbers = itertools.count()
@@ -157,8 +226,8 @@ class LookaheadTrie(Drafter):
     def prime(self, row: Row, models: Models) -> TrieState:
         """Insert everything committed."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
-        state = TrieState(trie, next(_numbers), row.prompt_length)
-        prompt = row.committed[: row.prompt_length]
+        state = TrieState(trie, next(_numbers), row.prompt_length, self.warm)
+        prompt = row.committed[: row.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]
         for i in range(len(prompt)):
             trie.insert(prompt[i : i + self.branch_length + 1], state.request)
         self._insert_output(row, state)
@@ -169,6 +238,7 @@ class LookaheadTrie(Drafter):
         assert row.models is not None
         state: TrieState = row.state
         best: tuple[list[int], list[int]] = ([], [])
+        matched = 0
         depth = min(plan.depth, self.branch_length)
         for n in range(min(self.query_length, len(row.committed)), 0, -1):
             node = state.trie.find(row.committed[-n:])
@@ -176,9 +246,10 @@ class LookaheadTrie(Drafter):
                 continue
             found = state.trie.best(node, state.request, self.output_weight, self.nodes, depth)
             if len(found[0]) > len(best[0]):
-                best = found
+                best, matched = found, n
             if len(best[0]) >= depth:
                 break
+        row.signals["matched tokens"] = matched
         return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
@@ -190,8 +261,7 @@ class LookaheadTrie(Drafter):
         while state.inserted + self.branch_length < len(text):
             state.trie.insert(text[state.inserted : state.inserted + self.branch_length + 1], None)
             state.inserted += 1
-        if state.trie.n_nodes > MAX_NODES:
-            state.trie.squeeze()
+        state.trie.keep_bound()
 
     def release(self, row: Row, models: Models) -> None:
         """Forget this request's prompt."""

@@ -72,7 +72,7 @@ class AdaptiveTrigram(Drafter):
 
     def prime(self, row: Row, models: Models) -> Trigrams:
         """The tri-grams of everything committed; with `warm`, beside those of earlier runs."""
-        table = models.shared.setdefault("adaptive-trigram", Trigrams()) if self.warm else Trigrams()
+        table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, row.committed, 0)
         return table
 
@@ -88,6 +88,7 @@ class AdaptiveTrigram(Drafter):
         pair = (row.committed[-2] if len(row.committed) > 1 else -1, row.committed[-1])
         known = table.row(pair)
         row.signals |= {"pairs known": len(table), "successors known": len(known)}
+        row.signals["matched tokens"] = 2.0 if known else 0.0
         nodes, device = plan.within(self.nodes), row.models.target.device
         if not known:
             return DraftTree.empty("adaptive-trigram", device)

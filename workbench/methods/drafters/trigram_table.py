@@ -8,8 +8,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from workbench.engine.owned import Arrays, Look, Owned, Top, in_rows, tokens_in
+from workbench.engine.owned import numbers as numbers_in
+
 KEPT = 16_384
 """Pairs of tokens that a table keeps at most; those that were written longest ago go first."""
+ENTRY_BYTES = 1_000
+"""Of a pair in memory: its key, its row, the weights in it."""
 WIDTH = 12
 """Successors kept of a pair; of the released code's corpus as many are loaded."""
 HEAVIEST = 3.0
@@ -20,15 +27,46 @@ C1, C2 = 32.0, 8.0
 Pair = tuple[int, int]
 
 
-class Trigrams:
+class Trigrams(Owned):
     """Pair of tokens → weights of its likeliest successors."""
 
-    def __init__(self, most: int = KEPT) -> None:
-        self.most = most
+    title = "Table of tri-grams"
+    unit = "pairs"
+
+    def __init__(self, most: int = KEPT, shared: bool = False) -> None:
+        self.most, self.shared = most, shared
         self._rows: dict[Pair, dict[int, float]] = {}  # from the least to the most recently written
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def look(self, n: int) -> Look:
+        heaviest = ((next(iter(row.items())), pair) for pair, row in self._rows.items() if row)
+        most = heapq.nlargest(n, ((weight, pair, token) for (token, weight), pair in heaviest))
+        top = [Top([token for token in pair if token >= 0], [after], weight) for weight, pair, after in most]
+        size = len(self)
+        return Look(size, self.most, ENTRY_BYTES * size, ENTRY_BYTES * self.most, "weight", top)
+
+    def pack(self) -> Arrays:
+        return {
+            "pairs": np.array(list(self._rows), np.int32).reshape(-1, 2),
+            "tokens": in_rows([list(row) for row in self._rows.values()], WIDTH),
+            "weights": in_rows([list(row.values()) for row in self._rows.values()], WIDTH, np.float32, fill=0),
+        }
+
+    def take(self, arrays: Arrays, vocabulary: int) -> None:
+        pairs = tokens_in(arrays, "pairs", vocabulary, (None, 2), least=-1)
+        tokens = tokens_in(arrays, "tokens", vocabulary, (len(pairs), WIDTH), least=-1)
+        weights = numbers_in(arrays, "weights", (len(pairs), WIDTH), 0, HEAVIEST + 0.001)
+        own, self._rows = self._rows, {}
+        for (first, second), after, heavy in zip(pairs.tolist(), tokens.tolist(), weights.tolist(), strict=True):
+            row = {token: weight for token, weight in zip(after, heavy, strict=True) if token >= 0}
+            self._keep((first, second), row)
+        for pair, row in own.items():  # what this run has learnt is newer
+            self._keep(pair, row)
+
+    def clear(self) -> None:
+        self._rows.clear()
 
     def row(self, pair: Pair) -> dict[int, float]:
         """Weights by successor; empty where the pair is not known."""

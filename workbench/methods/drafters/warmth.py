@@ -8,7 +8,8 @@ from workbench.core.params import param
 
 WARM = (
     "warm=True: drafts come from earlier runs, too. Text sampled with a seed then depends on what ran before, and can "
-    "differ from run to run; its law, and greedy text, are the target's all the same."
+    "differ from run to run; its law, and greedy text, are the target's all the same. What is kept can be looked at "
+    "and saved by all who choose this."
 )
 
 

@@ -130,8 +130,16 @@ export function start(page, paused) {
   page.host.decode({
     ...choices.request(choice, catalogue, page.run.channel, form.clamp, paused),
     pace: pace.rate(choice, catalogue),
+    ...begins(page),
   });
   page.draw();
+}
+
+/** The file of a drafter's state that a new run begins with, once. */
+function begins(page) {
+  const data = page.begins;
+  page.begins = null;
+  return data ? { memory: data } : {};
 }
 
 /** Go on with a run that the backend knows: one that has not ended is followed and steered like one started here.

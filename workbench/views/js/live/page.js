@@ -18,6 +18,7 @@ import * as copying from "../shared/copying.js";
 import { announce, createPage } from "./create.js";
 import * as haste from "./haste.js";
 import * as kit from "../shared/kit.js";
+import * as memory from "./memory.js";
 import * as opening from "./opening.js";
 import * as pace from "./pace.js";
 import * as repeats from "./repeats.js";
@@ -106,6 +107,7 @@ function wire(page, el) {
   click("runHere", () => page.actions.press("run"));
   click("copy", () => actions.copy(page));
   click("whatif", () => whatif.open(page));
+  memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("open", () => parts.file.click());
   click("originBack", () => opening.show(page, page.run.origin.run));
@@ -146,6 +148,7 @@ function wire(page, el) {
 
 function tick(page) {
   backend.watch(page);
+  memory.tick(page);
   repeats.tidy(page);
   announce(page, false);
   if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();

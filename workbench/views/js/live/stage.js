@@ -14,6 +14,7 @@ import { h, write } from "../shared/kit.js";
 import * as lanes from "./lane.js";
 import * as lines from "./lines.js";
 import * as mask from "./mask.js";
+import * as memory from "./memory.js";
 import { ownToken } from "../shared/own.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
@@ -148,6 +149,7 @@ export function build(el) {
           ),
         ),
         part("positionTheory", "p", { className: "wb-theorywords" }),
+        memory.build(parts),
         scrubber.build(parts, bar.build(parts)),
       ),
     ),

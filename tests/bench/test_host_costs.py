@@ -1,0 +1,61 @@
+"""What drafting costs the host: measured without a model, gone on with after a break, told in table and picture."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import worlds
+
+from workbench.bench import hostcosts
+from workbench.bench.hostcosts import NAMES, growth, page, plot, run_suite
+from workbench.engine.machine import machine_facts
+from workbench.methods import registry
+
+pytestmark = pytest.mark.unchecked
+SMALL: dict[str, Any] = {"contexts": (40, 80), "stores": (200,), "rounds": 3}
+
+
+def test_every_drafter_that_reads_text_alone_is_measured_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostcosts, "WARM", 1)
+    tokenizer, kept, told = worlds.byte_tokenizer(), list[Any](), list[str]()
+    report = run_suite(tokenizer, None, lambda r: kept.append({**r, "rows": dict(r["rows"])}), told.append, **SMALL)
+    assert told == list(report["rows"]) == [*(f"{name} at {n}" for name in NAMES for n in (40, 80)), "rest in 200"]
+    assert len(kept) == len(told)
+    for row in report["rows"].values():
+        assert 0 < row["propose"] <= row["p95"]
+        assert 0 < row["median"] <= row["p95"]
+    broken = kept[4]  # stopped after five measurements
+    again = list[str]()
+    whole = run_suite(tokenizer, broken, told=again.append, **SMALL)
+    assert again == told[5:]
+    assert {key: whole["rows"][key] for key in told[:5]} == broken["rows"]
+    run_suite(tokenizer, broken | {"machine": {}}, told=(anew := list[str]()).append, **SMALL)
+    assert anew == told, "what another machine measured is not taken over"
+
+
+def test_the_drafters_are_those_that_need_neither_model_nor_layers() -> None:
+    text = {m.name for m in registry.methods() if m.drafter.memory() is not None and set(m.needs) <= {"trees"}}
+    assert text | {"rest"} == set(NAMES)
+    assert set(hostcosts.GROWS) == set(NAMES)
+
+
+def row(ms: float) -> dict[str, float]:
+    return dict.fromkeys(("median", "p95", "propose", "observe"), ms / 1e3) | {"drafted": 1.0}
+
+
+def test_table_and_picture_say_what_is_dear_and_how_it_grows() -> None:
+    rows = {f"suffix at {n}": row(ms) for n, ms in ((250, 0.2), (2000, 1.6), (8000, 2.0))}
+    rows |= {f"rest at {n}": row(0.1) for n in (250, 2000, 8000)} | {"rest in 1000": row(0.3)}
+    report = {"rows": rows, "rounds": 9, "vocabulary": 512, "machine": machine_facts()}
+    assert growth(report, "suffix") == pytest.approx(10)
+    text = page(report)
+    assert "More than 1.5 ms at 2,000 tokens: `suffix` (1.60 ms)." in text
+    assert "| `rest` | 0.100 | 0.100 | 0.100 |" in text
+    picture = ElementTree.fromstring(plot(report))
+    lines = [e for e in picture if e.tag.endswith("polyline")]
+    assert len(lines) == 2
+    assert all(len(line.attrib["points"].split()) == 3 for line in lines)
+    del rows["suffix at 2000"]
+    assert "No drafter takes more than 1.5 ms" in page(report)

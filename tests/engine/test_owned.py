@@ -1,0 +1,232 @@
+"""What drafters remember is seen and owned: looked at, saved, loaded, emptied; refused where it means nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import worlds
+from safetensors.numpy import load as read_arrays
+from safetensors.numpy import save as write_arrays
+
+from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, TokenizerMismatchError
+from workbench.engine import Engine, Models, Request, Row, keeping
+from workbench.engine.owned import MOST_BYTES, owned_of
+from workbench.engine.request import ERROR, FINISHED
+from workbench.engine.statefile import from_bytes, to_bytes
+from workbench.methods import registry
+
+KEPT = ("prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead")
+"""Methods whose state is a file's."""
+READ = ("rest", "rasd")
+"""Those that read a store."""
+PROMPT = worlds.repeating_prompt(24, period=5)
+N = 24
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    return worlds.world("llama", noise=0.15, device=device)
+
+
+def ended(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, **asked: Any) -> Row:
+    """A row that has ended, its state left behind."""
+    engine = Engine(models)
+    params = asked.pop("params", {})
+    configured = registry.get(method).with_params(**params)
+    row = engine.submit(Request(prompt, configured, max_new_tokens=n, stop_at_eos=False, keeps=True, **asked))
+    while not engine.idle:
+        engine.step()
+    return row
+
+
+def begun(models: Models, method: str, prompt: list[int] = PROMPT, **params: Any) -> tuple[Engine, Row]:
+    """A row that has had six rounds."""
+    engine = Engine(models)
+    configured = registry.get(method).with_params(**params)
+    row = engine.submit(Request(prompt, configured, max_new_tokens=60, stop_at_eos=False))
+    while row.trace is None or len(row.trace.rounds) < 6:
+        engine.step()
+    return engine, row
+
+
+def data_of(models: Models, method: str) -> bytes:
+    row = ended(models, method)
+    assert row.left is not None
+    assert row.left.data is not None, row.left.why
+    return row.left.data
+
+
+def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) -> None:
+    """A new one that names a memory is asked for here; what is not listed says why."""
+    small = {"jacobi", "aggressive"}  # the guesses of one round, and a place in the prompt
+    learn = {m.name for m in worlds.text_methods() if m.drafter.memory() is not None and m.rounds is None}
+    assert learn - small == set(KEPT)
+
+
+@pytest.mark.parametrize("method", [*KEPT, *READ])
+def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, method: str) -> None:
+    engine, row = begun(models, method)
+    shown = keeping.look(row, engine.token_text)
+    assert 0 < shown["entries"] <= shown["bound"]
+    assert 0 < shown["n_bytes"] <= shown["most_bytes"]
+    assert row.trace is not None
+    rounds = row.trace.rounds
+    assert shown["asked"] == len(rounds)
+    assert shown["hits"] == sum(bool(r.nodes.tokens) for r in rounds) > 0
+    assert shown["kept"] == sum(len(r.path) for r in rounds)
+    assert shown["top"]
+    assert shown["saves"] == (method in KEPT)
+    last = rounds[-1]
+    n = int(last.signals["matched tokens"])
+    if not n:
+        assert shown["made"] is None
+        return
+    before = row.committed[: len(row.committed) - len(last.emitted)][-n:]
+    assert shown["made"]["before"] == "".join(map(engine.token_text, before))
+    assert shown["made"]["round"] == last.index
+    if last.nodes.tokens:
+        assert shown["made"]["after"].startswith(engine.token_text(last.nodes.tokens[0]))
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, method: str) -> None:
+    """Another request with the first one's prompt knows from its first round on what the first one has learnt."""
+    first = ended(models, method)
+    assert first.left is not None
+    fresh, warm = ended(models, method, n=12), ended(models, method, n=12, memory=first.left.data)
+    assert warm.status == FINISHED
+    assert fresh.trace is not None
+    assert warm.trace is not None
+    assert warm.trace.token_ids == fresh.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
+    assert warm.left is not None
+    assert fresh.left is not None
+    assert warm.left.look["entries"] > fresh.left.look["entries"]
+    kept = [sum(len(r.path) for r in row.trace.rounds) for row in (fresh, warm) if row.trace]
+    if method not in ("prompt-lookup", "lookahead", "lookahead-trie"):  # which look at their own text first
+        assert kept[1] > kept[0]
+    assert kept[1] >= kept[0]
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
+    engine, row = begun(models, method)
+    saved = keeping.save(row)
+    arrays = from_bytes(saved).arrays
+    other = engine.submit(Request(PROMPT[:3], registry.get(method), max_new_tokens=60, stop_at_eos=False))
+    while not other.primed:
+        engine.step()
+    keeping.load(other, saved)
+    again = from_bytes(keeping.save(other)).arrays
+    assert set(again) == set(arrays)
+    whole = {name: {tuple(np.ravel(item)) for item in array} for name, array in again.items()}
+    for name, array in arrays.items():
+        if name not in ("counts", "parents", "seen", "laws", "chances", "weights"):
+            assert {tuple(np.ravel(item)) for item in array} <= whole[name], name
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
+    engine, row = begun(models, method)
+    keeping.load(row, data_of(models, method))
+    before = owned_of(row.state)
+    assert before is not None
+    size = before.look(0).entries
+    keeping.reset(row)
+    state = owned_of(row.state)
+    assert state is not None
+    assert state is not before
+    assert state.look(0).entries < size
+    assert state.asked == 0
+    while not engine.idle:
+        engine.step()
+    assert row.status == FINISHED
+    assert row.trace is not None
+    assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 60)
+
+
+def test_reset_empties_what_is_shared(device: str) -> None:
+    models = worlds.world("llama", noise=None, device=device)
+    ended(models, "suffix", params={"warm": True})
+    _, row = begun(models, "suffix", warm=True)
+    assert row.state.store.n > 0
+    keeping.reset(row)
+    assert row.state.store is models.shared["suffix"]
+    assert row.state.store.n == 0
+
+
+def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models, device: str) -> None:
+    data = data_of(models, "suffix")
+    engine, row = begun(models, "token-recycling")
+    with pytest.raises(ModelError, match="holds the state of suffix; the run drafts with token-recycling"):
+        keeping.load(row, data)
+    other = worlds.world("llama", noise=None, device=device)
+    other.target_name = "another"
+    failed = ended(other, "suffix", memory=data)
+    assert failed.status == ERROR
+    assert isinstance(failed.error, TokenizerMismatchError)
+    assert "saved for tiny-llama" in str(failed.error)
+    other.tokenizer = worlds.letter_tokenizer(40)
+    other.shared.pop("tokenizer hash")
+    failed = ended(other, "suffix", memory=data)
+    assert "tokenizer of tiny-llama" in str(failed.error)
+    assert engine.rows == [row], "the run goes on"
+
+
+def test_what_keeps_nothing_says_so(models: Models) -> None:
+    engine, row = begun(models, "draft-model")
+    assert keeping.look(row, engine.token_text)["kind"] == ""
+    for act in (keeping.save, keeping.reset, lambda r: keeping.load(r, data_of(models, "suffix"))):
+        with pytest.raises(MethodUnavailableError, match="keeps nothing"):
+            act(row)
+    _, reader = begun(models, "rest")
+    for act in (keeping.save, keeping.reset, lambda r: keeping.load(r, data_of(models, "suffix"))):
+        with pytest.raises(MethodUnavailableError):
+            act(reader)
+
+
+def test_a_broken_file_is_refused_whatever_is_wrong_with_it(models: Models) -> None:
+    data = data_of(models, "token-recycling")
+    assert from_bytes(data).kind == "token-recycling"
+    generator = np.random.default_rng(0)
+    wrong = [data[:n] for n in (0, 7, 8, 100, len(data) // 2, len(data) - 1)]
+    wrong += [data + b"more", b"\x80\x04K\x01.", b"\xff" * 64, (1 << 62).to_bytes(8, "little") + data[8:]]
+    for at in generator.integers(0, len(data), 60):
+        wrong.append(data[:at] + bytes([data[at] ^ 1 << int(generator.integers(8))]) + data[at + 1 :])
+    for i, bad in enumerate(wrong):
+        with pytest.raises((ModelError, CapacityError)) as refused:
+            from_bytes(bad).check("token-recycling", models)  # a letter of a name in the head may have been changed
+        assert refused.value.remedy, i
+    with pytest.raises(CapacityError):
+        from_bytes(bytes(MOST_BYTES + 1))
+
+
+def contents(data: bytes) -> dict[str, Any]:
+    """What a file holds; the order in its head is anybody's."""
+    return {name: array.tolist() for name, array in from_bytes(data).arrays.items()}
+
+
+def spoilt(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The same arrays, each once missing, of another shape, or with numbers that cannot be."""
+    found = []
+    for name, array in arrays.items():
+        rest = {other: a for other, a in arrays.items() if other != name}
+        found += [rest, rest | {name: array[None]}, rest | {name: array.astype("S1")}]
+        found += [rest | {name: np.full_like(array, value)} for value in (-9, 1 << 30)]
+        if array.dtype.kind == "f":
+            found.append(rest | {name: np.full_like(array, np.nan)})
+    return found
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_numbers_that_cannot_be_are_refused(models: Models, method: str) -> None:
+    """A file with a right head and sum, as anybody can make one."""
+    arrays = read_arrays(data_of(models, method))
+    _, row = begun(models, method)
+    for bad in spoilt(arrays):
+        before = contents(keeping.save(row))
+        with pytest.raises(ModelError, match="The file is broken"):
+            keeping.load(row, to_bytes(method, bad, models))
+        assert contents(keeping.save(row)) == before, "nothing is changed"
+    assert write_arrays(arrays)

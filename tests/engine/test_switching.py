@@ -1,0 +1,138 @@
+"""Random schedules that switch among all exact drafters without training in mid-run: the greedy text never changes.
+
+Many rows share a batch, so that a schedule costs hundredths of a second; the reference is Hugging Face's own text.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import worlds
+
+from workbench.core.errors import WorkbenchError
+from workbench.engine import Engine, Method, Models, Request, Row
+from workbench.engine.method import Promise
+from workbench.engine.request import FINISHED
+from workbench.methods import registry
+
+pytestmark = pytest.mark.unchecked
+N, ROWS, PROMPTS, OFTEN = 28, 50, 10, 0.45
+"""Tokens of a text, rows at once, prompts, and how likely a row is to switch before a round."""
+NAMES = (
+    "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
+    "rasd", "jacobi", "lookahead", "early-exit", "swift", "del", "unified-skip", "autoregressive",
+)  # fmt: skip
+"""The drafters of issue 18 that need no training; plain decoding among them."""
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    """Float64; the draft model is for rasd."""
+    return worlds.world("llama", noise=0.2, device=device)
+
+
+def prompts() -> list[list[int]]:
+    """Texts that repeat and texts that do not, of several lengths."""
+    return [
+        worlds.repeating_prompt(9 + 3 * i, seed=i, period=3 + i) if i % 2 else worlds.random_prompt(7 + 4 * i, seed=i)
+        for i in range(PROMPTS)
+    ]
+
+
+def drawn(random: Random) -> tuple[Method, dict[str, Any]]:
+    """A method, and some of its parameters: shared memory among them."""
+    method = registry.get(random.choice(NAMES))
+    values: dict[str, Any] = {}
+    for name, spec in method.params.items():
+        if random.random() > 0.3 or spec.when or name == "verifier":
+            continue
+        if spec.choices:
+            values[name] = random.choice(spec.choices)
+        elif spec.kind == "bool":
+            values[name] = random.random() < 0.5
+        elif spec.kind == "int" and spec.ge is not None and spec.le is not None:
+            values[name] = random.randint(int(spec.ge), min(int(spec.le), int(spec.ge) + 12))
+    return method, values
+
+
+class Schedule:
+    """One row: its random numbers, and what it was told so far."""
+
+    def __init__(self, seed: int, begin: list[list[int]]) -> None:
+        self.random, self.seed = Random(seed), seed
+        self.prompt = seed % len(begin)
+        method, values = drawn(self.random)
+        self.told = [(0, method.name, values)]
+        self.request = Request(begin[self.prompt], method.with_params(**values), max_new_tokens=N, stop_at_eos=False)
+        self.row: Row | None = None
+
+    def turn(self) -> None:
+        """Perhaps another method from the next round on."""
+        assert self.row is not None
+        if self.row.primed and self.random.random() < OFTEN:
+            method, values = drawn(self.random)
+            assert self.row.trace is not None
+            self.told.append((len(self.row.trace.rounds), method.name, values))
+            self.row.change(method=method, params=values)
+
+
+def wrong(models: Models, seeds: range) -> dict[int, str]:
+    """Which schedules did not write Hugging Face's text, and why; also those that broke or refused a change."""
+    begin = prompts()
+    wanted = [worlds.hf_greedy(models.target.model, prompt, N) for prompt in begin]
+    found: dict[int, str] = {}
+    for first in range(seeds.start, seeds.stop, ROWS):
+        engine = Engine(models, max_rows=ROWS, record=False)
+        running = [Schedule(seed, begin) for seed in range(first, min(first + ROWS, seeds.stop))]
+        for schedule in running:
+            schedule.row = engine.submit(schedule.request)
+        while not engine.idle:
+            engine.step()
+            for schedule in running:
+                schedule.turn()
+        for schedule in running:
+            row = schedule.row
+            assert row is not None
+            assert row.trace is not None
+            said = [note for note in row.trace.footer.warnings if "cannot be" in note]
+            if row.status != FINISHED or row.trace.token_ids != wanted[schedule.prompt] or said:
+                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {said} {schedule.told}"
+    return found
+
+
+def test_the_schedules_are_of_every_exact_drafter_without_training() -> None:
+    trained = {"draft-model", "medusa", "eagle", "kangaroo"}
+    assert not trained & set(NAMES)
+    for name in NAMES:
+        method = registry.get(name)
+        assert method.promise in (Promise.EXACT, Promise.GREEDY_EXACT), name
+        assert method.head is None, name
+    seen = {name for seed in range(100) for _, name, _ in Schedule(seed, prompts()).told}
+    assert seen == set(NAMES)
+
+
+def test_a_hundred_random_schedules_write_the_same_text(models: Models) -> None:
+    assert wrong(models, range(100)) == {}
+
+
+@pytest.mark.slow
+def test_a_thousand_random_schedules_write_the_same_text(models: Models) -> None:
+    assert wrong(models, range(100, 1000)) == {}
+
+
+def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept nodes that are not what the target says, of one drafter among all of them."""
+    from workbench.engine.turn import Turn
+
+    whole = Turn.walk
+
+    def wrong_once(self: Turn, found: list[object]) -> None:
+        whole(self, found)
+        if self.row.configured.name == "suffix" and self.judged is not None and len(self.judged.tokens) > 1:
+            object.__setattr__(self.judged.verdict, "bonus", (self.judged.verdict.bonus + 1) % 5)
+
+    monkeypatch.setattr(Turn, "walk", wrong_once)
+    with pytest.raises((AssertionError, WorkbenchError)):
+        assert wrong(models, range(50)) == {}

@@ -1,0 +1,146 @@
+"""Whose text drafts for whom: over HTTP, by the trace, for each method that keeps something."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import serving
+
+from workbench.client import Workbench
+from workbench.core.errors import MethodUnavailableError, ParameterError, UnknownNameError, WorkbenchError
+from workbench.trace.events import Trace
+
+KEPT = ("prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead")
+WARM = {"suffix": 6, "lookahead-trie": 6, "adaptive-trigram": 6, "token-recycling": 6, "stand": 0}
+"""Methods that share by choice, and how many tokens of the first one's text the second one's prompt ends with."""
+SECRET = "The magic word is zyxomma. The magic word is zyxomma. The magic word is"
+N = 12
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[tuple[Workbench, Workbench]]:
+    """Two users of one app, each over a connection of their own."""
+    url = serving.app().url
+    with Workbench(url) as one, Workbench(url) as other:
+        yield one, other
+
+
+def drafts(trace: Trace) -> list[tuple[list[int], list[int]]]:
+    """What was drafted, round by round."""
+    return [(list(r.nodes.tokens), list(r.nodes.parents)) for r in trace.rounds]
+
+
+def run(user: Workbench, method: str, prompt: Any = SECRET[-17:], warm: bool = False, **params: Any) -> Trace:
+    """A run of one user."""
+    params |= {"warm": True} if warm else {}
+    return user.generate(prompt, method, params=params, target="text-target", max_new_tokens=N, seed=5)
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_one_users_text_never_drafts_for_another(users: tuple[Workbench, Workbench], method: str) -> None:
+    """The second user's drafts are, token for token, those of an app that the first one never asked."""
+    one, other = users
+    before = run(other, method)
+    theirs = run(one, method, SECRET, temperature=1.5)
+    after = run(other, method)
+    assert drafts(after) == drafts(before)
+    secret = theirs.header.prompt_tokens[len(theirs.header.prompt_tokens) // 3 :][:6]
+    said = [token for tokens, _ in drafts(after) for token in tokens]
+    assert not any(said[i : i + len(secret)] == secret for i in range(len(said)))
+
+
+@pytest.mark.parametrize("method", WARM)
+def test_those_who_choose_to_share_do(users: tuple[Workbench, Workbench], method: str) -> None:
+    """Else the test above could not fail."""
+    one, other = users
+    prompt = f"Sharing is caring, said {method}"
+    theirs = run(one, method, prompt, warm=True, temperature=1.5)
+    begin = [*theirs.header.prompt_tokens, *theirs.token_ids[: WARM[method]]]
+    alone, together = run(other, method, begin), run(other, method, begin, warm=True)
+    assert drafts(together) != drafts(alone)
+    assert together.token_ids == alone.token_ids
+    if WARM[method] and method != "token-recycling":  # which keeps what the target said, not what was written
+        assert theirs.token_ids[WARM[method]] in drafts(together)[0][0]
+
+
+def test_a_state_is_reached_by_its_runs_id_alone(users: tuple[Workbench, Workbench]) -> None:
+    one, other = users
+    mine = one.start(SECRET, "suffix", target="text-target", max_new_tokens=N, keeps=True)
+    mine.wait(60)
+    seen = mine.memory()
+    assert seen["kind"] == "suffix"
+    assert seen["entries"] > 0
+    with pytest.raises(UnknownNameError):
+        other.run("AAAAAAAAAAAAAAAA").memory()
+    theirs = other.start(SECRET[-17:], "suffix", target="text-target", max_new_tokens=N, keeps=True)
+    theirs.wait(60)
+    assert not any("zyx" in top["before"] + top["after"] for top in theirs.memory()["top"])
+    kept_nothing = one.start("Once", "suffix", target="text-target", max_new_tokens=2)
+    kept_nothing.wait(60)
+    with pytest.raises(WorkbenchError, match="has ended"):
+        kept_nothing.memory("save")
+
+
+def test_saved_over_http_and_loaded_into_the_next_run(users: tuple[Workbench, Workbench]) -> None:
+    one, _ = users
+    first = one.start(SECRET, "suffix", target="text-target", max_new_tokens=N, keeps=True)
+    first.wait(60)
+    file = first.memory("save")["data"]
+    again = one.start(SECRET[-17:], "suffix", target="text-target", max_new_tokens=N, memory=file, keeps=True)
+    assert drafts(again.wait(60)) != drafts(run(one, "suffix"))
+    assert again.memory()["entries"] > first.memory()["entries"]
+    with pytest.raises(WorkbenchError, match="Load the file into the next run"):
+        again.memory("load", file)
+
+
+def test_a_run_in_progress_is_emptied_and_filled(users: tuple[Workbench, Workbench]) -> None:
+    one, _ = users
+    run = one.start(SECRET, "token-recycling", target="text-target", max_new_tokens=40, paused=True)
+    for n in range(1, 4):
+        run.step()
+        assert serving.eventually(lambda n=n: len(run.since(0)["rounds"]) == n)
+    full = run.memory()
+    assert full["entries"] > 0
+    assert full["made"] is None or full["made"]["round"] == 2
+    file = run.memory("save")["data"]
+    assert run.memory("reset")["entries"] == 0
+    assert run.memory("load", file)["entries"] == full["entries"]
+    with pytest.raises(WorkbenchError, match="broken"):
+        run.memory("load", file[:-1])
+    run.cancel()
+
+
+def test_only_an_upload_is_loaded_and_no_path_of_the_server(users: tuple[Workbench, Workbench]) -> None:
+    one, _ = users
+    run = one.start("Once", "suffix", target="text-target", max_new_tokens=8, paused=True)
+    for data, said in (("/etc/hostname", "base64"), ("x" * (12 << 20), "state"), (["AA=="], "state"), (7, "state")):
+        with pytest.raises(WorkbenchError, match=said):
+            one._backend.call("memory", run.id, "load", data)  # type: ignore[attr-defined]
+    with pytest.raises(ParameterError):
+        one._backend.call("memory", run.id, "wait", None)  # type: ignore[attr-defined]
+    assert base64.b64encode(b"")
+    run.cancel()
+
+
+def test_strangers_fill_and_empty_nothing_that_is_shared(
+    users: tuple[Workbench, Workbench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = serving.app().bench._backend
+    one, _ = users
+    file = None
+    for folders in (True, False):
+        monkeypatch.setattr(backend._names, "folders", folders)
+        run = one.start("Once", "suffix", params={"warm": True}, target="text-target", max_new_tokens=8, paused=True)
+        run.step()
+        assert serving.eventually(lambda run=run: len(run.since(0)["rounds"]) == 1)
+        file = run.memory("save")["data"]
+        if folders:
+            assert run.memory("reset")["shared"]
+        else:
+            for action in ("reset", "load"):
+                with pytest.raises(MethodUnavailableError, match="shared with others"):
+                    run.memory(action, file)
+        run.cancel()

@@ -1,0 +1,91 @@
+"""The state of the drafter in Live, in a browser: looked at while it grows, emptied, saved, loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.conftest import Opener
+from ui.fake_client import STATE
+from ui.test_page import says, state
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+CARD = ".wb-card-remembers"
+
+
+def opened(open_page: Opener, url: str, method: str = "prompt-lookup") -> Any:
+    """A page whose run is paused after some rounds, the card open."""
+    page = open_page(url)
+    assert page.locator(CARD).is_hidden(), "a recording has no drafter"
+    page.select_option("[data-what=method]", method)
+    page.click("[data-press=run]")
+    page.wait_for_function("Number(document.querySelector('.wb-where').textContent.split(' of ')[1]) > 6")
+    page.click("[data-press=pause]")
+    state(page, "paused")
+    page.wait_for_selector(CARD)
+    page.click(f"{CARD} h3 button")
+    page.wait_for_selector(f"{CARD} tbody tr")
+    return page
+
+
+def entries(page: Any) -> int:
+    return int(page.inner_text(".wb-memorysize").split(": ")[1].split(" of")[0].replace(",", ""))
+
+
+def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: str, open_page: Opener) -> None:
+    page = opened(open_page, fake_app)
+    assert "of at most 4,096 tokens" in page.inner_text(".wb-memorysize")
+    assert "look-ups found something" in page.inner_text(".wb-memorysize")
+    assert page.inner_text(".wb-memorymade").startswith("Round ")
+    assert page.evaluate("document.querySelector('.wb-memory meter').value") == entries(page)
+    assert "<b>bold</b>⏎" in page.inner_text(f"{CARD} table"), "text of a model is text"
+    assert page.locator(f"{CARD} table b").count() == 0
+    before = entries(page)
+    page.click("[data-press=pause]")
+    page.wait_for_function(f"Number(document.querySelector('.wb-memory meter').value) > {before}", timeout=8_000)
+
+
+def test_it_is_emptied_saved_and_loaded(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+    page = opened(open_page, fake_app)
+    page.click(f"{CARD} button:text('Reset')")
+    says(page, ".wb-memorynote", "Emptied")
+    assert entries(page) == 0
+    with page.expect_download() as saved:
+        page.click(f"{CARD} button:text('Save')")
+    file = tmp_path / saved.value.suggested_filename
+    saved.value.save_as(file)
+    assert file.suffix == ".safetensors"
+    assert file.read_bytes() == STATE
+    page.set_input_files(f"{CARD} input[type=file]", file)
+    says(page, ".wb-memorynote", "Loaded")
+    assert entries(page) >= 40
+    wrong = {"name": "other.safetensors", "mimeType": "application/octet-stream", "buffer": b"another"}
+    page.set_input_files(f"{CARD} input[type=file]", wrong)
+    says(page, ".wb-alert", "tokenizer of another model")
+    large = wrong | {"buffer": bytes(3 << 20)}
+    page.set_input_files(f"{CARD} input[type=file]", large)
+    says(page, ".wb-memorynote", "larger than")
+
+
+def test_a_file_waits_for_the_next_run(fake_app: str, open_page: Opener, tmp_path: Path) -> None:
+    page = opened(open_page, fake_app)
+    page.click("[data-press=stop]")
+    state(page, "cancelled")
+    page.wait_for_function("document.querySelector('.wb-memorydo button').disabled", timeout=5_000)
+    file = tmp_path / "mine.safetensors"
+    file.write_bytes(STATE)
+    page.set_input_files(f"{CARD} input[type=file]", file)
+    says(page, ".wb-memorynote", "The next run begins with mine.safetensors")
+    page.click("[data-press=run]")
+    page.wait_for_function("Number(document.querySelector('.wb-memory meter').value) > 40", timeout=8_000)
+
+
+def test_a_drafter_that_keeps_nothing_says_so(fake_app: str, open_page: Opener) -> None:
+    page = open_page(fake_app)
+    page.select_option("[data-what=method]", "autoregressive")
+    page.click("[data-press=run]")
+    page.wait_for_selector(CARD)
+    page.click(f"{CARD} h3 button")
+    says(page, ".wb-memorysize", "keeps nothing")
+    assert page.is_disabled(f"{CARD} button:text('Save')")

@@ -1,0 +1,271 @@
+"""What drafting costs the host: proposing and observing of each drafter that reads text alone, by context and by store.
+
+No model is run: a round's text is that of this project's own texts, and what a target would have said is drawn. So the
+figures hold beside any target; a drafter that also runs layers of it costs those besides.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.bench.markdown import markdown, shown
+from workbench.bench.reading import Reader, silent
+from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
+from workbench.engine.machine import describe, machine_facts
+from workbench.engine.storing import NEXT_TEXT, OWN_TEXTS, encode_text, sort_suffixes
+
+CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
+STORES = (10_000, 100_000, 1_000_000)
+"""Tokens of a store that `rest` reads."""
+ROUNDS, WARM = 200, 20
+"""Rounds of a measurement, and those before it that are not counted."""
+WANTED_S, AT = 1.5e-3, 2000
+"""What a round may take at so many tokens of context."""
+BOARD = "host.json"
+NAMES = (
+    "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
+    "lookahead", "jacobi",
+)  # fmt: skip
+GROWS = {
+    "prompt-lookup": "a look-up in a dictionary",
+    "suffix": "one scan of an int32 array of at most 65,536 tokens",
+    "aggressive": "a scan of the input where the output has left it",
+    "stand": "look-ups in a dictionary of at most 16,384 contexts",
+    "adaptive-trigram": "look-ups in a dictionary of at most 16,384 pairs",
+    "token-recycling": "as many look-ups as nodes",
+    "lookahead-trie": "nodes below one node, of at most 65,536 in all",
+    "rest": "bisections: logarithmic in the store, constant in the context",
+    "lookahead": "a look-up in a dictionary of at most 16,384 n-grams",
+    "jacobi": "as many guesses as the draft is long",
+}
+"""How the work grows with the context, by what the code does."""
+
+
+def words(tokenizer: Any, n: int) -> list[int]:
+    """At least `n` token ids of the project's texts, over and over."""
+    said = OWN_TEXTS.read_text(encoding="utf-8").replace(NEXT_TEXT, "\n")
+    ids = encode_text(tokenizer, said)
+    return (ids * (n // len(ids) + 1))[:n]
+
+
+def store_of_size(tokenizer: Any, n: int, seed: int = 0) -> Datastore:
+    """A store of `n` tokens: the texts in pieces of 32 tokens, drawn, so that it repeats as a large one does."""
+    ids, random = np.array(words(tokenizer, 40_000)), np.random.default_rng(seed)
+    starts = random.integers(0, len(ids) - 32, n // 32 + 1)
+    vocabulary = n_ids(tokenizer)
+    tokens = ids[(starts[:, None] + np.arange(32)).ravel()][: n - 1].astype(dtype_of(vocabulary))
+    tokens = np.append(tokens, np.array([vocabulary], dtype_of(vocabulary)))
+    card = Card(len(tokens), vocabulary, tokenizer_hash(tokenizer), "", texts=[("drawn", 0)])
+    return Datastore(card, tokens, sort_suffixes(tokens))
+
+
+def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Seconds of a round's proposing and observing behind a context.
+
+    Returns:
+        `median` and `p95` of their sum, `propose` and `observe` (medians), `drafted` (tokens a round).
+    """
+    from workbench.methods import registry
+
+    models = silent(n_ids(tokenizer), tokenizer)
+    models.shared["datastore"] = store
+    text = words(tokenizer, context + 40 * (rounds + WARM))
+    reader = Reader.of(registry.get(name).with_params(), models, text, context)
+    spent, drafted = list[tuple[float, float]](), 0
+    for i in range(rounds + WARM):
+        reader.plan()
+        begin = time.perf_counter()
+        tree = reader.propose()
+        proposed = time.perf_counter()
+        outcome = reader.judge(tree)
+        told = time.perf_counter()
+        reader.observe(outcome)
+        if i >= WARM:
+            spent.append((proposed - begin, time.perf_counter() - told))
+            drafted += len(tree)
+    whole = sorted(a + b for a, b in spent)
+    return {
+        "median": statistics.median(whole),
+        "p95": whole[math.ceil(0.95 * len(whole)) - 1],
+        "propose": statistics.median(a for a, _ in spent),
+        "observe": statistics.median(b for _, b in spent),
+        "drafted": drafted / len(spent),
+    }
+
+
+def run_suite(
+    tokenizer: Any,
+    known: dict[str, Any] | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda report: None,
+    told: Callable[[str], None] = lambda words: None,
+    contexts: Sequence[int] = CONTEXTS,
+    stores: Sequence[int] = STORES,
+    rounds: int = ROUNDS,
+) -> dict[str, Any]:
+    """Measure all drafters behind all contexts, and `rest` in all stores.
+
+    Args:
+        tokenizer: of the texts.
+        known: an earlier report: what it has for this machine and these rounds is not measured again.
+        keep: is given the report after every measurement, so that one that is broken off goes on.
+        told: what is measured now.
+        contexts: tokens.
+        stores: tokens.
+        rounds: of a measurement.
+
+    Returns:
+        `rows` (by "NAME at CONTEXT" or "rest in STORE": what `measure` returns), `rounds`, `vocabulary`, `machine`.
+    """
+    facts = machine_facts()
+    report: dict[str, Any] = {"rows": {}, "rounds": rounds, "vocabulary": n_ids(tokenizer), "machine": facts}
+    if known and all(known.get(key) == report[key] for key in ("rounds", "vocabulary")) and _same(known, report):
+        report["rows"] = dict(known["rows"])
+    small = None
+    wanted = [(f"{name} at {n}", name, n, 0) for name in NAMES for n in contexts]
+    wanted += [(f"rest in {size}", "rest", AT, size) for size in stores]
+    for key, name, context, size in wanted:
+        if key in report["rows"]:
+            continue
+        told(key)
+        small = small or store_of_size(tokenizer, min(stores))
+        store = store_of_size(tokenizer, size) if size else small
+        report["rows"][key] = measure(name, tokenizer, context, store, rounds)
+        keep(report)
+    return report
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two reports are of one machine, whenever, and with whatever beside them."""
+    facts = [{k: v for k, v in r.get("machine", {}).items() if k not in ("date", "load")} for r in (one, other)]
+    return facts[0] == facts[1]
+
+
+def growth(report: dict[str, Any], name: str) -> float | None:
+    """How many times the shortest context's seconds the longest one takes."""
+    rows = report["rows"].items()
+    found = sorted((int(key.rpartition(" ")[2]), row["median"]) for key, row in rows if f"{name} at " in key)
+    return found[-1][1] / found[0][1] if len(found) > 1 else None
+
+
+def table(report: dict[str, Any]) -> str:
+    """A row a drafter, a column a context; medians, and at 2,000 tokens also what 95 % of rounds stay within."""
+    contexts = sorted({int(key.rpartition(" ")[2]) for key in report["rows"] if " at " in key})
+    rows = [{"name": name} for name in NAMES if f"{name} at {contexts[0]}" in report["rows"]]
+
+    def cell(context: int, what: str = "median") -> Callable[[dict[str, Any]], str]:
+        return lambda row: shown(1e3 * report["rows"][f"{row['name']} at {context}"][what], ".3f")
+
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {"drafter": lambda row: f"`{row['name']}`"}
+    columns |= {f"{context:,}, ms": cell(context) for context in contexts}
+    if AT in contexts:
+        columns[f"95 % at {AT:,}, ms"] = cell(AT, "p95")
+    columns["longest / shortest"] = lambda row: shown(growth(report, row["name"]), ".1f")
+    columns["grows with"] = lambda row: GROWS[row["name"]]
+    return markdown(columns, rows, ("drafter", "grows with"))
+
+
+def stores_table(report: dict[str, Any]) -> str:
+    """A row a size of the store that `rest` reads."""
+    rows = [
+        {"size": int(key.rpartition(" ")[2]), **row}
+        for key, row in report["rows"].items()
+        if key.startswith("rest in ")
+    ]
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "store, tokens": lambda row: f"{row['size']:,}",
+        "median, ms": lambda row: shown(1e3 * row["median"], ".3f"),
+        "95 %, ms": lambda row: shown(1e3 * row["p95"], ".3f"),
+    }
+    return markdown(columns, sorted(rows, key=lambda row: row["size"]))
+
+
+def plot(report: dict[str, Any]) -> str:
+    """The medians over the context as an SVG picture, both axes logarithmic."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for key, row in report["rows"].items():
+        name, at, size = key.rpartition(" at ")
+        if at:
+            lines.setdefault(name, []).append((int(size), 1e3 * row["median"]))
+    every = [point for line in lines.values() for point in line]
+    left, right, top, bottom = 60, 560, 20, 300
+    x0, x1 = math.log(min(x for x, _ in every)), math.log(max(max(x for x, _ in every), min(x for x, _ in every) + 1))
+    y0, y1 = math.log(0.005), math.log(max(10.0, *(y for _, y in every)))
+
+    def x(value: float) -> float:
+        return left + (right - left) * (math.log(value) - x0) / (x1 - x0)
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * (math.log(max(value, 0.005)) - y0) / (y1 - y0)
+
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 340" font-family="sans-serif" font-size="11" '
+        'role="img" aria-label="Host milliseconds of a round by context, for each drafter">',
+        '<rect width="740" height="340" fill="#fff"/>',
+    ]
+    parts += [
+        f'<line x1="{left}" x2="{right}" y1="{y(ms):.1f}" y2="{y(ms):.1f}" stroke="#ddd"/>'
+        f'<text x="{left - 6}" y="{y(ms) + 4:.1f}" text-anchor="end">{ms:g} ms</text>'
+        for ms in (0.01, 0.1, 1, 10)
+    ]
+    limit = 1e3 * WANTED_S
+    parts.append(
+        f'<line x1="{left}" x2="{right}" y1="{y(limit):.1f}" y2="{y(limit):.1f}" stroke="#c00" stroke-dasharray="5 3"/>'
+    )
+    parts += [
+        f'<text x="{x(size):.1f}" y="{bottom + 16}" text-anchor="middle">{size:,}</text>'
+        for size in sorted({size for size, _ in every})
+    ]
+    parts.append(f'<text x="{(left + right) / 2}" y="{bottom + 32}" text-anchor="middle">tokens of context</text>')
+    ends, hues = sorted((y(sorted(line)[-1][1]), name) for name, line in lines.items()), {}
+    at = -math.inf
+    for i, (end, name) in enumerate(ends):
+        at = max(end, at + 13)
+        hues[name] = f"hsl({360 * i // max(1, len(ends))} 65% 38%)"
+        parts.append(f'<text x="{right + 8}" y="{at + 4:.1f}" fill="{hues[name]}">{name}</text>')
+    for name, line in lines.items():
+        points = " ".join(f"{x(size):.1f},{y(ms):.1f}" for size, ms in sorted(line))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{hues[name]}" stroke-width="1.6"/>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def page(report: dict[str, Any]) -> str:
+    """The board: table, plot, where it was measured, and which drafters take more than is wanted."""
+    over = [
+        f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
+        for key, row in report["rows"].items()
+        if key.endswith(f" at {AT}") and row["median"] > WANTED_S
+    ]
+    return "\n".join(
+        [
+            "# What drafting costs the host",
+            "",
+            "Milliseconds of a round: proposing and observing together, the median of "
+            f"{report['rounds']} rounds, of each drafter that reads text alone, with its default parameters, by tokens "
+            "of context. No model runs; the text is this project's own, in a vocabulary of "
+            f"{report['vocabulary']:,} tokens. Drafters that run layers of the target are not here: what they cost is "
+            "in their rounds' phases. `rasd` looks up as `rest` does. Made by "
+            f"`workbench bench --suite host --out assets/boards/{BOARD}`, which goes on where it was broken off; "
+            "`workbench docs` writes this page.",
+            "",
+            f"Measured on {describe(report['machine'])}.",
+            f"More than {1e3 * WANTED_S:g} ms at {AT:,} tokens: {', '.join(over)}."
+            if over
+            else f"No drafter takes more than {1e3 * WANTED_S:g} ms at {AT:,} tokens (the dashed line).",
+            "",
+            table(report),
+            "",
+            f"![Host milliseconds by context]({Path(BOARD).stem}.svg)",
+            "",
+            f"`rest` at {AT:,} tokens of context, by the size of its store, in memory:",
+            "",
+            stores_table(report),
+            "",
+        ]
+    )

@@ -1,0 +1,115 @@
+"""A drafter that reads a text as if a target wrote it: rounds without a model, for what drafting costs and keeps.
+
+What the text goes on with is kept of a draft; the target's likeliest tokens are the text's own and, behind it, tokens
+that are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from workbench.core.probes import Probed
+from workbench.core.rejection import Verdict
+from workbench.core.tree import DraftTree
+from workbench.engine.judging import TOP
+from workbench.engine.method import Configured
+from workbench.engine.models import Models
+from workbench.engine.request import Request, Row
+from workbench.engine.told import Outcome
+
+FALLING = (np.arange(1, TOP + 1) ** -1.5 / (np.arange(1, TOP + 1) ** -1.5).sum()).tolist()
+"""Probabilities of the likeliest tokens, everywhere."""
+
+
+def silent(vocabulary: int, tokenizer: Any = None, name: str = "") -> Models:
+    """Models without a model: what drafters ask that read text alone."""
+    target = SimpleNamespace(
+        vocab_size=vocabulary, device=torch.device("cpu"), dtype=torch.float32, model=None, config=None, n_layers=2,
+        why_no_trees="", context=1 << 30, meter=None,
+    )  # fmt: skip
+    return Models(cast("Any", target), tokenizer, name)
+
+
+@dataclass
+class Reader:
+    """One row that reads.
+
+    Attributes:
+        row: with the drafter's state.
+        text: what it reads; it begins with the prompt.
+        at: tokens of it that were read.
+        random: gives the tokens behind the likeliest one.
+    """
+
+    row: Row
+    text: Sequence[int]
+    at: int
+    random: np.random.Generator
+
+    @classmethod
+    def of(cls, configured: Configured, models: Models, text: Sequence[int], prompt: int, seed: int = 0) -> Reader:
+        """A row that has read `prompt` tokens, and whose drafter is primed for them."""
+        begin = list(text[:prompt])
+        row = Row(Request(begin, configured, max_new_tokens=1 << 30, seed=seed), list(begin), models)
+        row.state = configured.drafter.prime(row, models)
+        row.policy_state = configured.policy.start()
+        grower = configured.grower
+        row.grower_state = None if grower is None else grower.prime(configured.drafter, models)
+        return cls(row, text, prompt, np.random.default_rng(seed))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the text has nothing more to say for another round."""
+        return self.at + self.row.plan.depth + 2 >= len(self.text)
+
+    def plan(self) -> None:
+        """How much the policy drafts."""
+        row = self.row
+        row.signals = {}
+        planned = row.policy.plan(row, row.policy_state, [row])
+        row.plan = replace(planned, grower=planned.grower or row.configured.grower)
+
+    def propose(self) -> DraftTree:
+        """The draft, and what is asked of the target beside it."""
+        return self.row.drafter.propose([self.row])[0]
+
+    def judge(self, tree: DraftTree, least: int = 1) -> Outcome:
+        """What the text keeps of a draft; at least so many tokens are read. `row.committed` then holds them."""
+        row, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
+        path, below, at = list[int](), -1, self.at
+        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+            if parent == below and token == self.text[at]:
+                path.append(node)
+                below, at = node, at + 1
+        root, emitted = row.committed[-1], list(self.text[self.at : max(at + 1, self.at + least)])
+        row.committed.extend(emitted)
+        probes = row.drafter.probes(row, tree)
+        self.at += len(emitted)
+        top = self.random.integers(0, row.models.target.vocab_size, (len(tokens) + 1, TOP))
+        top[:, 0] = emitted[0]
+        probed = None if probes is None else Probed(probes, torch.zeros(len(probes), 64), torch.zeros(len(probes), 1))
+        verdict = Verdict(tuple(path), emitted[len(path)], bool(tokens), (), {})
+        chances = [FALLING] * (len(tokens) + 1)
+        return Outcome(
+            tokens, parents, verdict, emitted, root, _distinct(top), row.plan, probed=probed, chances=chances
+        )
+
+    def observe(self, outcome: Outcome) -> None:
+        """The drafter learns from it."""
+        self.row.drafter.observe(self.row, outcome)
+
+
+def _distinct(top: np.ndarray) -> list[list[int]]:
+    """Rows of tokens without repetitions: one that is there already makes room for the next number."""
+    rows = top.tolist()
+    for row in rows:
+        for i in range(1, len(row)):
+            while row[i] in row[:i]:
+                row[i] += 1
+    return rows

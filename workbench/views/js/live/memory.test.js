@@ -1,0 +1,39 @@
+import test from "node:test";
+import assert from "node:assert/strict";
+import { base64, known, made, size } from "./memory.js";
+
+const SEEN = {
+  kind: "suffix", title: "Suffixes of texts", unit: "tokens", entries: 1200, bound: 131072, n_bytes: 4800,
+  most_bytes: 1064960, asked: 20, hits: 17, kept: 34, shared: false, saves: true, counted: "times seen", top: [],
+  made: { round: 3, before: " little", after: " fox\n" },
+};
+
+test("size against bound, bytes and hits are one sentence", () => {
+  assert.equal(
+    size(SEEN),
+    "Suffixes of texts: 1,200 of at most 131,072 tokens, 4.8 kB of 1.1 MB; " +
+      "17 of 20 look-ups found something; 34 drafted tokens became text.",
+  );
+  assert.match(size({ ...SEEN, shared: true }), /Shared with all runs here that chose warm\.$/);
+  assert.match(size({ ...SEEN, saves: false }), /1,200 tokens, 4\.8 kB, read only/);
+  assert.match(size({ ...SEEN, asked: 0 }), /nothing was looked up yet/);
+  assert.equal(size({ kind: "", why: "It keeps nothing." }), "It keeps nothing.");
+});
+
+test("the entry of the latest draft is named, spaces and breaks made visible", () => {
+  assert.equal(made(SEEN), "Round 4: the entry behind “␣little” drafted “␣fox⏎”.");
+  assert.equal(made({ made: { round: 0, before: "a", after: "" } }), "Round 1: the entry behind “a” drafted nothing.");
+  assert.equal(made({ made: null }), "No entry made the latest draft.");
+});
+
+test("only a live run that the backend knows is asked", () => {
+  assert.equal(known(null), false);
+  assert.equal(known({ from: "recorded", id: "x" }), false);
+  assert.equal(known({ from: "live", id: null }), false);
+  assert.equal(known({ from: "live", id: "x" }), true);
+});
+
+test("base64 of many bytes is what a reader expects", () => {
+  const bytes = Uint8Array.from({ length: 100_000 }, (_, i) => i % 251);
+  assert.deepEqual(new Uint8Array(Buffer.from(base64(bytes), "base64")), bytes);
+});
