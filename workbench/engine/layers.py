@@ -23,6 +23,8 @@ _P = TypeVar("_P", bound=PreTrainedModel)
 
 HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
 """What a layer's attention and its feed-forward are called."""
+VIEWS = 64
+"""Ways of cutting a model that are kept."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
 
@@ -140,15 +142,14 @@ def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | Non
 
 
 class Views:
-    """Ways of cutting a model to some of its layers and halves; the last few of them are kept.
+    """A model cut to some of its layers and halves; the last few ways of cutting it are kept.
 
     Args:
         model: the whole.
-        most: how many are kept.
     """
 
-    def __init__(self, model: PreTrainedModel, most: int = 64) -> None:
-        self.model, self.most = model, most
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
         self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
 
     def __call__(self, layers: Sequence[int] | None, without: Collection[int]) -> PreTrainedModel:
@@ -158,7 +159,7 @@ class Views:
         every = range(len(decoder_layers(self.model)[1]))
         key = tuple(every if layers is None else layers), frozenset(without)
         if key not in self._kept:
-            if len(self._kept) == self.most:
+            if len(self._kept) == VIEWS:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = subset(self.model, *key)
         return self._kept[key]

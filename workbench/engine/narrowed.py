@@ -132,12 +132,8 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
     (module, of), twin = made, shallow(layer)
     inner = shallow(module)
     for part in of.into:
-        rows = (
-            columns
-            if _weight(module.get_submodule(part)).shape[0] == of.width
-            else torch.cat([columns, columns + of.width])
-        )
-        _put(inner, part, rows, 0)
+        both = _weight(module.get_submodule(part)).shape[0] > of.width  # gate and up in one
+        _put(inner, part, torch.cat([columns, columns + of.width]) if both else columns, 0)
     _put(inner, of.out, columns, 1)
     twin._modules[name] = inner
     return twin
@@ -153,9 +149,8 @@ def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> N
     new = shallow(old)
     new._parameters = dict(old._parameters)
     is_turned = isinstance(old, Conv1D)
-    new.weight = nn.Parameter(
-        old.weight.detach().index_select(dim ^ is_turned, chosen).contiguous(), requires_grad=False
-    )
+    weight = old.weight.detach().index_select(dim ^ is_turned, chosen).contiguous()
+    new.weight = nn.Parameter(weight, requires_grad=False)
     if dim == 0 and old.bias is not None:
         new.bias = nn.Parameter(old.bias.detach()[chosen], requires_grad=False)
     outputs, inputs = new.weight.shape[::-1] if is_turned else new.weight.shape

@@ -34,9 +34,9 @@ METHOD = Method(
     differs=(
         "The paper trains both feed-forwards together, with random routes among small, big and none, so that any route "
         "works. No such target is bundled: the small one is cut out of the big one, by what the prompt asks of it, and "
-        "so is a copy of weights that were never meant to work alone.",
-        "Of the routes two are there: all small, and with big=n the n layers big that would lose most. Trained routers, "
-        "and the oracle that looks for the best route of each token, are not built.",
+        "its weights were never meant to work alone.",
+        "Of the routes two are there: all small, and with big=n the n layers big that would lose most. Trained "
+        "routers, and the oracle that looks for the best route of each token, are not built.",
         "As an approximate decoder (verifier=as-drafted) the target still reads every draft, to show what it costs.",
         "In int8, and with big > 0, drafts run on passes that are not compiled.",
     ),

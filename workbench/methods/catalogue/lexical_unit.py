@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from workbench.engine.declared import Claim
 from workbench.engine.method import Method, Promise, Source
 from workbench.methods.drafters.lexical_unit import LexicalUnit
 from workbench.methods.policies.bandit import Bandit
@@ -26,15 +25,15 @@ METHOD = Method(
     ),
     teaches="Asked at blanks behind its text, a model says something of later words, too, if it has learnt to.",
     idea=(
-        "Placeholders stand behind every place where a round may end, in the pass that verifies. What the target says at "
-        "those behind the place where it does end is the next draft, so that drafting has no pass of its own. The paper "
-        "keeps it unseen where the target was sure: a lexical unit."
+        "Placeholders stand behind every place where a round may end, in the pass that verifies. What the target says "
+        "at those behind the place where it does end is the next draft, so that drafting has no pass of its own. The "
+        "paper keeps it unseen where the target was sure: a lexical unit."
     ),
     formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: go on while max p > β",
     differs=(
-        "The paper trains the target on, with placeholders in the places of tokens that it is sure of, so that it learns "
-        "to say several at once. No such target is bundled: the placeholder is a token that it knows, and what it says "
-        "there is seldom right beyond the first place.",
+        "The paper trains the target on, with placeholders in the places of tokens that it is sure of, so that it "
+        "learns to say several at once. No such target is bundled: the placeholder is a token that it knows (_), and "
+        "what it says there is seldom right beyond the first place.",
         "The paper keeps what the target is sure of, unseen: that is verifier=as-drafted with β = 0.9, approximate. By "
         "default the next pass verifies it, and the text is the target's.",
         "Where the target samples, a draft is drawn from what was said at each place, and not the likeliest token.",

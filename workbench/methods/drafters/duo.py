@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -39,12 +38,12 @@ class Duo(Thinning):
     """Draft with the small feed-forward of every layer, over the target's own cache; attentions are shared.
 
     The small one of a layer is the columns of its big one that added most to the stream when the row's text was read:
-    those with the largest mean |a_j| · ‖w_j‖ over its last tokens, a_j being what goes into column j of the product that
-    leads out, w_j that column. They are chosen once for a row, from its own text alone, and copied: a row holds `share`
-    of the target's feed-forwards while it drafts. `big` layers keep theirs whole: those that would lose most.
+    those with the largest mean |a_j| · ‖w_j‖ over its last tokens, a_j being what goes into column j of the product
+    that leads out, w_j that column. They are chosen once for a row, from its own text alone, and copied: a row holds
+    `share` of the target's feed-forwards while it drafts. `big` layers keep theirs whole: those that would lose most.
 
-    Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, routes among them);
-    there both are trained, with random routes.
+    Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
+    them); there both are trained, with random routes.
     """
 
     source: ClassVar[str] = "duo"

@@ -67,10 +67,10 @@ class LexicalUnit(LawDrafter):
     """Draft what the target said at placeholders behind the text: several places at once, blind to each other.
 
     Behind every place at which a round may end, the last committed token and each drafted one, `places` placeholders
-    go into the verifying pass as probes: they read the text up to there, and each other. Those behind the place where it
-    did end guess at the tokens behind the one that the target writes there: that is the next draft. So drafting has no
-    pass of its own, and a round reads (K + 1) · m more tokens beside its K drafts. Nothing reads a placeholder but those
-    behind it, and none is kept, so that text and law are the target's.
+    go into the verifying pass as probes: they read the text up to there, and each other. Those behind the place where
+    it did end guess at the tokens behind the one that the target writes there: that is the next draft. So drafting has
+    no pass of its own, and a round reads (K + 1) · m more tokens beside its K drafts. Nothing reads a placeholder but
+    those behind it, and none is kept, so that text and law are the target's.
 
     Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3; there the target is trained to read them, and
     its guesses are kept unseen where it is sure (`verifier=as-drafted`).
