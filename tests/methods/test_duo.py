@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -46,6 +47,20 @@ def kept(row: Row) -> list[list[int]]:
     ]
 
 
+def added(models: Models, text: list[int]) -> list[torch.Tensor]:
+    """Of each layer, how much each column adds to the stream, by a plain pass over the text."""
+    layers, taken = models.target.model.model.layers, dict[int, torch.Tensor]()
+    hooks = [
+        layer.mlp.down_proj.register_forward_pre_hook(lambda m, a, i=i: taken.__setitem__(i, a[0][0]))
+        for i, layer in enumerate(layers)
+    ]
+    with torch.inference_mode():
+        models.target.model(torch.tensor([text], device=models.target.device), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return [taken[i].abs().mean(0) * layer.mlp.down_proj.weight.norm(dim=0) for i, layer in enumerate(layers)]
+
+
 def test_golden_columns() -> None:
     asked = torch.tensor([0.5, 0.1, 0.9, 0.3])
     assert most_active(asked, 0.5).tolist() == [0, 2]
@@ -60,23 +75,30 @@ def test_the_small_ones_are_the_columns_that_the_rows_own_text_wakes(models: Mod
     for seed in (0, 5):
         prompt = worlds.random_prompt(9, seed=seed)
         row = next(rounds(models, prompt, share=0.25))
-        taken: dict[int, torch.Tensor] = {}
-        layers = models.target.model.model.layers
-        hooks = [
-            layer.mlp.down_proj.register_forward_pre_hook(lambda m, a, i=i: taken.__setitem__(i, a[0][0]))
-            for i, layer in enumerate(layers)
-        ]
-        with torch.inference_mode():
-            models.target.model(torch.tensor([prompt], device=models.target.device), use_cache=False)
-        for hook in hooks:
-            hook.remove()
-        adds = [taken[i].abs().mean(0) * layer.mlp.down_proj.weight.norm(dim=0) for i, layer in enumerate(layers)]
+        adds = added(models, prompt)
         found[seed] = kept(row)
         assert found[seed] == [sorted(a.topk(WIDTH // 4).indices.tolist()) for a in adds]
         shares = [float(a[chosen].sum() / a.sum()) for a, chosen in zip(adds, found[seed], strict=True)]
         drawn = row.trace.rounds[-1].signals
         assert [drawn[f"activity that stays [feed-forward, {i + 1}]"] for i in range(3)] == pytest.approx(shares)
     assert found[0] != found[5]
+
+
+def test_rows_of_one_prompt_share_a_twin_that_goes_with_them(models: Models) -> None:
+    engine = Engine(models, max_rows=3)
+    prompts = (PROMPT, PROMPT, worlds.random_prompt(9, seed=5))
+    rows = [engine.submit(Request(p, DUO.with_params(share=0.25), max_new_tokens=12)) for p in prompts]
+    while not all(row.primed for row in rows):
+        engine._admit()
+    twins = [row.state.twin for row in rows]
+    assert twins[0] is twins[1]
+    assert twins[0] is not twins[2]
+    assert len(models.shared["duo"]) == 2
+    while not engine.idle:
+        engine.step()
+    del twins, rows
+    gc.collect()
+    assert len(models.shared["duo"]) == 0
 
 
 def test_layers_that_would_lose_most_stay_big(models: Models) -> None:

@@ -134,8 +134,11 @@ FAR_ENOUGH: dict[str, dict[str, float]] = {
     "reflective": {"reflection": 1.0},
     "entropy-adaptive": {"mean_entropy": 3.0},
     "judge": {"judge_threshold": 0.3},
+    "as-drafted": {"sure": 0.0},
 }
 """Knobs of verifiers that by default change too little of a first round in this world to be seen in its drafts."""
+WHOLE = ("unified-skip", "as-drafted")
+"""In two layers, of which first and last draft, it is the target itself; see test_as_drafted.py."""
 
 
 def choices(method: Method) -> list[Configured]:
@@ -170,6 +173,7 @@ def test_a_round_writes_by_the_targets_law_or_promises_nothing(
         far = error(models, configured, sampling, monkeypatch)
         # a policy that begins without drafts, as planned does, shows nothing in a first round
         drafts = not method.policies or configured.policy.name == method.policies[0].name
+        drafts &= (name, configured.verifier.name) != WHOLE
         if configured.promise is not Promise.APPROXIMATE or (drafts and not configured.verifier.exact_for):
             assert (far < TOO_FAR) is (configured.promise is not Promise.APPROXIMATE), (configured.values, far)
 

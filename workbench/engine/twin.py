@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from workbench.engine.lean import LeanDecoder
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Twin:
     """What `Runner.forward` runs instead of its own model.
 

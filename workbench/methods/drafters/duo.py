@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -39,8 +41,9 @@ class Duo(Thinning):
 
     The small one of a layer is the columns of its big one that added most to the stream when the row's text was read:
     those with the largest mean |a_j| · ‖w_j‖ over its last tokens, a_j being what goes into column j of the product
-    that leads out, w_j that column. They are chosen once for a row, from its own text alone, and copied: a row holds
-    `share` of the target's feed-forwards while it drafts. `big` layers keep theirs whole: those that would lose most.
+    that leads out, w_j that column. They are chosen once for a row, from its own text alone, and copied: `share` of the
+    target's feed-forwards is held while a row drafts with it, and rows that chose the same columns draft together.
+    `big` layers keep theirs whole: those that would lose most.
 
     Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
     them); there both are trained, with random routes.
@@ -61,7 +64,11 @@ class Duo(Thinning):
         kept = {layer: float(asked[layer][chosen].sum() / asked[layer].sum()) for layer, chosen in columns.items()}
         for layer in sorted(kept, key=kept.__getitem__)[: self.big]:
             del columns[layer], kept[layer]
-        return Narrow(narrowed(target, columns), [kept.get(layer, 1.0) for layer in range(target.n_layers)])
+        twins = models.shared.setdefault("duo", WeakValueDictionary[Hashable, Twin]())
+        key = tuple((layer, chosen.cpu().numpy().tobytes()) for layer, chosen in columns.items())
+        twin = twins.get(key) or narrowed(target, columns)
+        twins[key] = twin
+        return Narrow(twin, [kept.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def part(self, row: Row) -> Thinned:
         """The target with small feed-forwards; drawn is a strip of what they keep."""
