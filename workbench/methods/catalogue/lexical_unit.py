@@ -50,13 +50,13 @@ METHOD = Method(
     ),
     claims=(
         Claim(
-            "speed-up over plain decoding, text of units kept unseen", "LLaMA 13B, fine-tuned, instructions and code",
+            "speed-up over plain decoding, text of units kept unseen", "fine-tuned models, text and code",
             1.3, 1.33, "Sun et al. 2024, arXiv:2405.15208, abstract (33 % on text, 30 % on code)",
             lambda lab: lab.speed(verifier="as-drafted"), timed=True,
             lacks="a target that was trained to read placeholders",
         ),
         Claim(
-            "tokens a target pass (τ), units kept unseen", "LLaMA 13B, fine-tuned, instructions and code", None, None,
+            "tokens a target pass (τ), units kept unseen", "fine-tuned models, text and code", None, None,
             "Sun et al. 2024, arXiv:2405.15208, abstract (direction)", lambda lab: lab.tau(verifier="as-drafted"),
             key="tau", lacks="a target that was trained to read placeholders",
         ),

@@ -49,19 +49,14 @@ class AsDrafted(Verifier):
     name: ClassVar[str] = "as-drafted"
     claims: ClassVar[tuple[Claim, ...]] = (
         right_answers(
-            "as-drafted", "BLOOMZ-7B and LLaMA-2, fine-tuned with layers left out, translation and others: nearly the same",
+            "as-drafted", "BLOOMZ-7B and LLaMA-2, fine-tuned with layers left out: nearly the same",
             "Liu et al. 2024, arXiv:2404.06954, abstract (direction)", temperature=0.0, method="unified-skip",
             lacks="a target that was trained on with layers left out",
         ),
         right_answers(
-            "as-drafted", "LLaMA 13B, fine-tuned to read placeholders: as good on text, 3 % less on code",
+            "as-drafted", "models fine-tuned to read placeholders: as good on text, 3 % less on code",
             "Sun et al. 2024, arXiv:2405.15208, abstract", low=0.97, temperature=0.0, method="lexical-unit",
             lacks="a target that was trained to read placeholders",
-        ),
-        right_answers(
-            "as-drafted", "models trained with random routes: between all small and all big, by the route's cost",
-            "Alizadeh et al. 2024, arXiv:2410.10846, §4 (direction)", temperature=0.0, method="duo",
-            lacks="a target whose small and big feed-forwards were trained together",
         ),
     )  # fmt: skip
     reads_laws: ClassVar[bool] = True
