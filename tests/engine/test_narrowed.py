@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import worlds
 
+from workbench.engine import fused
 from workbench.engine.layers import decoder_layers, name_of
 from workbench.engine.narrowed import activity, feed_forward_of, narrowed
 from workbench.engine.runner import Runner
@@ -89,3 +91,22 @@ def test_a_mixture_of_experts_is_left_whole() -> None:
     assert name is not None
     assert feed_forward_of(layer.get_submodule(name), runner.hidden_size) is None
     torch.testing.assert_close(forward(runner, narrowed(runner, {})), forward(runner), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
+def test_a_compiled_pass_is_narrowed_too() -> None:
+    """No worse than the lean layers, where all feed-forwards are alike; else it is left to these."""
+    model = worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16)
+    runner, wide = Runner(model), Runner(copy.deepcopy(model).float())
+    columns = {i: torch.arange(16, 80) for i in range(runner.n_layers)}
+    twin = narrowed(runner, columns)
+    assert twin.lean is not None
+    assert twin.lean.fused is not None
+    exact, compiled = forward(wide, narrowed(wide, columns)), forward(runner, twin)
+    twin.lean.fused = None
+    off, lean_off = (float((found.float() - exact).abs().max()) for found in (compiled, forward(runner, twin)))
+    assert off < 1.5 * lean_off
+    assert lean_off < 0.05 * float(exact.abs().max())
+    some = narrowed(runner, {0: columns[0]}).lean
+    assert some is not None
+    assert some.fused is None
