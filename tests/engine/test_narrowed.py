@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -96,8 +95,8 @@ def test_a_mixture_of_experts_is_left_whole() -> None:
 @pytest.mark.skipif(not fused.may_compile(), reason="passes are compiled on Linux on x86-64")
 def test_a_compiled_pass_is_narrowed_too() -> None:
     """No worse than the lean layers, where all feed-forwards are alike; else it is left to these."""
-    model = worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16)
-    runner, wide = Runner(model), Runner(copy.deepcopy(model).float())
+    model, same = (worlds.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16) for _ in range(2))
+    runner, wide = Runner(model), Runner(same.float())
     columns = {i: torch.arange(16, 80) for i in range(runner.n_layers)}
     twin = narrowed(runner, columns)
     assert twin.lean is not None

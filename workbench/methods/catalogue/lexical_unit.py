@@ -38,7 +38,7 @@ METHOD = Method(
         "The paper keeps what the target is sure of, unseen: that is verifier=as-drafted with β = 0.9, approximate. By "
         "default the next pass verifies it, and the text is the target's.",
         "Where the target samples, a draft is drawn from what was said at each place, and not the likeliest token.",
-        "Of the paper's control of repetitions nothing is built.",
+        "The paper's control of repetitions, of which its text tells little, is not built.",
     ),
     place=76,
     drafter=LexicalUnit(),
