@@ -35,6 +35,7 @@ COPIES: dict[str, dict[str, Any]] = {
     "early-exit": {"exit_layer": 3},
     "swift": {"ratio": 0.0, "policy": "fixed"},
     "unified-skip": {"speedup": 1.0},
+    "duo": {"share": 1.0},
     "oracle": {"acceptance": 1.0},
 }
 """Methods whose drafter can be the target itself. A copy's q is p, so that what is drawn from it is always kept."""
@@ -58,9 +59,10 @@ NO_MODEL = {
 }  # fmt: skip
 BLIND = {"vlm-text-only"}
 """It is shown less than the target, whatever it is a copy of."""
-SHALLOW = {"del"}
-"""It leaves before the last layer: what it counts is in test_dynamic_exit.py, how its drafts are read in
-test_early_exit.py."""
+SHALLOW = {"del", "lexical-unit"}
+"""They know less than the target: `del` leaves before the last layer (what it counts is in test_dynamic_exit.py, how
+its drafts are read in test_early_exit.py), and placeholders are no words (what they read is in test_lexical_unit.py).
+"""
 
 
 def test_every_method_has_its_alarm_or_a_reason() -> None:

@@ -31,6 +31,7 @@ from workbench.engine.told import Verification
 from workbench.methods import registry
 from workbench.methods.growers.best_first import most_promising, subtree
 from workbench.methods.growers.chain import _chain_tree
+from workbench.methods.verifiers.as_drafted import AsDrafted
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive, Pen, Writing
 from workbench.methods.verifiers.exact import Exact
 from workbench.methods.verifiers.judge import Judge, JudgeHead
@@ -414,7 +415,10 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().sum() / 2)
 
 
-VERIFIERS = {v for method in registry.methods() for v in method.verifiers if not isinstance(v, Exact)}
+VERIFIERS = {
+    AsDrafted(),  # of all settings in the catalogue the one that keeps everything
+    *(v for m in registry.methods() for v in m.verifiers if not isinstance(v, Exact | AsDrafted)),
+}
 """Those of `verifiers.offered` are put to the proof in test_exact_verifiers.py, where they differ from `Lossless`."""
 EXACT = {verifier for verifier in VERIFIERS if verifier.exact_for}
 APPROXIMATE = VERIFIERS - EXACT
@@ -523,6 +527,6 @@ def test_an_approximate_verifier_does_not(
         verifier = replace(verifier, mass=1.0)  # of three tokens a neighbour has more than the default lends
     apart = distance(written(w, drafts(w), verifier, monkeypatch), w.joint()[()])
     keeps_all = kind == "equal" and way != "top-k tree" and isinstance(verifier, Lenient | Nearest | Judge)
-    if isinstance(verifier, EntropyAdaptive):  # it judges trees exactly
+    if isinstance(verifier, EntropyAdaptive | AsDrafted):  # they judge trees exactly
         keeps_all = kind == "equal" or way != "chain of 2"
     assert apart < EXACTLY if keeps_all else apart > 1e-3

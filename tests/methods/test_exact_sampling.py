@@ -123,6 +123,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "early-exit": {"depth": 2, "exit_layer": 1},
     "swift": {"policy": "fixed", "depth": 2, "ratio": 0.6, "window": 4},
     "unified-skip": {"depth": 2, "speedup": 2.0},
+    "duo": {"depth": 2, "share": 0.05},
+    "lexical-unit": {"depth": 2},
     "del": {"policy": "fixed", "depth": 2},
     "medusa": {"depth": 2, "nodes": 8},
     "oracle": {"depth": 2, "acceptance": 0.6},

@@ -11,6 +11,7 @@ from torch import Tensor
 from workbench.core.transfer import to_device
 from workbench.engine.runner import Runner
 from workbench.engine.segment import Segment, Slot
+from workbench.engine.twin import Twin
 
 AT_ONCE = 96
 """Streams that the head reads in one pass."""
@@ -18,9 +19,14 @@ AT_ONCE = 96
 
 @torch.inference_mode()
 def read_again(
-    runner: Runner, slot: Slot, start: int, tokens: Sequence[int], without: Collection[int]
+    runner: Runner,
+    slot: Slot,
+    start: int,
+    tokens: Sequence[int],
+    without: Collection[int] = (),
+    twin: Twin | None = None,
 ) -> Float[Tensor, "n V"]:
-    """Logits behind committed tokens that are read a second time, by a part of the model.
+    """Logits behind tokens that are read a second time, or for once, by a part of the model.
 
     What stands before them is read as the whole model left it.
 
@@ -30,13 +36,14 @@ def read_again(
         start: the first position that is read.
         tokens: what stands there, and behind it.
         without: halves of layers that are left out (see `workbench.engine.layers`).
+        twin: what reads them in the model's place.
     """
     length, scratch = slot.length, slot.scratch
     with runner.cache.kept(slot.index, start, start + len(tokens)):
         slot.length, slot.scratch = start, 0
         try:
             ids = to_device(list(tokens), runner.device, torch.long)
-            return runner.forward([Segment(slot, ids)], without=without).logits[0]
+            return runner.forward([Segment(slot, ids)], without=without, twin=twin).logits[0]
         finally:
             slot.length, slot.scratch = length, scratch
 

@@ -19,9 +19,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from workbench.core.errors import ModelError
 
 _M = TypeVar("_M", bound=nn.Module)
+_P = TypeVar("_P", bound=PreTrainedModel)
 
 HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
 """What a layer's attention and its feed-forward are called."""
+VIEWS = 64
+"""Ways of cutting a model that are kept."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")
 
 
@@ -101,40 +104,78 @@ def decoder_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
 def subset(model: PreTrainedModel, keep: Sequence[int], without: Collection[int] = ()) -> PreTrainedModel:
     """The same model with only the layers `keep`, sharing all weights and, through `layer_idx`, the cache.
 
-    Modules on the way to the layer list are copied shallowly; nothing else is. The original is not changed.
-
     Args:
         model: the whole.
         keep: indices of layers.
         without: halves that are left out. A layer whose halves have other names is run whole, unless both are.
     """
-    name, layers = decoder_layers(model)
+    _, layers = decoder_layers(model)
     some = [i for i in keep if not {2 * i, 2 * i + 1} <= set(without)]
     keep = some or keep[-1:]  # of which nothing is left but what hands its stream on
-    path = name.split(".")
-    top = _shallow(model)
-    at: Any = top
-    for part in path[:-1]:
-        twin = _shallow(at.get_submodule(part))
-        at._modules[part] = twin
-        at = twin
     width = text_config(model.config).hidden_size
     left_out = [[h for h in (0, 1) if 2 * i + h in without] for i in keep]
-    at._modules[path[-1]] = nn.ModuleList(_half(layers[i], of, width) for i, of in zip(keep, left_out, strict=True))
+    return with_layers(model, [_half(layers[i], of, width) for i, of in zip(keep, left_out, strict=True)], keep)
+
+
+def with_layers(model: _P, instead: Sequence[nn.Module], of: Sequence[int] | None = None) -> _P:
+    """The same model with other layers. Modules on the way to their list are copied shallowly; nothing else is.
+
+    Args:
+        model: it is not changed.
+        instead: the layers.
+        of: whose place each of them takes; by default all of the model's in turn.
+    """
+    path = decoder_layers(model)[0].split(".")
+    top = shallow(model)
+    at: Any = top
+    for part in path[:-1]:
+        twin = shallow(at.get_submodule(part))
+        at._modules[part] = twin
+        at = twin
+    at._modules[path[-1]] = nn.ModuleList(instead)
     types = getattr(getattr(at, "config", None), "layer_types", None)
-    if types:
+    if types and of is not None:
         config: Any = copy.copy(at.config)
-        config.layer_types = [types[i] for i in keep]
+        config.layer_types = [types[i] for i in of]
         at.config = config
     return top
 
 
+class Views:
+    """A model cut to some of its layers and halves; the last few ways of cutting it are kept.
+
+    Args:
+        model: the whole.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._kept: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
+
+    def __call__(self, layers: Sequence[int] | None, without: Collection[int]) -> PreTrainedModel:
+        """The model with these layers, all by default, and without these halves. See `subset`."""
+        if layers is None and not without:
+            return self.model
+        every = range(len(decoder_layers(self.model)[1]))
+        key = tuple(every if layers is None else layers), frozenset(without)
+        if key not in self._kept:
+            if len(self._kept) == VIEWS:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = subset(self.model, *key)
+        return self._kept[key]
+
+
+def name_of(layer: nn.Module, half: int) -> str | None:
+    """What a layer's attention (0) or feed-forward (1) is called in it; None where it has another name."""
+    return next((name for name, _ in layer.named_children() if name in HALVES[half]), None)
+
+
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
     """A layer without its attention (0) or its feed-forward (1): what takes their place adds nothing."""
-    found = [next((n for n, _ in layer.named_children() if n in HALVES[half]), None) for half in without]
+    found = [name_of(layer, half) for half in without]
     if not found or None in found:
         return layer
-    twin = _shallow(layer)
+    twin = shallow(layer)
     for half, name in zip(without, found, strict=True):
         twin._modules[str(name)] = _Nothing(1 if half == 0 else _besides(layer.get_submodule(str(name)), width))
     return twin
@@ -195,7 +236,8 @@ def entered(layer: nn.Module, states: Float[Tensor, "B n D"]) -> Iterator[None]:
         hook.remove()
 
 
-def _shallow(module: _M) -> _M:
+def shallow(module: _M) -> _M:
+    """A copy of a module that holds the same weights and parts; parts can be put in the place of these."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin

@@ -14,6 +14,7 @@ The arithmetic is that of the Hugging Face decoders named in `KINDS`, and that i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Sequence
 
 import torch
@@ -69,8 +70,7 @@ class LeanLayer:
         parts = [attention.get_submodule(f"{name}_proj") for name in "qkv"]
         self.qkv = Matrix.of(*parts)
         self.out = Matrix.of(attention.get_submodule("o_proj"))
-        self.gate_up = Matrix.of(mlp.get_submodule("gate_proj"), mlp.get_submodule("up_proj"))
-        self.down = Matrix.of(mlp.get_submodule("down_proj"))
+        self._feed_by(mlp)
         self.before, self.between = (
             layer.get_submodule("input_layernorm"),
             layer.get_submodule("post_attention_layernorm"),
@@ -81,6 +81,16 @@ class LeanLayer:
         self.heads, self.kv_heads = heads[0], heads[1]
         children = dict(attention.named_children())
         self.head_norms = (children["q_norm"], children["k_norm"]) if "q_norm" in children else None
+
+    def _feed_by(self, mlp: nn.Module) -> None:
+        self.gate_up = Matrix.of(mlp.get_submodule("gate_proj"), mlp.get_submodule("up_proj"))
+        self.down = Matrix.of(mlp.get_submodule("down_proj"))
+
+    def fed_by(self, mlp: nn.Module) -> LeanLayer:
+        """The same layer with another feed-forward."""
+        twin = copy.copy(self)
+        twin._feed_by(mlp)
+        return twin
 
     def __call__(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: Store, number: int
@@ -136,7 +146,7 @@ class LeanDecoder:
         self.fused: Fused | None = None
         self._watched = list(model.parameters())
         self._seen = self._versions()
-        self._model, self._capacity = model, capacity
+        self._model, self.capacity = model, capacity
         with torch.inference_mode():
             places = torch.arange(capacity, device=model.device).unsqueeze(0)
             cos, sin = trunk.get_submodule("rotary_emb")(table[:1], places)
@@ -149,8 +159,8 @@ class LeanDecoder:
         """This, or a new one if somebody changed the weights."""
         if self._versions() == self._seen:
             return self
-        new = LeanDecoder(self._model, self._capacity)
-        new.fused = None if self.fused is None else Fused.of(self._model, self._capacity)
+        new = LeanDecoder(self._model, self.capacity)
+        new.fused = None if self.fused is None else Fused.of(self._model, self.capacity)
         return new
 
     def _versions(self) -> list[tuple[int, int]]:

@@ -20,16 +20,16 @@ from workbench.core.transfer import to_device
 from workbench.engine.cache import TreeCache
 from workbench.engine.clock import Clock, Meter
 from workbench.engine.geometry import Geometry
-from workbench.engine.layers import decoder_layers, given, longest_context, refuse_unverifiable, subset, text_config
+from workbench.engine.layers import Views, decoder_layers, given, longest_context, refuse_unverifiable, text_config
+from workbench.engine.lean import LeanDecoder
 from workbench.engine.leancheck import lean_of, logits_error
 from workbench.engine.masks import MaskKinds, MaskMaker
 from workbench.engine.quantised import refuse_int8, stored
 from workbench.engine.segment import Output, Segment, Slot, states_of
+from workbench.engine.twin import Twin
 
 SCRATCH = 192
 """Positions kept behind the context for drafted nodes: the largest tree a round can hold, root included."""
-VIEWS = 64
-"""Ways of cutting a model to some of its layers that are kept."""
 GOES_ON = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 """Largest difference, as a share of the largest logit, between reading a token with a prompt and behind it."""
 
@@ -64,7 +64,7 @@ class Runner:
         self.clock, self.meter = Clock(self.device), Meter()
         self.slots: list[Slot] = []
         self._asked: Collection[int] = ()
-        self._views: dict[tuple[tuple[int, ...], frozenset[int]], PreTrainedModel] = {}
+        self._views = Views(model)
         self._hidden: Tensor | None = None
         self._taps: dict[int, Tensor] = {}
         self._lean = lean_of(model, self.context + SCRATCH)
@@ -92,6 +92,11 @@ class Runner:
     def embed(self) -> nn.Module:
         """The input embedding, ids [..] → [.., D]."""
         return self.model.get_input_embeddings()
+
+    @property
+    def lean(self) -> LeanDecoder | None:
+        """What runs in the model's place where it has a lean twin."""
+        return self._lean
 
     @property
     def vocab_size(self) -> int:
@@ -227,6 +232,7 @@ class Runner:
         head: bool = True,
         taps: Collection[int] = (),
         without: Collection[int] = (),
+        twin: Twin | None = None,
     ) -> Output:
         """Run new tokens of several rows at once; each row's tokens are added to its scratch.
 
@@ -239,13 +245,14 @@ class Runner:
             taps: indices of the layers whose residual stream is wanted.
             without: halves of layers that are left out (see `workbench.engine.layers`). An attention that is left out
                 writes no entries.
+            twin: what runs in the model's place, whole, over its cache.
 
         Raises:
             ModelError: a segment is a tree, and the model verifies chains only (see `admission.admit`).
         """
         if not torch.is_inference_mode_enabled():  # entering it takes 10 µs, and the loop is always in it
             with torch.inference_mode():
-                return self.forward(batch, last_only, layers, head, taps, without)
+                return self.forward(batch, last_only, layers, head, taps, without, twin)
         if self.why_no_trees and any(segment.sees is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Take a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
@@ -265,12 +272,13 @@ class Runner:
         mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
         self._taps, self._asked = {}, taps
         start = self.clock.mark()
-        if self._lean is not None and isinstance(mask, Tensor):
-            logits, self._hidden, self._taps = self._lean(
+        lean = self._lean if twin is None else twin.lean
+        if lean is not None and isinstance(mask, Tensor):
+            logits, self._hidden, self._taps = lean(
                 ids, mask, positions, self.cache, layers, last_only, taps, head, states, without
             )
         else:
-            model = self.model if layers is None and not without else self._view(layers, without)
+            model = self._views(layers, without) if twin is None else twin.model
             with given(self.embed, self.layers, (layers or [0])[0], states):
                 logits = model(
                     input_ids=ids,
@@ -289,12 +297,3 @@ class Runner:
             return Output(logits, self._hidden, self._taps)
         asked = [s.slot.index - lo for s in batch]
         return Output(logits[asked], self._hidden[asked], {k: v[asked] for k, v in self._taps.items()})
-
-    def _view(self, layers: Sequence[int] | None, without: Collection[int]) -> PreTrainedModel:
-        """The model cut to some layers and halves; the last few such are kept."""
-        key = tuple(range(self.n_layers) if layers is None else layers), frozenset(without)
-        if key not in self._views:
-            if len(self._views) == VIEWS:
-                del self._views[next(iter(self._views))]
-            self._views[key] = subset(self.model, *key)
-        return self._views[key]

@@ -11,6 +11,7 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.as_drafted import AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -43,6 +44,7 @@ METHOD = Method(
     place=70,
     drafter=EarlyExit(),
     verifier=Lossless(),
+    other_verifiers=(AsDrafted(),),
     policies=(
         *(Fixed(depth=3), Confidence(depth=3), Planned(depth=3), Entropy(depth=3)),
         *(Bandit(depth=3), OptimalOracle(depth=3)),

@@ -48,6 +48,12 @@ METHOD = Method(
             lambda lab: lab.tau_over("rasd", {}, {"retrieved": 0}, 0.0),
             lacks="the paper's stores; measured with the bundled one",
         ),
+        Claim(
+            "τ / τ of the store alone", "DocQA, summary, code and in-domain questions: better than retrieval alone",
+            None, None, "Quan et al. 2025, arXiv:2503.03434, abstract (direction, recalled)",
+            lambda lab: lab.tau_over("rest", {}, {}, 0.0), key="retrieval",
+            lacks="the paper's stores; measured with the bundled one",
+        ),
     ),
     recording=Recording(("story", "chat", "code")),
 )  # fmt: skip

@@ -51,6 +51,12 @@ METHOD = Method(
             lambda lab: lab.speed(), timed=True,
             lacks="a store of the size that the paper has; measured with the bundled one",
         ),
+        Claim(
+            "tokens a target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a store of code", None, None,
+            "He et al. 2024, arXiv:2311.08252, §5 (direction; the figure is not recalled)",
+            lambda lab: lab.on("code").tau(), key="code",
+            lacks="a store of code; measured with the bundled one, of all kinds of text",
+        ),
     ),
     recording=Recording(("story", "chat", "code")),
 )  # fmt: skip

@@ -49,6 +49,11 @@ METHOD = Method(
             "speed-up over plain decoding where the text repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
             "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on("copy").speed(), timed=True,
         ),
+        Claim(
+            "τ / τ of prompt lookup where the text repeats itself", "agentic tasks: better than look-ups in the prompt",
+            None, None, "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",
+            lambda lab: lab.on("copy").tau_over("prompt-lookup", {}, {}, 0.0), key="lookup",
+        ),
     ),
     recording=Recording(("copy ×3",)),
 )  # fmt: skip

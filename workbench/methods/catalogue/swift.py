@@ -11,6 +11,7 @@ from workbench.methods.policies.entropy import Entropy
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.optimal_oracle import OptimalOracle
 from workbench.methods.policies.planned import Planned
+from workbench.methods.verifiers.as_drafted import AsDrafted
 from workbench.methods.verifiers.lossless import Lossless
 
 METHOD = Method(
@@ -46,6 +47,7 @@ METHOD = Method(
     place=74,
     drafter=Swift(),
     verifier=Lossless(),
+    other_verifiers=(AsDrafted(),),
     policies=(
         *(Confidence(depth=6, threshold=0.6), Fixed(depth=6), Planned(depth=6), Entropy(depth=6)),
         *(Bandit(depth=6), OptimalOracle(depth=6)),

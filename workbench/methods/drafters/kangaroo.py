@@ -21,6 +21,7 @@ from torch import Tensor
 from workbench.core.errors import ModelError
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
+from workbench.engine.clock import Meter
 from workbench.engine.models import Models
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
@@ -29,6 +30,7 @@ from workbench.engine.segment import Output, Segment, Slot
 from workbench.engine.told import Outcome
 from workbench.engine.trimmed import SharedHead
 from workbench.methods.drafters.attention_net import AttentionNet, Entries
+from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.drafters.trained import head_of, load_trained
 from workbench.methods.growers.chain import draft_chain
 
@@ -105,25 +107,15 @@ class KangarooState:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyTarget:
+class EarlyTarget(PartOfTarget):
     """The target's first layers with the adapter behind them, asked as if they were a model. See `draft_chain`."""
 
-    models: Models
+    meter: Meter
     states: Mapping[Slot, KangarooState]
-
-    @property
-    def device(self) -> torch.device:
-        """The target's."""
-        return self.models.target.device
-
-    @property
-    def vocab_size(self) -> int:
-        """The target's."""
-        return self.models.target.vocab_size
 
     def forward(self, batch: Sequence[Segment], layers: Sequence[int] | None = None) -> Output:
         """Logits of all tokens behind each segment's tokens; of those that the adapter does not keep, −∞."""
-        target = self.models.target
+        target = self.target
         order = sorted(batch, key=lambda segment: segment.slot.index)
         exit_layer = self.states[order[0].slot].net.exit_layer
         exits = target.exit_states(order, exit_layer)
@@ -133,7 +125,7 @@ class EarlyTarget:
             n = len(segment.tokens)
             guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
         logits = self.states[order[0].slot].head.whole(guesses)
-        self.models.meter.add(start, target.clock.mark(), [segment.slot.owner for segment in order])
+        self.meter.add(start, target.clock.mark(), [segment.slot.owner for segment in order])
         return Output(logits, guesses)
 
 
@@ -177,7 +169,7 @@ class Kangaroo(Drafter):
         for slot, state in zip(slots, states, strict=True):
             models.target.rewind(slot, state.place)
         first = [to_device(row.committed[s.place :], models.target.device) for row, s in zip(rows, states, strict=True)]
-        early = EarlyTarget(models, dict(zip(slots, states, strict=True)))
+        early = EarlyTarget(models.target, models.meter, dict(zip(slots, states, strict=True)))
         try:
             return draft_chain(rows, early, slots, first, "kangaroo")
         finally:

@@ -1,4 +1,4 @@
-"""The target without some halves of its layers drafts for the whole of it, over the target's own cache.
+"""The target without some halves of its layers, or with less in them, drafts for the whole of it, over its own cache.
 
 A draft writes keys and values behind the committed part, in those layers whose attention it runs, and they are not the
 target's: what stands before them in the stream is another one. Verification reads root and draft whole, at the same
@@ -17,6 +17,7 @@ from workbench.core.tree import DraftTree
 from workbench.engine.parts import Drafter
 from workbench.engine.request import Row
 from workbench.engine.segment import Output, Segment
+from workbench.engine.twin import Twin
 from workbench.methods.drafters.part_of_target import PartOfTarget
 from workbench.methods.growers.chain import draft_chain
 
@@ -26,40 +27,53 @@ Halves = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class Thinned(PartOfTarget):
-    """The target without some halves, asked as if it were a model. See `draft_chain`."""
+    """The target without some halves, or with a twin in its place, asked as if it were a model. See `draft_chain`."""
 
-    without: Halves
+    without: Halves = frozenset()
+    twin: Twin | None = None
 
     def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Output:
         """Logits by the final norm and head, in the order of the rows in the cache."""
-        return self.target.forward(batch, layers=layers, without=self.without)
+        return self.target.forward(batch, layers=layers, without=self.without, twin=self.twin)
 
 
-class Skipping(Drafter):
-    """Drafts chains with what is left of the target; subclasses say what is left out."""
+class Thinning(Drafter):
+    """Drafts chains with a part of the target; subclasses say which."""
 
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
+
+    def part(self, row: Row) -> Thinned:
+        """What drafts in this round. What is to be shown of it goes into the row's signals."""
+        raise NotImplementedError
+
+    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
+        """Chains, together for rows of one part."""
+        groups = dict[Thinned, list[Row]]()
+        for row in rows:
+            groups.setdefault(cast(Thinning, row.drafter).part(row), []).append(row)
+        trees: dict[int, DraftTree] = {}
+        for part, group in groups.items():
+            slots = [row.place for row in group]
+            for slot in slots:
+                slot.scratch = 0
+            first = [to_device(row.committed[-1:], part.device) for row in group]
+            trees.update(zip(map(id, group), draft_chain(group, part, slots, first, self.source), strict=True))
+        return [trees[id(row)] for row in rows]
+
+
+class Skipping(Thinning):
+    """Drafts with what is left of the target; subclasses say what is left out."""
 
     def without(self, row: Row) -> Halves:
         """The halves that do not draft in this round."""
         raise NotImplementedError
 
-    def propose(self, rows: Sequence[Row]) -> list[DraftTree]:
-        """Chains, together for rows that leave out the same halves."""
-        trees: dict[int, DraftTree] = {}
-        left_out = {id(row): cast(Skipping, row.drafter).without(row) for row in rows}
-        for without in sorted(set(left_out.values()), key=sorted):
-            group = [row for row in rows if left_out[id(row)] == without]
-            target, slots = group[0].models.target, [row.place for row in group]
-            for slot in slots:
-                slot.scratch = 0
-            first = [to_device(row.committed[-1:], target.device) for row in group]
-            drafted = draft_chain(group, Thinned(target, without), slots, first, self.source)
-            trees.update(zip(map(id, group), drafted, strict=True))
-            for row in group:
-                row.signals.update(strip(without, target.n_layers))
-        return [trees[id(row)] for row in rows]
+    def part(self, row: Row) -> Thinned:
+        """The target without them; drawn is a strip of halves."""
+        target, without = row.models.target, self.without(row)
+        row.signals.update(strip(without, target.n_layers))
+        return Thinned(target, without)
 
 
 def spread(n_layers: int, kept: int) -> Halves:

@@ -9,7 +9,14 @@ ANSWERED = ("arithmetic", "word problems", "records")
 
 
 def right_answers(
-    verifier: str, setting: str, source: str, low: float = 1.0, high: float = 1.0, temperature: float = 0.7
+    verifier: str,
+    setting: str,
+    source: str,
+    low: float | None = 1.0,
+    high: float | None = 1.0,
+    temperature: float = 0.7,
+    method: str = "draft-model",
+    lacks: str = "",
 ) -> Claim:
     """The claim that answers stay right, measured on sums, word problems and JSON records.
 
@@ -19,6 +26,8 @@ def right_answers(
         source: paper, section or table, address.
         low: right answers with the verifier / with the exact rule, as the paper has it; with `high` a range.
         high: see `low`.
+        method: whose drafts it judges.
+        lacks: see `Claim.lacks`.
         temperature: 0 only for a rule that may write other greedy text than the target's; at 0 others change nothing.
     """
     drawn = f"temperature {temperature:g}" if temperature else "greedy"
@@ -26,5 +35,5 @@ def right_answers(
         f"answers right with {verifier} / with the exact rule, {drawn}",
         setting, low, high, source,
         lambda lab: lab.on(*ANSWERED).right_over({"verifier": verifier}, {}, temperature),
-        key=f"{verifier}-problems", tolerance=0.05, method="draft-model",
+        key=f"{verifier}-problems", tolerance=0.05, method=method, lacks=lacks,
     )  # fmt: skip

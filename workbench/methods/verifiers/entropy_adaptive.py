@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
+from workbench.core.rejection import Ruling
 from workbench.core.rules import ALL, Rule
-from workbench.core.sampling import likeliest, nats
+from workbench.core.sampling import nats
 from workbench.core.transfer import listed
 from workbench.engine.declared import Claim
 from workbench.engine.models import Models
@@ -22,6 +22,7 @@ from workbench.engine.parts import Verifier
 from workbench.engine.request import Row
 from workbench.engine.told import Outcome, Verification
 from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden
 
 WRITTEN = Rule(
     "small-model-writes",
@@ -123,35 +124,24 @@ class EntropyAdaptive(Verifier):
 
     def rule(self, v: Verification) -> Ruling:
         """The exact rule, but for the nodes that the small model writes."""
-        tree, state = v.tree, v.state
-        if v.u_stop is None:
-            exact = greedy_match(tree, likeliest(v.logits))
-        else:
-            exact = recursive_rejection(tree, v.p, v.u_stop)
+        tree, state, exact = v.tree, v.state, exact_ruling(v)
         state.target = listed(bits(v.p))
         state.then = (state.pen,)
-        if not len(tree) or tree.fanout > 1 or tree.q is None or exact.reason is None:
+        if not may_hand_over(tree, exact):
             state.then = [state.pen] * (len(tree) + 1)
             return exact
+        assert tree.q is not None
         small, pens = list[bool](), [state.pen]
         for own, theirs in zip(listed(bits(tree.q)), state.target, strict=False):
             small.append(pens[-1].small)
             pens.append(pens[-1].wrote(own if pens[-1].small else theirs, self))
         state.then = pens
         writes = torch.tensor(small, device=v.p.device)
-        said = v.logits[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
-        writes &= ~said.isneginf()  # a processor forbade it: its drafter may have had nothing else to say
+        writes &= unforbidden(v).gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
         q = tree.q.to(v.p.dtype)
         apart = (q - v.p[:-1]).abs().sum(1) / 2 if v.u_stop is not None else 1 - exact.accept
-        rules = exact.reason.rules[:1]
-        return Ruling(
-            torch.where(writes, 1.0, exact.accept),
-            exact.stop,
-            reason=Reason(
-                (*rules, WRITTEN), {**exact.reason.inputs, "small_writes": writes.to(v.p.dtype)}, writes.long()
-            ),
-            paid=torch.where(writes, apart, 0.0),
-        )
+        paid = torch.where(writes, apart, 0.0)
+        return handed_over(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, paid)
 
     def observe(self, row: Row, outcome: Outcome) -> None:
         """The pen behind what was kept, and behind the token with which the target ends the round."""

@@ -1,0 +1,143 @@
+"""Duo-LLM: which columns make the small feed-forwards, by whose text, and what they leave behind."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.sampling import SamplingParams
+from workbench.engine import Engine, Models, Request
+from workbench.engine.block import Block
+from workbench.engine.request import Row
+from workbench.methods import registry
+from workbench.methods.drafters.duo import STEP, most_active
+
+PROMPT, WIDTH = worlds.random_prompt(9), 32
+DUO = registry.get("duo")
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    return worlds.world("llama", noise=None, device=device, intermediate_size=WIDTH)
+
+
+def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
+    """A run's row after each of its rounds."""
+    engine = Engine(models)
+    method = DUO.with_params(policy="fixed", depth=3, **params)
+    row = engine.submit(Request(prompt, method, max_new_tokens=20, stop_at_eos=False))
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.slot is not None and len(row.committed) > before:
+            yield row
+    assert row.error is None
+
+
+def kept(row: Row) -> list[list[int]]:
+    """Of each layer, which rows of the target's own gate its small one has."""
+    own, small = (m.model.layers for m in (row.models.target.model, row.state.twin.model))
+    return [
+        [int((g.mlp.gate_proj.weight == line).all(1).nonzero()) for line in s.mlp.gate_proj.weight]
+        for g, s in zip(own, small, strict=True)
+    ]
+
+
+def added(models: Models, text: list[int]) -> list[torch.Tensor]:
+    """Of each layer, how much each column adds to the stream, by a plain pass over the text."""
+    layers, taken = models.target.model.model.layers, dict[int, torch.Tensor]()
+    hooks = [
+        layer.mlp.down_proj.register_forward_pre_hook(lambda m, a, i=i: taken.__setitem__(i, a[0][0]))
+        for i, layer in enumerate(layers)
+    ]
+    with torch.inference_mode():
+        models.target.model(torch.tensor([text], device=models.target.device), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return [taken[i].abs().mean(0) * layer.mlp.down_proj.weight.norm(dim=0) for i, layer in enumerate(layers)]
+
+
+def test_golden_columns() -> None:
+    asked = torch.tensor([0.5, 0.1, 0.9, 0.3])
+    assert most_active(asked, 0.5).tolist() == [0, 2]
+    assert most_active(asked, 0.05).tolist() == [2], "one at least"
+    wide = torch.arange(300.0)
+    assert most_active(wide, 0.3).tolist() == list(range(300 - 2 * STEP, 300)), "90 are two steps"
+    assert len(most_active(wide, 1.0)) == 300
+
+
+def test_the_small_ones_are_the_columns_that_the_rows_own_text_wakes(models: Models) -> None:
+    found = {}
+    for seed in (0, 5):
+        prompt = worlds.random_prompt(9, seed=seed)
+        row = next(rounds(models, prompt, share=0.25))
+        adds = added(models, prompt)
+        found[seed] = kept(row)
+        assert found[seed] == [sorted(a.topk(WIDTH // 4).indices.tolist()) for a in adds]
+        shares = [float(a[chosen].sum() / a.sum()) for a, chosen in zip(adds, found[seed], strict=True)]
+        drawn = row.trace.rounds[-1].signals
+        assert [drawn[f"activity that stays [feed-forward, {i + 1}]"] for i in range(3)] == pytest.approx(shares)
+    assert found[0] != found[5]
+
+
+def test_rows_of_one_prompt_share_a_twin_that_goes_with_them(models: Models) -> None:
+    engine = Engine(models, max_rows=3)
+    prompts = (PROMPT, PROMPT, worlds.random_prompt(9, seed=5))
+    rows = [engine.submit(Request(p, DUO.with_params(share=0.25), max_new_tokens=12)) for p in prompts]
+    while not all(row.primed for row in rows):
+        engine._admit()
+    twins = [row.state.twin for row in rows]
+    assert twins[0] is twins[1]
+    assert twins[0] is not twins[2]
+    assert len(models.shared["duo"]) == 2
+    while not engine.idle:
+        engine.step()
+    del twins, rows
+    gc.collect()
+    assert len(models.shared["duo"]) == 0
+
+
+def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
+    small = next(rounds(models, PROMPT, share=0.25)).state.kept
+    row = next(rounds(models, PROMPT, share=0.25, big=2))
+    left = max(small)
+    assert row.state.kept == [left if share == left else 1.0 for share in small]
+    assert [len(columns) for columns in kept(row)] == [WIDTH // 4 if share == left else WIDTH for share in small]
+
+
+def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models: Models) -> None:
+    """The whole one is the target itself: all it draws is kept."""
+    request = [
+        Request(PROMPT, DUO.with_params(policy="fixed", depth=3, share=s), SamplingParams(1.0), 60) for s in (1, 0.5)
+    ]
+    passes = [len(Engine(models).generate(r).rounds) for r in request]
+    assert passes[0] < passes[1]
+
+
+def test_nothing_of_a_draft_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed is a clean prefill's; entries of the small path that stayed would be another text."""
+    for row in rounds(models, PROMPT, share=0.25):
+        target, n = models.target, row.place.length
+        clean = target.open()
+        target.prefill(clean, row.committed[:n])
+        mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
+        target.close(clean)
+        torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
+    plain = Block.segment
+
+    def behind(self: Block, row: Row, of: Models) -> Any:
+        made, drafted = plain(self, row, of), len(self.tree)
+        row.place.scratch = drafted if drafted and made.sees is None else 0
+        return made
+
+    text = worlds.hf_greedy(models.target.model, PROMPT, 24)
+    request = Request(
+        PROMPT, DUO.with_params(policy="fixed", depth=3, share=0.25), max_new_tokens=24, stop_at_eos=False
+    )
+    assert Engine(models).generate(request).token_ids == text
+    monkeypatch.setattr(Block, "segment", behind)
+    assert Engine(models).generate(request).token_ids != text

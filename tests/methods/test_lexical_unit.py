@@ -1,0 +1,119 @@
+"""Lexical units: what the target said at placeholders is the draft, and no placeholder is read by what is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import worlds
+
+from workbench.core.sampling import SamplingParams
+from workbench.core.tree import DraftTree
+from workbench.engine import Engine, Models, Request, Row
+from workbench.engine.block import Block
+from workbench.methods import registry
+from workbench.methods.drafters.lexical_unit import LexicalUnit, Unit
+
+PROMPT = worlds.random_prompt(9)
+UNIT = registry.get("lexical-unit")
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    return worlds.world("llama", noise=None, device=device)
+
+
+def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams(), **params: Any) -> Any:  # noqa: B008
+    """A run's row after each of its rounds."""
+    engine = Engine(models)
+    method = UNIT.with_params(**{"policy": "fixed", "depth": 3, "places": 3} | params)
+    row = engine.submit(Request(PROMPT, method, sampling, n, stop_at_eos=False))
+    while not engine.idle:
+        before = len(row.committed)
+        engine.step()
+        if row.slot is not None and len(row.committed) > before:
+            yield row
+    assert row.error is None
+
+
+def said(models: Models, text: list[int], blank: int, m: int) -> torch.Tensor:
+    """By a plain pass: logits at m placeholders that stand behind all of a text but its last token."""
+    ids = torch.tensor([[*text[:-1], *[blank] * m]], device=models.target.device)
+    with torch.inference_mode():
+        return models.target.model(ids, use_cache=False).logits[0, -m:]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_draft_is_what_a_plain_pass_says_at_placeholders_behind_the_text(
+    temperature: float, models: Models
+) -> None:
+    """After every verdict: whole drafts kept, some of one, none."""
+    ends = set[int]()
+    for row in run(models, 40, SamplingParams(temperature)):
+        wanted = said(models, row.committed, row.state.blank, 3)
+        torch.testing.assert_close(row.state.said, wanted, rtol=0, atol=1e-10)
+        ends.add(len(row.trace.rounds[-1].path))
+        drawn = row.trace.rounds[-1].signals
+        sure = [drawn[f"how sure of what comes [placeholder, {j}]"] for j in (1, 2, 3)]
+        assert sure == pytest.approx(wanted.float().softmax(1).amax(1).tolist())
+    assert len(ends) > 1
+
+
+def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
+    engine = Engine(models)
+    row = engine.submit(Request(PROMPT, UNIT.with_params(policy="fixed", depth=3, places=3), max_new_tokens=30))
+    while not row.primed:
+        engine._admit()
+    wanted = said(models, PROMPT, row.state.blank, 3).argmax(1).tolist()
+    engine.step()
+    assert row.trace is not None
+    assert row.trace.rounds[0].nodes.tokens == wanted
+    row.cancel()
+    engine.step()
+
+
+def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
+    """By hand: each placeholder reads the draft up to its own end, those before it there, and itself."""
+    row = worlds_row()
+    probes = LexicalUnit(places=2).probes(row, DraftTree.chain([7, 8]))
+    x = [[0, 0, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0],
+         [1, 0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0, 0],
+         [1, 1, 0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0, 1, 1]]  # fmt: skip
+    assert probes.sees.int().tolist() == x
+    assert probes.places.tolist() == [1, 2, 2, 3, 3, 4]
+    assert probes.parents.tolist() == [-1, 2, 0, 4, 1, 6]
+    assert probes.tokens.tolist() == [4] * 6
+    assert probes.farthest == 4
+    none = LexicalUnit(places=2).probes(row, DraftTree.empty())
+    assert none.sees.int().tolist() == [[1, 0], [1, 1]]
+    assert none.parents.tolist() == [-1, 0]
+
+
+def worlds_row() -> Row:
+    """A row whose placeholder is the token 4."""
+    row = Row(Request([1, 2], UNIT), [1, 2], worlds.small_world(6, noise=None))
+    row.state = Unit(4)
+    return row
+
+
+def test_no_placeholder_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed entries are a clean prefill's. The negative: drafts that read placeholders are another text."""
+    for row in run(models):
+        target, n = models.target, row.place.length
+        clean = target.open()
+        target.prefill(clean, row.committed[:n])
+        mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
+        target.close(clean)
+        torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
+    text = row.committed
+    plain = Block.segment
+
+    def seen(self: Block, row: Row, of: Models) -> Any:
+        made = plain(self, row, of)
+        if made.sees is not None:
+            made.sees[: 1 + len(self.tree), 1 + len(self.tree) :] = True
+        return made
+
+    monkeypatch.setattr(Block, "segment", seen)
+    assert [row.committed for row in run(models)][-1] != text

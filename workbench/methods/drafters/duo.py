@@ -1,0 +1,90 @@
+"""Duo-LLM: every layer has a small feed-forward beside its big one; the small ones draft, the big ones verify."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+from weakref import WeakValueDictionary
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.cells import cells
+from workbench.core.params import param
+from workbench.engine.models import Models
+from workbench.engine.narrowed import activity, narrowed
+from workbench.engine.request import Row
+from workbench.engine.twin import Twin
+from workbench.methods.drafters.skipping import Thinned, Thinning
+
+STEP = 64
+"""Widths of small feed-forwards are multiples of it where the big one is wider: compiled products take no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """What drafts for a row.
+
+    Attributes:
+        twin: the target with its small feed-forwards.
+        kept: of each layer, the share of the prompt's activity that its feed-forward keeps; 1 where it is whole.
+    """
+
+    twin: Twin
+    kept: list[float]
+
+
+@dataclass(frozen=True)
+class Duo(Thinning):
+    """Draft with the small feed-forward of every layer, over the target's own cache; attentions are shared.
+
+    The small one of a layer is the columns of its big one that added most to the stream when the row's text was read:
+    those with the largest mean |a_j| · ‖w_j‖ over its last tokens, a_j being what goes into column j of the product
+    that leads out, w_j that column. They are chosen once for a row, from its own text alone, and copied: `share` of the
+    target's feed-forwards is held while a row drafts with it, and rows that chose the same columns draft together.
+    `big` layers keep theirs whole: those that would lose most.
+
+    Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
+    them); there both are trained, with random routes.
+    """
+
+    source: ClassVar[str] = "duo"
+    share: float = param(0.5, ge=0.05, le=1.0, doc="columns of a small feed-forward / of the big one beside it")
+    big: int = param(0, ge=0, le=64, doc="layers that draft with the big one: those that would lose most of it")
+    read: int = param(64, ge=1, le=256, doc="last tokens of the text that say which columns stay")
+
+    def prime(self, row: Row, models: Models) -> Narrow:
+        """Read the end of the text once more, and cut the target by what it asks of each column."""
+        target, slot = models.target, row.place
+        begin = 0 if slot.pictured is None else len(slot.pictured.embeds)
+        start = max(min(begin, len(row.committed) - 1), len(row.committed) - self.read)
+        asked = activity(target, slot, start, row.committed[start:])
+        columns = {layer: most_active(a, self.share) for layer, a in asked.items()}
+        kept = {layer: float(asked[layer][chosen].sum() / asked[layer].sum()) for layer, chosen in columns.items()}
+        for layer in sorted(kept, key=kept.__getitem__)[: self.big]:
+            del columns[layer], kept[layer]
+        twins = models.shared.setdefault("duo", WeakValueDictionary[Hashable, Twin]())
+        key = tuple((layer, chosen.cpu().numpy().tobytes()) for layer, chosen in columns.items())
+        twin = twins.get(key) or narrowed(target, columns)
+        twins[key] = twin
+        return Narrow(twin, [kept.get(layer, 1.0) for layer in range(target.n_layers)])
+
+    def part(self, row: Row) -> Thinned:
+        """The target with small feed-forwards; drawn is a strip of what they keep."""
+        state: Narrow = row.state
+        row.signals.update(cells("activity that stays", {"feed-forward": state.kept}))
+        return Thinned(row.models.target, twin=state.twin)
+
+
+def most_active(asked: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:
+    """The columns with the largest activity, in their order in the feed-forward.
+
+    Example:
+        >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist()
+        [0, 2]
+    """
+    width = len(asked)
+    n = max(1, round(share * width))
+    n = min(width, -(-n // STEP) * STEP) if width > STEP else n
+    return asked.topk(n).indices.sort().values

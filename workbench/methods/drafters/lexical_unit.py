@@ -1,0 +1,125 @@
+"""Lexical Unit Decoding: the target reads placeholders behind its text, and what it says of them is the next draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.cells import cells
+from workbench.core.params import param
+from workbench.core.probes import Probes
+from workbench.core.sampling import sayable, with_history
+from workbench.core.transfer import listed, to_device
+from workbench.core.tree import DraftTree, ancestors
+from workbench.engine.asides import read_again
+from workbench.engine.growing import Growth, WholeLaws
+from workbench.engine.models import Models
+from workbench.engine.parts import Grower, LawDrafter
+from workbench.engine.request import Row
+from workbench.engine.told import Outcome
+from workbench.methods.growers.chain import Chain
+
+GAP = "_"
+"""What stands for a token that is not there yet; where a tokenizer has none of it, the text's first token does."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """What a row knows of the coming tokens.
+
+    Attributes:
+        blank: id of the placeholder.
+        said: logits at the placeholders behind the newest token that the target has read: row j is of the token j + 1
+            places behind the last committed one. None: nothing is known.
+    """
+
+    blank: int
+    said: Float[Tensor, "m V"] | None = None
+
+
+class UnitGrowth(Growth):
+    """A chain over laws that are known for every level, whatever stands on the levels before."""
+
+    def __init__(self, row: Row, said: Float[Tensor, "m V"]) -> None:
+        super().__init__(row, "lexical-unit", said.device)
+        self.said = said
+        self.root = self.of_level()
+
+    def of_level(self) -> WholeLaws:
+        """The law of the next level; penalties and processors read the chain so far."""
+        logits, row = self.said[len(self.tokens)][None], self.row
+        if row.sampling.needs_history:
+            past = to_device(row.committed, self.device)
+            logits = sayable(with_history(logits, row.sampling, [torch.cat([past, *self.tokens])]))
+        return WholeLaws.of(logits, row.sampling)
+
+    def laws(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> WholeLaws:
+        """See `of_level`."""
+        return self.of_level()
+
+
+@dataclass(frozen=True)
+class LexicalUnit(LawDrafter):
+    """Draft what the target said at placeholders behind the text: several places at once, blind to each other.
+
+    Behind every place at which a round may end, the last committed token and each drafted one, `places` placeholders
+    go into the verifying pass as probes: they read the text up to there, and each other. Those behind the place where
+    it did end guess at the tokens behind the one that the target writes there: that is the next draft. So drafting has
+    no pass of its own, and a round reads (K + 1) · m more tokens beside its K drafts. Nothing reads a placeholder but
+    those behind it, and none is kept, so that text and law are the target's.
+
+    Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3; there the target is trained to read them, and
+    its guesses are kept unseen where it is sure (`verifier=as-drafted`).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
+    reads_target: ClassVar[bool] = True
+    usual: ClassVar[Grower | None] = Chain()
+    places: int = param(2, ge=1, le=6, doc="m, placeholders behind each place where a round may end")
+
+    def prime(self, row: Row, models: Models) -> Unit:
+        """Read placeholders behind all but the last committed token: what they say is the first draft."""
+        blank = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]][0]
+        state, start = Unit(blank), len(row.committed) - 1
+        blanks = [blank] * min(self.places, models.target.context - start)
+        state.said = read_again(models.target, row.place, start, blanks)
+        return state
+
+    def reach(self, row: Row) -> int:
+        """A level a placeholder."""
+        return self.places
+
+    def begin(self, row: Row) -> UnitGrowth | None:
+        """The laws of this round's levels."""
+        state: Unit = row.state
+        return None if state.said is None else UnitGrowth(row, state.said)
+
+    def probes(self, row: Row, tree: DraftTree) -> Probes:
+        """The placeholders: of each place where the round may end, one behind the other."""
+        n, m, device = len(tree), self.places, tree.tokens.device
+        ends = torch.arange(-1, n, device=device)
+        sees = ancestors(tree.parents, n)
+        above = torch.cat([sees.new_zeros(1, n), sees])  # of each end, the draft that it stands behind
+        own = torch.ones(m, m, dtype=torch.bool, device=device).tril()
+        among = torch.block_diag(*[own] * (n + 1)).bool()
+        whole = torch.cat([above.repeat_interleave(m, 0), among], 1)
+        places = (above.sum(1, keepdim=True) + torch.arange(1, m + 1, device=device)).flatten()
+        chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # the placeholder before
+        first = torch.arange(len(places), device=device) % m == 0
+        parents = torch.where(first, ends.repeat_interleave(m), chained)
+        tokens = torch.full_like(parents, row.state.blank)
+        return Probes(tokens, parents, places, whole, tree.depth + m, "lexical-unit")
+
+    def observe(self, row: Row, outcome: Outcome) -> None:
+        """What was said behind the place where the round ended; nothing after another drafter's round."""
+        state: Unit = row.state
+        state.said = None
+        if outcome.probed is not None:
+            end = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
+            state.said = outcome.probed.logits[end * self.places : (end + 1) * self.places]
+            sure = listed(state.said.float().softmax(1).amax(1))
+            row.signals.update(cells("how sure of what comes", {"placeholder": sure}))

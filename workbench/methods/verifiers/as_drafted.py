@@ -1,0 +1,81 @@
+"""As drafted: what its drafter is sure of is kept unseen. Approximate decoding, with its price in view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from workbench.core.params import param
+from workbench.core.rejection import Ruling
+from workbench.core.rules import ALL, Rule
+from workbench.engine.declared import Claim
+from workbench.engine.parts import Verifier
+from workbench.engine.told import Verification
+from workbench.methods.verifiers.answers import right_answers
+from workbench.methods.verifiers.handing_over import exact_ruling, handed_over, may_hand_over, unforbidden
+
+AS_DRAFTED = Rule(
+    "as-drafted",
+    "Kept as drafted",
+    "d > β",
+    {"d": "own_chance", "β": "sure"},
+    "The drafter gives its own draft the chance d, more than β: it is kept, whatever the target says of it. The "
+    "target's law is not kept.",
+    leaves=ALL,
+    source="Liu et al. 2024, arXiv:2404.06954 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208",
+)
+
+
+@dataclass(frozen=True)
+class AsDrafted(Verifier):
+    """Keep x where its drafter's own chance q(x) > β, whatever the target says; where not, the exact rule decides.
+
+    So a part of the target that drafts becomes the approximate decoder that its paper has. β = 0 keeps all; 1 is exact.
+    The target reads each round's draft all the same: it writes the token that ends the round, its keys and values are
+    those of the text, and what it says of the draft is the price. A round pays, summed over the places that it tests,
+
+        Σ (q(x) − p(x))₊ over the tokens with q(x) > β,
+
+    which is the total variation between the law of the token there and the target's; at temperature 0, how many of
+    the kept drafts are not the target's. Chains that carry their drafter's laws are kept so; any other draft is judged
+    exactly.
+
+    Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, and Alizadeh et al. 2024, Duo-LLM,
+    arXiv:2410.10846 (β = 0); Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208 (β).
+    """
+
+    name: ClassVar[str] = "as-drafted"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        right_answers(
+            "as-drafted", "BLOOMZ-7B and LLaMA-2, fine-tuned with layers left out: nearly the same",
+            "Liu et al. 2024, arXiv:2404.06954, abstract (direction)", temperature=0.0, method="unified-skip",
+            lacks="a target that was trained on with layers left out",
+        ),
+        right_answers(
+            "as-drafted", "models fine-tuned to read placeholders: as good on text, 3 % less on code",
+            "Sun et al. 2024, arXiv:2405.15208, abstract", low=0.97, temperature=0.0, method="lexical-unit",
+            lacks="a target that was trained to read placeholders",
+        ),
+    )  # fmt: skip
+    reads_laws: ClassVar[bool] = True
+    keeps_greedy: ClassVar[bool] = False
+    sure: float = param(
+        0.0, ge=0.0, le=1.0, doc="β, the drafter's own chance of a draft above which it is kept unseen; 1 is exact"
+    )
+
+    def rule(self, v: Verification) -> Ruling:
+        """The exact rule, but for the nodes of which the drafter is sure."""
+        tree, exact = v.tree, exact_ruling(v)
+        if not may_hand_over(tree, exact):
+            return exact
+        assert tree.q is not None
+        q = tree.q.to(v.p.dtype)
+        keeps, at = (q > self.sure) & unforbidden(v), tree.tokens.unsqueeze(1)
+        writes = keeps.gather(1, at).squeeze(1)
+        if v.u_stop is None:
+            paid = torch.where(writes, 1 - exact.accept, 0.0)
+        else:
+            paid = torch.where(keeps, q - v.p[:-1], 0.0).clamp_(min=0).sum(1)
+        return handed_over(exact, writes, AS_DRAFTED, {"own_chance": q.gather(1, at).squeeze(1)}, paid)

@@ -1,0 +1,53 @@
+"""What verifiers share that let a drafter write: where it does, its drafts are kept whatever the target says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbench.core.rejection import Reason, Ruling, greedy_match, recursive_rejection
+from workbench.core.rules import Rule
+from workbench.core.sampling import likeliest
+from workbench.core.tree import DraftTree
+from workbench.engine.told import Verification
+
+
+def exact_ruling(v: Verification) -> Ruling:
+    """Greedy match or recursive rejection: what decides where the target writes."""
+    if v.u_stop is None:
+        return greedy_match(v.tree, likeliest(v.logits))
+    return recursive_rejection(v.tree, v.p, v.u_stop)
+
+
+def may_hand_over(tree: DraftTree, exact: Ruling) -> bool:
+    """Whether a draft is a chain that carries its drafter's laws; any other is judged exactly."""
+    return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
+
+
+def unforbidden(v: Verification) -> Bool[Tensor, "N V"]:
+    """Of a chain, which tokens no processor forbids: where it left its drafter nothing, that may propose anything."""
+    return ~v.logits[:-1].isneginf()
+
+
+def handed_over(
+    exact: Ruling,
+    writes: Bool[Tensor, " N"],
+    says: Rule,
+    inputs: Mapping[str, Float[Tensor, " N"]],
+    paid: Float[Tensor, " N"],
+) -> Ruling:
+    """The exact ruling of a chain, but for the nodes that its drafter writes: they are kept.
+
+    Args:
+        exact: with its reason, the rule of an only child first.
+        writes: which nodes.
+        says: the rule that keeps them.
+        inputs: what it reads.
+        paid: see `Ruling.paid`.
+    """
+    assert exact.reason is not None
+    reason = Reason((*exact.reason.rules[:1], says), {**exact.reason.inputs, **inputs}, writes.long())
+    return Ruling(torch.where(writes, 1.0, exact.accept), exact.stop, reason=reason, paid=paid)
