@@ -269,6 +269,7 @@ class Engine:
 
     def _end(self, row: Row, status: str, reason: str) -> None:
         """Close a row, whatever ended it; its trace stays."""
+        now = time.perf_counter()  # what is left behind is no part of the run
         if row in self.rows:
             self.rows.remove(row)
         elif row in self.waiting:
@@ -292,6 +293,6 @@ class Engine:
             if row.cut_text_at is not None:
                 footer.text = footer.text[: row.cut_text_at]
         if row.origin_s is not None:
-            footer.seconds = time.perf_counter() - row.origin_s - row.pace.still_s
+            footer.seconds = now - row.origin_s - row.pace.still_s
         row.status = status
         row.ended.set()

@@ -102,6 +102,8 @@ class Steering:
         """Look at, save, load or empty what a run's drafter remembers: see `workbench.client.RunHandle.memory`."""
         if run.row is None:
             return _left_by(run, action)
+        if action != "look":  # packing and unpacking is done between everybody's rounds
+            self._let_in(run.user)
 
         def do(row: Row) -> dict[str, Any]:
             self._check_own(row, action)
