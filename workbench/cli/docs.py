@@ -43,12 +43,13 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Bring up to date what is generated: README, boards, the catalogue, recipes, keys of claims (for developers)."""
+    """Bring up to date what is generated: README, boards, catalogue, recipes, keys, prompts (for developers)."""
     from workbench.bench import board, claimsboard, verifier_suite  # import PyTorch
     from workbench.cli import claims, train
     from workbench.methods import known
+    from workbench.training import work
 
-    for source in (known, train, claims):
+    for source in (known, train, claims, work):
         wanted = source.text()
         if not source.FILE.is_file() or wanted != source.FILE.read_text(encoding="utf-8"):
             if check:
